@@ -1,0 +1,4 @@
+//! Ordered job groups in PostgreSQL.
+
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -1,0 +1,1 @@
+//! A PostgreSQL for tests and examples.
