@@ -1,4 +1,38 @@
 //! Ordered job groups in PostgreSQL.
 
+mod attempt;
+mod claim;
+mod client;
+mod error;
+mod handler;
+mod inspect;
+mod janitor;
+mod job;
+mod listener;
+mod monitor;
+mod name;
+mod outcome;
+mod processor;
+mod queue;
+mod retry;
+mod shutdown;
+mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod turn;
+mod worker;
+
+pub use async_trait::async_trait;
+
+pub use attempt::ActiveJob;
+pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
+pub use error::{
+    BackgroundError, BuildError, BuildMistake, ControlError, EnqueueError, MigrateError, NameError,
+};
+pub use handler::{JobError, JobHandler};
+pub use inspect::{HaltedGroup, QueueCounts};
+pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus, NewJob};
+pub use processor::{Processor, ProcessorBuilder, Running};
+pub use queue::{OutOfAttempts, QueueOptions, Retention};
+pub use retry::RetryPolicy;
+pub use shutdown::{ShutdownReport, shutdown_signal};

@@ -1,0 +1,562 @@
+//! One attempt of one claimed job: hold, handle, decide, settle.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::FutureExt;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{Executor, PgConnection, Postgres};
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BackgroundError;
+use crate::handler::{ErasedHandler, storable_text};
+use crate::job::FailureKind;
+use crate::monitor::Signals;
+use crate::outcome::{self, Attempt, Outcome, RunResult};
+use crate::processor::Shared;
+use crate::queue::QueueOptions;
+use crate::store::{HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short};
+
+/// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
+/// With `monitor::LIMIT` it stays below the grace of a take-over.
+const WIND_UP: Duration = Duration::from_millis(150);
+/// Between two tries at a row that somebody is looking at.
+const RETRY_SKIPPED: Duration = Duration::from_millis(4);
+/// How long a hold tries; an adopter or a claim looks at a row for milliseconds.
+const HOLD_LIMIT: Duration = Duration::from_secs(2);
+/// How long an outcome is tried to be recorded on another connection, before it is left to a take-over.
+const RECORD_LIMIT: Duration = Duration::from_secs(15);
+
+/// The job that a handler runs, and the transaction that holds it.
+pub struct ActiveJob {
+    id: i64,
+    queue: Arc<str>,
+    group: Option<String>,
+    attempt: u32,
+    max_attempts: u32,
+    created_at: DateTime<Utc>,
+    run_at: DateTime<Utc>,
+    conn: PoolConnection<Postgres>,
+    savepoint: Savepoint,
+    cancelled: CancellationToken,
+}
+
+/// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Savepoint {
+    None,
+    /// Being set. Found like this later, the future that set it was dropped, and with it the whole transaction.
+    Entering,
+    Set,
+}
+
+impl ActiveJob {
+    /// The job's id.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The job's queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The job's group, if it has one.
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// Which attempt this is, from 1. Attempts that were ended by a shutdown count here too.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How many attempts the job may use up.
+    pub fn max_attempts(&self) -> u32 {
+        self.max_attempts
+    }
+
+    /// When the job was enqueued.
+    pub fn created_at(&self) -> DateTime<Utc> {
+        self.created_at
+    }
+
+    /// When the job was due.
+    pub fn run_at(&self) -> DateTime<Utc> {
+        self.run_at
+    }
+
+    /// The transaction that holds the job's and the group's row locks.
+    ///
+    /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
+    /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
+    /// `begin()` on it gives a savepoint. Its isolation level is READ COMMITTED, and it has no statement timeout: the
+    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: the attempt then fails, and runs again.
+    ///
+    /// # Cancel safety
+    /// A first call that is dropped before it returns ends the attempt as failed.
+    ///
+    /// # Errors
+    /// What the database says; the hold is lost then, and the attempt will be retried.
+    pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        match self.savepoint {
+            Savepoint::Set => {}
+            Savepoint::None => {
+                self.savepoint = Savepoint::Entering;
+                PgTransactionManager::begin(&mut self.conn, None).await?;
+                self.savepoint = Savepoint::Set;
+            }
+            Savepoint::Entering => {
+                let message = "an earlier call of ActiveJob::tx was dropped, which broke the job's transaction";
+                return Err(sqlx::Error::Protocol(message.to_owned()));
+            }
+        }
+        Ok(&mut self.conn)
+    }
+
+    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
+    /// job, or a shutdown's deadline has passed.
+    ///
+    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to cancel drops
+    /// nothing: a handler that returns an error then ends the job as `cancelled`, one that returns `Ok` has succeeded.
+    ///
+    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that the handler spawned.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.cancelled.clone().cancelled_owned()
+    }
+
+    /// Whether [`cancelled`](Self::cancelled) has resolved.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+}
+
+impl fmt::Debug for ActiveJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActiveJob")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("group", &self.group)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A queue as one processor runs it.
+pub(crate) struct QueueRuntime {
+    pub(crate) name: Arc<str>,
+    pub(crate) options: QueueOptions,
+    pub(crate) keep: Keep,
+    pub(crate) handler: Box<dyn ErasedHandler>,
+}
+
+/// How an attempt ended for its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// An outcome was recorded.
+    Finished,
+    /// A shutdown gave the job back.
+    Released,
+    /// Nothing was recorded: the claim was lost.
+    Lost,
+}
+
+/// What an attempt leaves: its connection, if that can be used again.
+pub(crate) struct Finish {
+    pub(crate) end: End,
+    pub(crate) conn: Option<PoolConnection<Postgres>>,
+}
+
+/// What stopped a handler before it returned.
+enum Stopped {
+    TimedOut(Duration),
+    HoldLost,
+    Deadline,
+}
+
+/// One claimed job on its way.
+pub(crate) struct Run {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) queue: Arc<QueueRuntime>,
+    pub(crate) claim: Started,
+}
+
+impl Run {
+    /// Runs the attempt to its end. On return nothing of the job is held by this process.
+    pub(crate) async fn to_end(self, mut conn: PoolConnection<Postgres>) -> Finish {
+        let since = Instant::now();
+        let held = match self.hold(&mut conn).await {
+            Ok(Some(held)) => held,
+            Ok(None) => return self.not_held(conn, None),
+            Err(error) => return self.not_held(conn, Some(error)),
+        };
+        let watch = self.shared.monitor.watch(self.claim.job, held.session, since);
+        let mut job = self.active(&held, conn);
+        let (result, clean) = self.handle(&mut job, &held, &watch.signals).await;
+        self.settle(job, held, &watch.signals, result, clean).await
+    }
+
+    /// Takes the job's locks on the slot's own connection, and clears a first look's doubt.
+    async fn hold(&self, conn: &mut PoolConnection<Postgres>) -> Result<Option<HeldJob>, sqlx::Error> {
+        let Shared { store, limits, .. } = &*self.shared;
+        let deadline = Instant::now() + HOLD_LIMIT;
+        begin_hold(conn, limits).await?;
+        while Instant::now() < deadline {
+            match store.hold(conn, &self.queue.name, &self.claim).await? {
+                HoldAnswer::Held(held) if !held.doubted => return Ok(Some(*held)),
+                HoldAnswer::Held(_) => {
+                    PgTransactionManager::rollback(conn).await?;
+                    begin_short(conn).await?;
+                    store.trust(conn, &self.queue.name, &self.claim).await?;
+                    PgTransactionManager::commit(conn).await?;
+                    begin_hold(conn, limits).await?;
+                }
+                HoldAnswer::Skipped => sleep(RETRY_SKIPPED).await,
+                HoldAnswer::Lost => break,
+            }
+        }
+        PgTransactionManager::rollback(conn).await?;
+        Ok(None)
+    }
+
+    fn not_held(&self, mut conn: PoolConnection<Postgres>, source: Option<sqlx::Error>) -> Finish {
+        let broken = source.is_some();
+        self.shared.report(BackgroundError::Hold {
+            queue: self.queue.name.to_string(),
+            job: self.claim.job,
+            source,
+        });
+        if broken {
+            conn.close_on_drop();
+        }
+        Finish { end: End::Lost, conn: (!broken).then_some(conn) }
+    }
+
+    fn active(&self, held: &HeldJob, conn: PoolConnection<Postgres>) -> ActiveJob {
+        ActiveJob {
+            id: self.claim.job,
+            queue: Arc::clone(&self.queue.name),
+            group: self.claim.group.clone(),
+            attempt: held.attempt,
+            max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
+            created_at: held.created_at,
+            run_at: held.run_at,
+            conn,
+            savepoint: Savepoint::None,
+            cancelled: CancellationToken::new(),
+        }
+    }
+
+    /// Runs the handler. The second value says whether the connection is in a known state: it is not where a handler
+    /// was dropped after it had begun to use it.
+    async fn handle(&self, job: &mut ActiveJob, held: &HeldJob, signals: &Signals) -> (RunResult, bool) {
+        if held.cancel_requested {
+            return (RunResult::Cancelled, true);
+        }
+        if !self.claim.run {
+            return (RunResult::Exhausted, true);
+        }
+        let limit = held.timeout.or(self.queue.options.timeout);
+        let cancelled = job.cancelled.clone();
+        let stopped = {
+            let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
+            let mut run = pin!(run);
+            let mut asked = false;
+            let stopped = loop {
+                tokio::select! {
+                    biased;
+                    result = &mut run => return (returned(result), true),
+                    () = signals.lost.cancelled() => break Stopped::HoldLost,
+                    () = expired(limit) => break Stopped::TimedOut(limit.unwrap_or_default()),
+                    () = self.shared.release.cancelled() => break Stopped::Deadline,
+                    () = signals.cancel.cancelled(), if !asked => {
+                        asked = true;
+                        cancelled.cancel();
+                    }
+                }
+            };
+            cancelled.cancel();
+            if let Ok(result) = timeout(WIND_UP, &mut run).await
+                && matches!(stopped, Stopped::Deadline)
+            {
+                return (returned(result), true);
+            }
+            stopped
+        };
+        let clean = job.savepoint == Savepoint::None;
+        let result = match stopped {
+            Stopped::TimedOut(limit) => {
+                let message = format!("the handler did not return within {limit:?}");
+                RunResult::Broken(FailureKind::Timeout, message)
+            }
+            Stopped::HoldLost => return (lost_connection(), false),
+            Stopped::Deadline => RunResult::Released,
+        };
+        (result, clean)
+    }
+
+    /// Records what came of the run: in the hold's own transaction if that still stands, else by token on another
+    /// connection.
+    async fn settle(
+        &self,
+        mut job: ActiveJob,
+        held: HeldJob,
+        signals: &Signals,
+        result: RunResult,
+        clean: bool,
+    ) -> Finish {
+        let result = if clean {
+            let settled = tokio::select! {
+                settled = self.settle_in_hold(&mut job, &held, result) => settled,
+                () = signals.lost.cancelled() => Err(lost_connection()),
+            };
+            match settled {
+                Ok(end) => return Finish { end, conn: Some(job.conn) },
+                Err(result) => result,
+            }
+        } else {
+            result
+        };
+        if matches!(result, RunResult::Broken(FailureKind::ConnectionLost, _)) {
+            let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+            self.shared.report(BackgroundError::HoldLost { queue, job });
+        }
+        // Closed before the record, which needs the locks that its session may still have.
+        drop(job.conn.detach());
+        let end = self.settle_by_token(held.session, result).await;
+        Finish { end, conn: None }
+    }
+
+    /// Settles in the transaction that holds the job. An error gives back what is to be recorded elsewhere.
+    async fn settle_in_hold(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        result: RunResult,
+    ) -> Result<End, RunResult> {
+        let result = leave_savepoint(job, result).await?;
+        let committing = matches!(result, RunResult::Succeeded(_));
+        let recorded = async {
+            let outcome = self.decide(&mut job.conn, held, result).await?;
+            self.record(&mut job.conn, held, &outcome).await?;
+            Ok::<_, sqlx::Error>(outcome)
+        };
+        let outcome = recorded.await.map_err(|error| broken(&error, committing))?;
+        match PgTransactionManager::commit(&mut job.conn).await {
+            Ok(()) => Ok(self.ended(&outcome)),
+            // The job's row is as it was before: the failure is recorded by token.
+            Err(error) => Err(broken(&error, committing)),
+        }
+    }
+
+    /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
+    async fn settle_by_token(&self, session: SessionId, result: RunResult) -> End {
+        let deadline = Instant::now() + RECORD_LIMIT;
+        let mut pause = RETRY_SKIPPED;
+        let mut result = Some(result);
+        let mut source = None;
+        while Instant::now() < deadline {
+            match self.try_by_token(session, &mut result).await {
+                Ok(Some(end)) => return end,
+                Ok(None) => {}
+                Err(error) => {
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                    source = Some(error);
+                }
+            }
+            if result.is_none() {
+                // Decided and sent, and the answer was lost: the token says on the next claim what became of it.
+                break;
+            }
+            sleep(pause).await;
+        }
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        self.shared.report(BackgroundError::Settle { queue, job, source });
+        End::Lost
+    }
+
+    /// One try; none: somebody has a row for a moment, perhaps our own old session.
+    async fn try_by_token(
+        &self,
+        session: SessionId,
+        result: &mut Option<RunResult>,
+    ) -> Result<Option<End>, sqlx::Error> {
+        let store = &self.shared.store;
+        let mut conn = self.shared.side.acquire().await?;
+        store.terminate(&mut conn, session).await?;
+        begin_short(&mut conn).await?;
+        let held = match store.hold(&mut conn, &self.queue.name, &self.claim).await? {
+            HoldAnswer::Held(held) => held,
+            HoldAnswer::Skipped => {
+                PgTransactionManager::rollback(&mut conn).await?;
+                return Ok(None);
+            }
+            HoldAnswer::Lost => {
+                PgTransactionManager::rollback(&mut conn).await?;
+                let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+                self.shared.report(BackgroundError::Settle { queue, job, source: None });
+                return Ok(Some(End::Lost));
+            }
+        };
+        let Some(result) = result.take() else { return Ok(Some(End::Lost)) };
+        let outcome = self.decide(&mut conn, &held, result).await?;
+        self.record(&mut conn, &held, &outcome).await?;
+        PgTransactionManager::commit(&mut conn).await?;
+        Ok(Some(self.ended(&outcome)))
+    }
+
+    async fn decide(
+        &self,
+        conn: &mut PgConnection,
+        held: &HeldJob,
+        result: RunResult,
+    ) -> Result<Outcome, sqlx::Error> {
+        let succeeded = matches!(result, RunResult::Succeeded(_));
+        let options = &self.queue.options;
+        let attempt = Attempt {
+            number: held.attempt,
+            counted: held.attempt - held.forgiven.min(held.attempt),
+            max: held.max_attempts.unwrap_or(options.retry.max_attempts),
+            cancel_requested: !succeeded
+                && self.shared.store.cancel_requested(conn, self.claim.job).await?,
+        };
+        Ok(outcome::decide(result, attempt, &options.retry, options.out_of_attempts, fastrand::f64()))
+    }
+
+    async fn record(
+        &self,
+        conn: &mut PgConnection,
+        held: &HeldJob,
+        outcome: &Outcome,
+    ) -> Result<(), sqlx::Error> {
+        let store = &self.shared.store;
+        store.settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed).await
+    }
+
+    fn ended(&self, outcome: &Outcome) -> End {
+        let job = self.claim.job;
+        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        match outcome {
+            Outcome::Succeeded { .. } => tracing::debug!(queue, group, job, "job succeeded"),
+            Outcome::Cancelled => tracing::info!(queue, group, job, "job cancelled"),
+            Outcome::Released => {
+                tracing::info!(queue, group, job, "job released");
+                return End::Released;
+            }
+            Outcome::Retried { failure, delay } => {
+                let (kind, attempt) = (failure.kind, failure.attempt);
+                let error = &failure.message;
+                tracing::warn!(queue, group, job, attempt, ?kind, error, ?delay, "attempt failed, will be retried");
+            }
+            Outcome::Failed { failure, halt } => {
+                let (kind, attempt) = (failure.kind, failure.attempt);
+                let error = &failure.message;
+                tracing::error!(queue, group, job, attempt, ?kind, error, group_halted = halt, "job failed");
+            }
+        }
+        End::Finished
+    }
+}
+
+/// Never, without a limit.
+async fn expired(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Leaves the handler's savepoint: releases it behind a success, else rolls back to it. The locks were taken before it
+/// and stay. A deferred constraint fails here, as the attempt, and not at the commit.
+async fn leave_savepoint(job: &mut ActiveJob, result: RunResult) -> Result<RunResult, RunResult> {
+    let expected = match job.savepoint {
+        Savepoint::None => 1,
+        Savepoint::Set => 2,
+        Savepoint::Entering => return Err(broken_transaction(result)),
+    };
+    // A nested transaction that the handler forgot to end.
+    while PgTransactionManager::get_transaction_depth(&job.conn) > expected {
+        if PgTransactionManager::rollback(&mut job.conn).await.is_err() {
+            return Err(broken_transaction(result));
+        }
+    }
+    if PgTransactionManager::get_transaction_depth(&job.conn) < expected {
+        return Err(broken_transaction(result));
+    }
+    if expected == 1 {
+        return Ok(result);
+    }
+    let result = match result {
+        RunResult::Succeeded(output) => {
+            match job.conn.execute("set constraints all immediate").await {
+                Ok(_) => match PgTransactionManager::commit(&mut job.conn).await {
+                    Ok(()) => return Ok(RunResult::Succeeded(output)),
+                    Err(error) => return Err(broken(&error, true)),
+                },
+                Err(error) => match broken(&error, true) {
+                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                    refused => refused,
+                },
+            }
+        }
+        other => other,
+    };
+    match PgTransactionManager::rollback(&mut job.conn).await {
+        Ok(()) => Ok(result),
+        Err(_) => Err(broken_transaction(result)),
+    }
+}
+
+/// The transaction does not stand any more. A success was not committed; another result is recorded as it is.
+fn broken_transaction(result: RunResult) -> RunResult {
+    match result {
+        RunResult::Succeeded(_) => {
+            let message = "the job's transaction was ended or broken inside the handler";
+            RunResult::Broken(FailureKind::Commit, message.to_owned())
+        }
+        other => other,
+    }
+}
+
+/// What an error of the settle itself means for the attempt.
+fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
+    let message = storable_text(&error.to_string());
+    match error {
+        sqlx::Error::Database(e) if !is_shutdown(e.code().as_deref()) => {
+            let kind = if committing { FailureKind::Commit } else { FailureKind::Error };
+            RunResult::Broken(kind, message)
+        }
+        _ => RunResult::Broken(FailureKind::ConnectionLost, message),
+    }
+}
+
+/// 57P01–57P05: the server ends the session.
+fn is_shutdown(code: Option<&str>) -> bool {
+    code.is_some_and(|code| code.starts_with("57P"))
+}
+
+fn lost_connection() -> RunResult {
+    let message = "the database session that held the job was lost";
+    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
+}
+
+fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
+    match result {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            let message = text.unwrap_or_else(|| String::from("the handler panicked"));
+            RunResult::Broken(FailureKind::Panic, storable_text(&message))
+        }
+    }
+}

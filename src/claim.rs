@@ -1,0 +1,110 @@
+//! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx::PgConnection;
+use sqlx_core::transaction::TransactionManager;
+
+use crate::queue::QueueOptions;
+use crate::store::{Started, Store, TurnPlan, begin_short};
+use crate::turn::{self, Look};
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) jobs: Vec<Started>,
+    /// There may be more right now: more flags, more due groups, or an adopter at work.
+    pub(crate) more: bool,
+    /// When the next group or job will be due, as far as this claim saw.
+    pub(crate) next: Option<Duration>,
+}
+
+/// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    Groups,
+    Loose,
+}
+
+/// Claims at most `slots` jobs.
+///
+/// Not cancel safe: a caller that gives up closes the connection. The claim may have been committed then, and its
+/// lease runs out.
+pub(crate) async fn claim(
+    store: &Store,
+    conn: &mut PgConnection,
+    options: &QueueOptions,
+    slots: usize,
+    first: First,
+) -> Result<Claimed, sqlx::Error> {
+    begin_short(conn).await?;
+    let queue = options.name();
+    let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
+    let peek = store.peek(conn, queue).await?;
+    let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
+    let mut adopted = 0;
+    if peek.adopter {
+        let result = store.adopt(conn, queue).await?;
+        adopted = result.groups;
+        claimed.more |= result.more;
+    }
+    let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
+    if peek.loose && first == First::Loose {
+        let n = as_limit(room(&claimed));
+        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+    }
+    if (peek.groups || adopted > 0) && room(&claimed) > 0 {
+        let n = room(&claimed);
+        let taken = claim_groups(store, conn, queue, n, max_attempts, &mut claimed).await?;
+        if taken == n && adopted > n {
+            store.wake_others(conn, queue).await?;
+        }
+    }
+    if peek.lapsed {
+        let n = as_limit(room(&claimed));
+        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
+    }
+    if peek.loose && first == First::Groups {
+        let n = as_limit(room(&claimed));
+        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+    }
+    claimed.more |= room(&claimed) == 0;
+    PgTransactionManager::commit(conn).await?;
+    Ok(claimed)
+}
+
+/// Takes up to `n` turns; how many it were.
+async fn claim_groups(
+    store: &Store,
+    conn: &mut PgConnection,
+    queue: &str,
+    n: usize,
+    max_attempts: i32,
+    claimed: &mut Claimed,
+) -> Result<usize, sqlx::Error> {
+    let turns = store.take_turns(conn, queue, as_limit(n)).await?;
+    if turns.is_empty() {
+        return Ok(0);
+    }
+    let mut looks = store.look(conn, queue, &turns, max_attempts).await?;
+    let plans: Vec<TurnPlan> = turns
+        .iter()
+        .map(|turn| {
+            let look = looks.remove(&turn.group).unwrap_or_else(Look::default);
+            TurnPlan { group: turn.group.clone(), plan: turn::plan(turn, &look) }
+        })
+        .collect();
+    let started = store.start(conn, queue, &plans).await?;
+    if started.len() < plans.len() {
+        store.defer(conn, queue, &plans).await?;
+        // Some turns were spent on sleepers and the like: others may be due behind them.
+        claimed.more = true;
+    }
+    claimed.jobs.extend(started);
+    Ok(turns.len())
+}
+
+fn as_limit(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

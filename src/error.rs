@@ -1,0 +1,319 @@
+//! One small error per operation. Messages do not repeat their source: print the chain.
+
+use std::time::Duration;
+
+/// A name that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name is empty.
+    #[error("the {field} name is empty: give it at least one character")]
+    Empty {
+        /// What was named: `queue`, `group` or `schema`.
+        field: &'static str,
+    },
+    /// The name has too many characters.
+    #[error("the {field} name has {length} characters, at most {limit} are allowed")]
+    TooLong {
+        /// What was named.
+        field: &'static str,
+        /// Its length.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
+    #[error("the {field} name has the control character {character:?} at byte {position}: remove or escape it")]
+    Control {
+        /// What was named.
+        field: &'static str,
+        /// The character.
+        character: char,
+        /// Its byte position.
+        position: usize,
+    },
+    /// The schema name starts with `pg_`, which `PostgreSQL` keeps for itself.
+    #[error("the schema name {name:?} starts with pg_, which PostgreSQL reserves: choose another")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Why `migrate` failed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The database was migrated by a newer seriatim.
+    #[error(
+        "schema {schema:?} is at version {found}, this seriatim knows versions up to {known}: upgrade seriatim in this program"
+    )]
+    Newer {
+        /// The schema.
+        schema: String,
+        /// The version in the database.
+        found: i64,
+        /// The newest version that this crate knows.
+        known: i64,
+    },
+    /// A migration that was applied is not the one that this crate has under the same number.
+    #[error(
+        "schema {schema:?} has another version {version} than this seriatim: its tables were made by a different build"
+    )]
+    Different {
+        /// The schema.
+        schema: String,
+        /// The version that differs.
+        version: i64,
+    },
+    /// A migration failed.
+    #[error("could not migrate schema {schema:?}")]
+    Database {
+        /// The schema.
+        schema: String,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+}
+
+/// Why an enqueue failed. No job was written by this call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The queue or group has a name that cannot be used.
+    #[error("job {index} of the call cannot be enqueued")]
+    Name {
+        /// Position in the call, from 0.
+        index: usize,
+        /// What is wrong with the name.
+        #[source]
+        source: NameError,
+    },
+    /// The data could not be serialized.
+    #[error("the data of job {index} of the call cannot be serialized to JSON")]
+    Serialize {
+        /// Position in the call, from 0.
+        index: usize,
+        /// What serde said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The serialized data is too large.
+    #[error(
+        "the data of job {index} of the call has {size} bytes, at most {limit} are allowed: store it elsewhere and enqueue a reference, or raise the limit with Client::data_limit"
+    )]
+    DataTooLarge {
+        /// Position in the call, from 0.
+        index: usize,
+        /// Its size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The data has a NUL character in a string, which `PostgreSQL`'s `jsonb` cannot hold.
+    #[error("the data of job {index} of the call has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it")]
+    DataHasNul {
+        /// Position in the call, from 0.
+        index: usize,
+    },
+    /// A number is out of its range.
+    #[error("{field} of job {index} of the call is {value}, it must be {range}")]
+    OutOfRange {
+        /// Position in the call, from 0.
+        index: usize,
+        /// Which setting.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// The database refused.
+    #[error("could not write the jobs")]
+    Database(#[source] sqlx::Error),
+}
+
+/// Why a request about a job or a group failed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// No such job: it never existed, or retention has deleted it.
+    #[error("there is no job {id} (it may have been deleted after its retention)")]
+    NoSuchJob {
+        /// The id.
+        id: i64,
+    },
+    /// The group is not halted.
+    #[error("group {group:?} of queue {queue:?} is not halted")]
+    NotHalted {
+        /// The queue.
+        queue: String,
+        /// The group.
+        group: String,
+    },
+    /// The job is in a state that does not allow the request.
+    #[error("job {id} is {status}, so it cannot be {request}: {advice}")]
+    WrongStatus {
+        /// The id.
+        id: i64,
+        /// Its status.
+        status: crate::JobStatus,
+        /// What was asked for.
+        request: &'static str,
+        /// What to do instead.
+        advice: &'static str,
+    },
+    /// Another transaction or a worker has the job's row at the moment.
+    #[error("job {id} is locked by a worker or another transaction: try again")]
+    Busy {
+        /// The id.
+        id: i64,
+    },
+    /// The queue or group has a name that cannot be used.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The database refused.
+    #[error("the request did not reach the database")]
+    Database(#[from] sqlx::Error),
+}
+
+/// Every mistake in a processor's settings, at once.
+#[derive(Debug, thiserror::Error)]
+#[error("the processor cannot be built: {}", .mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct BuildError {
+    mistakes: Vec<BuildMistake>,
+}
+
+impl BuildError {
+    pub(crate) fn new(mistakes: Vec<BuildMistake>) -> Self {
+        Self { mistakes }
+    }
+
+    /// The mistakes, in the order of the builder's calls.
+    pub fn mistakes(&self) -> &[BuildMistake] {
+        &self.mistakes
+    }
+}
+
+/// One mistake in a processor's settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildMistake {
+    /// No queue was registered.
+    #[error("no queue is registered: call queue(options, handler) at least once")]
+    NoQueue,
+    /// A queue was registered twice.
+    #[error("queue {queue:?} is registered twice")]
+    Twice {
+        /// The queue.
+        queue: String,
+    },
+    /// A name cannot be used.
+    #[error("{0}")]
+    Name(#[from] NameError),
+    /// A setting is out of its range.
+    #[error("{setting} of queue {queue:?} is {value}, it must be {range}")]
+    OutOfRange {
+        /// The queue.
+        queue: String,
+        /// Which setting.
+        setting: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// The pool has fewer connections than the queues have slots; each running job holds one.
+    #[error(
+        "the pool has {connections} connections for {slots} slots ({detail}): each running job holds one, so raise max_connections to {slots} or more, or lower the concurrency"
+    )]
+    PoolTooSmall {
+        /// `max_connections` of the pool.
+        connections: u32,
+        /// Sum of the queues' concurrencies.
+        slots: usize,
+        /// The concurrency of each queue.
+        detail: String,
+    },
+}
+
+/// An error that no caller gets: it goes to `tracing` and to the hook of
+/// [`ProcessorBuilder::on_error`](crate::ProcessorBuilder::on_error). The processor goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackgroundError {
+    /// No connection could be had from the pool.
+    #[error("queue {queue:?} got no connection from the pool")]
+    Connection {
+        /// The queue.
+        queue: String,
+        /// What the pool said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A claim failed. It is tried again.
+    #[error("queue {queue:?} could not claim jobs")]
+    Claim {
+        /// The queue.
+        queue: String,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs again.
+    #[error("job {job} of queue {queue:?} could not be held for its run")]
+    Hold {
+        /// The queue.
+        queue: String,
+        /// The job.
+        job: i64,
+        /// What the database said; none if the claim was lost to another worker.
+        #[source]
+        source: Option<sqlx::Error>,
+    },
+    /// The session that held a running job was lost; its handler was dropped.
+    #[error("the hold of job {job} of queue {queue:?} was lost while its handler ran")]
+    HoldLost {
+        /// The queue.
+        queue: String,
+        /// The job.
+        job: i64,
+    },
+    /// The outcome of a job could not be recorded. Another worker takes the job over and runs it again.
+    #[error("the outcome of job {job} of queue {queue:?} was not recorded, it will run again")]
+    Settle {
+        /// The queue.
+        queue: String,
+        /// The job.
+        job: i64,
+        /// What the database said; none if the claim was lost to another worker.
+        #[source]
+        source: Option<sqlx::Error>,
+    },
+    /// The session that watches the holds failed. It is opened again.
+    #[error("the monitor session failed")]
+    Monitor(#[source] sqlx::Error),
+    /// The wake-up session failed. Polling goes on.
+    #[error("the wake-up session failed, polling goes on")]
+    Listener(#[source] sqlx::Error),
+    /// Housekeeping failed. It is tried again.
+    #[error("housekeeping failed")]
+    Janitor(#[source] sqlx::Error),
+    /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can cause this.
+    #[error("{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line")]
+    Stranded {
+        /// The queue.
+        queue: String,
+        /// How many groups were put in line.
+        repaired: u64,
+    },
+    /// An operation took longer than its limit and its connection was closed.
+    #[error("{activity} did not end within {limit:?}, its connection was closed")]
+    TooSlow {
+        /// What was tried.
+        activity: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+}

@@ -1,0 +1,52 @@
+//! What a look at queues and groups shows.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+/// How many jobs of a queue are in which state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QueueCounts {
+    /// Queued and due, behind others of their group perhaps.
+    pub queued: u64,
+    /// Queued and not due yet: delayed, or waiting for a retry.
+    pub delayed: u64,
+    /// Claimed by a worker.
+    pub started: u64,
+    /// Succeeded and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub succeeded: u64,
+    /// Failed (dead letters) and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub failed: u64,
+    /// Cancelled and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub cancelled: u64,
+}
+
+impl QueueCounts {
+    /// Finished jobs are counted up to this number: a count that reaches it means "or more". So a long history costs
+    /// the call nothing. Unfinished jobs are counted exactly.
+    pub const FINISHED_LIMIT: u64 = 10_000;
+
+    /// All unfinished jobs.
+    pub fn unfinished(&self) -> u64 {
+        self.queued + self.delayed + self.started
+    }
+}
+
+/// A group that stopped, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HaltedGroup {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// The message of the failure that halted it.
+    pub reason: Option<String>,
+    /// The job that halted it.
+    pub job: Option<i64>,
+}

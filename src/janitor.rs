@@ -1,0 +1,146 @@
+//! Housekeeping, by one process at a time: requests about queued jobs, retention, and the sweep.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{PgConnection, PgPool};
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BackgroundError;
+use crate::job::JobStatus;
+use crate::queue::{QueueOptions, Retention};
+use crate::store::{Store, begin_short};
+
+/// Between two looks at requests.
+const TICK: Duration = Duration::from_secs(1);
+/// A tick that takes longer has lost its server.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How many finished jobs one transaction deletes, and how many transactions one round makes per queue and status.
+const BATCH: (i64, usize) = (500, 20);
+/// How many groups the sweep visits per queue and round.
+const SWEEP: usize = 200;
+
+pub(crate) struct Janitor<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) side: &'a PgPool,
+    pub(crate) queues: Vec<QueueOptions>,
+    /// Between two rounds of retention and sweep.
+    pub(crate) interval: Duration,
+}
+
+impl Janitor<'_> {
+    /// Keeps house until `stop`.
+    pub(crate) async fn run(&self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
+        let mut round_at = Instant::now() + self.interval.mul_f64(fastrand::f64());
+        let mut cursors = HashMap::new();
+        loop {
+            let round = Instant::now() >= round_at;
+            if round {
+                round_at = Instant::now() + self.interval;
+            }
+            match timeout(LIMIT, self.tick(round, &mut cursors, &report)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => report(BackgroundError::Janitor(error)),
+                Err(_) => report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT }),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(TICK.min(self.interval)) => {}
+            }
+        }
+    }
+
+    async fn tick(
+        &self,
+        round: bool,
+        cursors: &mut HashMap<String, String>,
+        report: &impl Fn(BackgroundError),
+    ) -> Result<(), sqlx::Error> {
+        let mut conn = self.side.acquire().await?;
+        // Until the tick is through: a tick that is given up leaves the connection in an unknown state.
+        conn.close_on_drop();
+        let requests = self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
+        if !requests.await? || !round {
+            return Ok(());
+        }
+        for queue in &self.queues {
+            self.prune(&mut conn, queue).await?;
+            let cursor = cursors.entry(queue.name().to_owned()).or_default();
+            let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
+            if repaired > 0 {
+                report(BackgroundError::Stranded { queue: queue.name().to_owned(), repaired });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `work` in a short transaction if no other process is the janitor; whether it ran.
+    async fn alone(
+        &self,
+        conn: &mut PgConnection,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,
+    ) -> Result<bool, sqlx::Error> {
+        begin_short(conn).await?;
+        let alone = self.store.lock_janitor(conn).await?;
+        if alone {
+            work(conn).await?;
+        }
+        PgTransactionManager::commit(conn).await?;
+        Ok(alone)
+    }
+
+    /// Deletes what retention no longer keeps, in small batches.
+    async fn prune(&self, conn: &mut PgConnection, queue: &QueueOptions) -> Result<(), sqlx::Error> {
+        let kept = [
+            (JobStatus::Succeeded, queue.keep_succeeded),
+            (JobStatus::Failed, queue.keep_failed),
+            (JobStatus::Cancelled, queue.keep_cancelled),
+        ];
+        for (status, retention) in kept {
+            let age = match retention {
+                Retention::For(age) => age,
+                // Cancelled before it was claimed, say: no settle has deleted it.
+                Retention::Never => Duration::ZERO,
+                Retention::Forever => continue,
+            };
+            for _ in 0..BATCH.1 {
+                let mut deleted = 0;
+                let batch = async |conn: &mut PgConnection| {
+                    deleted = self.store.prune(conn, queue.name(), status, age, BATCH.0).await?;
+                    Ok(())
+                };
+                self.alone(conn, batch).await?;
+                if deleted < BATCH.0.unsigned_abs() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the next groups with unfinished jobs, and puts in line what nothing would wake; how many those were.
+    async fn sweep(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        cursor: &mut String,
+    ) -> Result<u64, sqlx::Error> {
+        let mut repaired = 0;
+        let visit = async |conn: &mut PgConnection| {
+            for _ in 0..SWEEP {
+                let Some(group) = self.store.next_group(conn, queue, cursor).await? else {
+                    cursor.clear();
+                    break;
+                };
+                repaired += u64::from(self.store.rescue(conn, queue, &group).await?);
+                *cursor = group;
+            }
+            Ok(())
+        };
+        self.alone(conn, visit).await?;
+        Ok(repaired)
+    }
+}

@@ -1,0 +1,56 @@
+//! Wake-ups: hints that there may be work. Polling finds what they miss.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BackgroundError;
+
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// Wakes the worker of each queue that a notification names, until `stop`.
+pub(crate) async fn run(
+    side: &PgPool,
+    channel: &str,
+    workers: HashMap<String, Arc<Notify>>,
+    stop: &CancellationToken,
+    report: impl Fn(BackgroundError),
+) {
+    loop {
+        let error = tokio::select! {
+            () = stop.cancelled() => return,
+            Err(error) = listen(side, channel, &workers) => error,
+        };
+        report(BackgroundError::Listener(error));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(RECONNECT) => {}
+        }
+    }
+}
+
+async fn listen(
+    side: &PgPool,
+    channel: &str,
+    workers: &HashMap<String, Arc<Notify>>,
+) -> Result<std::convert::Infallible, sqlx::Error> {
+    let mut listener = PgListener::connect_with(side).await?;
+    listener.listen(channel).await?;
+    loop {
+        match listener.try_recv().await? {
+            Some(hint) => {
+                if let Some(worker) = workers.get(hint.payload()) {
+                    worker.notify_one();
+                }
+            }
+            // The session was lost and opened again: hints may have been missed.
+            None => workers.values().for_each(|worker| worker.notify_one()),
+        }
+    }
+}

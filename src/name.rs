@@ -1,0 +1,70 @@
+//! Names of queues, groups and schemas: what is allowed, said before any SQL.
+
+use crate::error::NameError;
+
+/// Longest queue name, in characters.
+pub(crate) const QUEUE_LIMIT: usize = 200;
+/// Longest group id, in characters: with a queue name of four-byte characters it still fits an index entry (2,704 bytes).
+pub(crate) const GROUP_LIMIT: usize = 400;
+/// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds a suffix.
+const SCHEMA_LIMIT: usize = 50;
+
+pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty { field });
+    }
+    let length = name.chars().count();
+    if length > limit {
+        return Err(NameError::TooLong { field, length, limit });
+    }
+    match name.char_indices().find(|(_, c)| c.is_control()) {
+        Some((position, character)) => Err(NameError::Control { field, character, position }),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn check_queue(name: &str) -> Result<(), NameError> {
+    check("queue", name, QUEUE_LIMIT)
+}
+
+pub(crate) fn check_group(name: &str) -> Result<(), NameError> {
+    check("group", name, GROUP_LIMIT)
+}
+
+pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
+    check("schema", name, SCHEMA_LIMIT)?;
+    if name.len() > SCHEMA_LIMIT {
+        return Err(NameError::TooLong { field: "schema", length: name.len(), limit: SCHEMA_LIMIT });
+    }
+    if name.starts_with("pg_") {
+        return Err(NameError::Reserved { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_by_character() {
+        assert!(check_queue("postings").is_ok());
+        assert!(check_group(&"ü".repeat(GROUP_LIMIT)).is_ok());
+        assert!(matches!(check_queue(""), Err(NameError::Empty { field: "queue" })));
+        assert!(matches!(
+            check_group(&"x".repeat(GROUP_LIMIT + 1)),
+            Err(NameError::TooLong { length: 401, limit: 400, .. })
+        ));
+        assert!(matches!(
+            check_queue("a\nb"),
+            Err(NameError::Control { character: '\n', position: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn a_schema_is_an_identifier_of_its_own() {
+        assert!(check_schema("My \"odd\" schema").is_ok());
+        assert!(check_schema(&"ü".repeat(26)).is_err());
+        assert!(matches!(check_schema("pg_jobs"), Err(NameError::Reserved { .. })));
+    }
+}

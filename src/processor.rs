@@ -1,0 +1,374 @@
+//! What one process runs: a worker per queue, and beside them the monitor, the wake-ups and the janitor.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::QueueRuntime;
+use crate::client::Client;
+use crate::error::{BackgroundError, BuildError, BuildMistake};
+use crate::handler::{ErasedHandler, JobHandler};
+use crate::janitor::Janitor;
+use crate::listener;
+use crate::monitor::Monitor;
+use crate::queue::QueueOptions;
+use crate::shutdown::ShutdownReport;
+use crate::store::{SessionLimits, Store};
+use crate::worker::{Tally, Worker};
+
+/// Connections of its own beside the pool's: monitor, wake-ups, and one for housekeeping and late records. Made with
+/// the pool's options, and never waiting behind its jobs.
+const SIDE_CONNECTIONS: u32 = 3;
+/// After the deadline: how long a released job may take to be given back.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+
+type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
+
+/// What the parts of a processor share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<Store>,
+    pub(crate) limits: SessionLimits,
+    pub(crate) monitor: Arc<Monitor>,
+    pub(crate) side: PgPool,
+    /// A shutdown's deadline has passed.
+    pub(crate) release: CancellationToken,
+    on_error: Option<ErrorHook>,
+}
+
+impl Shared {
+    /// The exit of every error that no caller gets.
+    pub(crate) fn report(&self, error: BackgroundError) {
+        let source = std::error::Error::source(&error);
+        tracing::warn!(error = %error, source, "seriatim: {error}");
+        if let Some(hook) = &self.on_error {
+            hook(&error);
+        }
+    }
+}
+
+/// A processor that is ready to start.
+///
+/// ```no_run
+/// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+/// # struct Post;
+/// # #[async_trait]
+/// # impl JobHandler for Post {
+/// #     type Data = u32; type Output = (); type Error = JobError;
+/// #     async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> { Ok(()) }
+/// # }
+/// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use seriatim::{Processor, QueueOptions};
+///
+/// let running = Processor::builder(pool)
+///     .queue(QueueOptions::new("postings").concurrency(8), Post)
+///     .build()?
+///     .start();
+/// seriatim::shutdown_signal().await?;
+/// let report = running.shutdown(Duration::from_secs(20)).await;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a Processor does nothing until it is started"]
+pub struct Processor {
+    settings: ProcessorBuilder,
+}
+
+/// Collects a processor's settings; [`build`](Self::build) checks them all.
+#[must_use = "call build() and start()"]
+pub struct ProcessorBuilder {
+    pool: PgPool,
+    client: Client,
+    queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
+    poll: Duration,
+    listen: bool,
+    housekeeping: Option<Duration>,
+    on_error: Option<ErrorHook>,
+}
+
+impl Processor {
+    /// Begins a processor on `pool`, which must have a connection for each slot of each queue. Beside the pool the
+    /// processor opens up to three connections of its own, with the pool's options.
+    pub fn builder(pool: PgPool) -> ProcessorBuilder {
+        ProcessorBuilder {
+            pool,
+            client: Client::default(),
+            queues: Vec::new(),
+            poll: Duration::from_millis(500),
+            listen: true,
+            housekeeping: Some(Duration::from_secs(10)),
+            on_error: None,
+        }
+    }
+
+    /// Starts it in the background.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(self) -> Running {
+        let ProcessorBuilder { pool, client, queues, poll, listen, housekeeping, on_error } = self.settings;
+        let stop = CancellationToken::new();
+        let side_stop = CancellationToken::new();
+        let side = pool
+            .options()
+            .clone()
+            .max_connections(SIDE_CONNECTIONS)
+            .min_connections(0)
+            .acquire_timeout(Duration::from_secs(5))
+            .connect_lazy_with((*pool.connect_options()).clone());
+        let shared = Arc::new(Shared {
+            store: client.store,
+            limits: SessionLimits::default(),
+            monitor: Arc::default(),
+            side,
+            release: CancellationToken::new(),
+            on_error,
+        });
+        let mut side_tasks = JoinSet::new();
+        let mut workers = JoinSet::new();
+        let mut wakes = HashMap::new();
+        let mut options = Vec::new();
+        for (queue, handler) in queues {
+            let wake = Arc::new(Notify::new());
+            wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
+            options.push(queue.clone());
+            let runtime = QueueRuntime {
+                name: queue.name().into(),
+                keep: (&queue).into(),
+                options: queue,
+                handler,
+            };
+            let worker = Worker {
+                shared: Arc::clone(&shared),
+                queue: Arc::new(runtime),
+                pool: pool.clone(),
+                wake,
+                stop: stop.clone(),
+                poll,
+            };
+            workers.spawn(worker.run());
+        }
+        spawn_monitor(&mut side_tasks, &shared, &side_stop);
+        if listen {
+            spawn_listener(&mut side_tasks, &shared, &side_stop, wakes);
+        }
+        if let Some(interval) = housekeeping {
+            spawn_janitor(&mut side_tasks, &shared, &side_stop, options, interval);
+        }
+        let release = shared.release.clone();
+        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, shared));
+        Running { stop, release, ended }
+    }
+}
+
+fn spawn_monitor(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, stop: &CancellationToken) {
+    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    tasks.spawn(async move {
+        let monitor = Arc::clone(&shared.monitor);
+        monitor.run(&shared.store, &shared.side, &stop, |error| shared.report(error)).await;
+    });
+}
+
+fn spawn_listener(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+    wakes: HashMap<String, Arc<Notify>>,
+) {
+    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    tasks.spawn(async move {
+        let channel = shared.store.names().channel();
+        listener::run(&shared.side, &channel, wakes, &stop, |error| shared.report(error)).await;
+    });
+}
+
+fn spawn_janitor(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+    queues: Vec<QueueOptions>,
+    interval: Duration,
+) {
+    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    tasks.spawn(async move {
+        let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
+        janitor.run(&stop, |error| shared.report(error)).await;
+    });
+}
+
+/// Waits for the workers, then ends what served them.
+async fn supervise(
+    mut workers: JoinSet<Tally>,
+    mut side_tasks: JoinSet<()>,
+    side_stop: CancellationToken,
+    shared: Arc<Shared>,
+) -> Tally {
+    let mut total = Tally::default();
+    while let Some(worker) = workers.join_next().await {
+        let tally = worker.unwrap_or_default();
+        total.finished += tally.finished;
+        total.released += tally.released;
+        total.lost += tally.lost;
+    }
+    side_stop.cancel();
+    while side_tasks.join_next().await.is_some() {}
+    shared.side.close().await;
+    total
+}
+
+impl ProcessorBuilder {
+    /// Registers a queue and what runs its jobs.
+    pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
+        self.queues.push((options, Box::new(handler)));
+        self
+    }
+
+    /// Uses the schema of `client` instead of `seriatim`.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.client = client.clone();
+        self
+    }
+
+    /// How often an idle worker looks for work: the longest that a wake-up can be missed for. Default 0.5 s.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll = interval;
+        self
+    }
+
+    /// Whether to listen for wake-ups, in a session of its own. Default true; behind a transaction pooler: false.
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = listen;
+        self
+    }
+
+    /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
+    /// never (another process must). Default every 10 s; of several processes one does it at a time.
+    pub fn housekeeping(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.housekeeping = interval.into();
+        self
+    }
+
+    /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
+    pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
+        self.on_error = Some(Arc::new(hook));
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
+    pub fn build(self) -> Result<Processor, BuildError> {
+        // Destructured whole, so that a new setting cannot be forgotten here.
+        let Self { pool, client: _, queues, poll, listen: _, housekeeping, on_error: _ } = &self;
+        let mut mistakes = Vec::new();
+        if queues.is_empty() {
+            mistakes.push(BuildMistake::NoQueue);
+        }
+        for (place, (options, _)) in queues.iter().enumerate() {
+            options.mistakes(&mut mistakes);
+            let name = options.name();
+            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
+                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
+            }
+        }
+        let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
+            queue: String::from("(all)"),
+            setting,
+            value: format!("{value:?}"),
+            range,
+        };
+        if *poll < Duration::from_millis(1) || *poll > Duration::from_hours(1) {
+            mistakes.push(out_of_range("poll_interval", poll, "1 ms to 1 hour"));
+        }
+        if let Some(interval) = housekeeping
+            && (*interval < Duration::from_millis(10) || *interval > Duration::from_hours(24))
+        {
+            mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
+        }
+        let connections = pool.options().get_max_connections();
+        let slots: usize = queues.iter().map(|(options, _)| options.concurrency).sum();
+        if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
+            let each: Vec<String> =
+                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.concurrency)).collect();
+            mistakes.push(BuildMistake::PoolTooSmall { connections, slots, detail: each.join(", ") });
+        }
+        if mistakes.is_empty() { Ok(Processor { settings: self }) } else { Err(BuildError::new(mistakes)) }
+    }
+}
+
+/// A processor at work. Dropping it stops it from claiming; jobs that run then end by themselves.
+#[must_use = "dropping a Running stops its processor"]
+pub struct Running {
+    stop: CancellationToken,
+    release: CancellationToken,
+    ended: JoinHandle<Tally>,
+}
+
+impl Running {
+    /// Stops claiming, waits for the running jobs until the deadline, then releases the rest: their handlers see
+    /// [`cancelled`](crate::ActiveJob::cancelled), are dropped 150 ms later, and the jobs go back to their place, with
+    /// the attempt not held against them.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves the processor as if this `Running` was dropped.
+    pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
+        self.stop.cancel();
+        let mut tally = timeout(deadline, &mut self.ended).await;
+        if tally.is_err() {
+            self.release.cancel();
+            tally = timeout(RELEASE_LIMIT, &mut self.ended).await;
+        }
+        match tally {
+            Ok(ended) => {
+                let tally = ended.unwrap_or_default();
+                ShutdownReport {
+                    finished: tally.finished,
+                    released: tally.released,
+                    lost: tally.lost,
+                    still_running: 0,
+                }
+            }
+            Err(_) => ShutdownReport { still_running: 1, ..ShutdownReport::default() },
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}
+
+impl fmt::Debug for ProcessorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queues: Vec<_> = self.queues.iter().map(|(options, _)| options).collect();
+        f.debug_struct("Processor")
+            .field("schema", &self.client.schema())
+            .field("queues", &queues)
+            .field("poll", &self.poll)
+            .field("listen", &self.listen)
+            .field("housekeeping", &self.housekeeping)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").finish_non_exhaustive()
+    }
+}
+

@@ -1,0 +1,183 @@
+//! How a processor treats one queue.
+
+use std::time::Duration;
+
+use crate::error::BuildMistake;
+use crate::name;
+use crate::retry::{MAX_DELAY, RetryPolicy};
+
+/// What happens to a group when one of its jobs has used up its attempts (or failed for good).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OutOfAttempts {
+    /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next one. The default.
+    #[default]
+    Continue,
+    /// The job ends as `failed` and the group stops until [`retry`](crate::Client::retry),
+    /// [`skip`](crate::Client::skip) or [`resume`](crate::Client::resume).
+    Halt,
+}
+
+/// How long a finished job is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// Deleted in the settle itself: the row never exists as finished.
+    Never,
+    /// Deleted by housekeeping when it has been finished for this long.
+    For(Duration),
+    /// Kept until somebody deletes it.
+    Forever,
+}
+
+/// The settings of one queue in one processor. Every process that works on a queue should use the same ones.
+///
+/// ```
+/// # use std::time::Duration;
+/// use seriatim::{OutOfAttempts, QueueOptions, Retention, RetryPolicy};
+///
+/// let options = QueueOptions::new("postings")
+///     .concurrency(8)
+///     .retry(RetryPolicy::new(5).base(Duration::from_millis(200)))
+///     .out_of_attempts(OutOfAttempts::Halt)
+///     .timeout(Duration::from_secs(30))
+///     .keep_succeeded(Retention::Never);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueOptions {
+    pub(crate) name: String,
+    pub(crate) concurrency: usize,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) out_of_attempts: OutOfAttempts,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) keep_succeeded: Retention,
+    pub(crate) keep_failed: Retention,
+    pub(crate) keep_cancelled: Retention,
+}
+
+impl QueueOptions {
+    /// The queue `name` with the defaults that each method states.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            concurrency: 10,
+            retry: RetryPolicy::default(),
+            out_of_attempts: OutOfAttempts::default(),
+            timeout: Some(Duration::from_mins(5)),
+            keep_succeeded: Retention::For(Duration::from_hours(24)),
+            keep_failed: Retention::For(Duration::from_hours(14 * 24)),
+            keep_cancelled: Retention::For(Duration::from_hours(24)),
+        }
+    }
+
+    /// How many jobs of this queue one process runs at once; each holds a connection of the pool. Default 10.
+    pub fn concurrency(mut self, slots: usize) -> Self {
+        self.concurrency = slots;
+        self
+    }
+
+    /// Attempts and waits of failed jobs. Default [`RetryPolicy::default`].
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// What a job that is out of attempts does to its group. Default [`OutOfAttempts::Continue`].
+    pub fn out_of_attempts(mut self, then: OutOfAttempts) -> Self {
+        self.out_of_attempts = then;
+        self
+    }
+
+    /// How long a handler may run before it is dropped and the attempt fails. A job's own timeout comes first.
+    /// Default 5 min.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Let handlers run as long as they like. A transaction stays open all the while: see the README on vacuum.
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout = None;
+        self
+    }
+
+    /// How long succeeded jobs are kept. Default 1 day.
+    pub fn keep_succeeded(mut self, retention: Retention) -> Self {
+        self.keep_succeeded = retention;
+        self
+    }
+
+    /// How long failed jobs (dead letters) are kept. Default 14 days.
+    pub fn keep_failed(mut self, retention: Retention) -> Self {
+        self.keep_failed = retention;
+        self
+    }
+
+    /// How long cancelled jobs are kept. Default 1 day.
+    pub fn keep_cancelled(mut self, retention: Retention) -> Self {
+        self.keep_cancelled = retention;
+        self
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn mistakes(&self, found: &mut Vec<BuildMistake>) {
+        // Destructured whole, so that a new setting cannot be forgotten here.
+        let Self {
+            name,
+            concurrency,
+            retry,
+            out_of_attempts: _,
+            timeout,
+            keep_succeeded,
+            keep_failed,
+            keep_cancelled,
+        } = self;
+        let mut out_of_range = |setting, value, range| {
+            found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });
+        };
+        if *concurrency == 0 || *concurrency > 10_000 {
+            out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
+        }
+        if let Some((setting, value, range)) = retry.mistake() {
+            out_of_range(setting, value, range);
+        }
+        if let Some(limit) = timeout
+            && (limit.is_zero() || *limit > MAX_DELAY)
+        {
+            out_of_range("timeout", format!("{limit:?}"), "more than 0 and at most 100 years");
+        }
+        for (setting, retention) in [
+            ("keep_succeeded", keep_succeeded),
+            ("keep_failed", keep_failed),
+            ("keep_cancelled", keep_cancelled),
+        ] {
+            if let Retention::For(time) = retention
+                && *time > MAX_DELAY
+            {
+                out_of_range(setting, format!("{time:?}"), "at most 100 years");
+            }
+        }
+        if let Err(error) = name::check_queue(name) {
+            found.push(error.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_reported() {
+        let mut found = Vec::new();
+        QueueOptions::new("\0")
+            .concurrency(0)
+            .retry(RetryPolicy::new(0))
+            .timeout(Duration::ZERO)
+            .keep_failed(Retention::For(Duration::MAX))
+            .mistakes(&mut found);
+        assert_eq!(found.len(), 5, "{found:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! When a failed job is tried again.
+
+use std::time::Duration;
+
+/// Exponential backoff with jitter and a cap.
+///
+/// After the n-th failed attempt the job waits `base * factor^(n-1)`, at most `cap`, less a random share of up to
+/// `jitter`. The job keeps its place: the rest of its group waits with it.
+///
+/// ```
+/// # use std::time::Duration;
+/// use seriatim::RetryPolicy;
+///
+/// let policy = RetryPolicy::new(5).base(Duration::from_secs(2)).jitter(0.0);
+/// assert_eq!(policy.delay(3, 0.5), Duration::from_secs(8));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryPolicy {
+    pub(crate) max_attempts: u32,
+    pub(crate) base: Duration,
+    pub(crate) factor: f64,
+    pub(crate) cap: Duration,
+    pub(crate) jitter: f64,
+}
+
+impl RetryPolicy {
+    /// At most `max_attempts` runs (the first one counts); base 1 s, factor 2, cap 10 min, jitter 0.2.
+    pub fn new(max_attempts: u32) -> Self {
+        Self {
+            max_attempts,
+            base: Duration::from_secs(1),
+            factor: 2.0,
+            cap: Duration::from_mins(10),
+            jitter: 0.2,
+        }
+    }
+
+    /// The wait after the first failure. Default 1 s.
+    pub fn base(mut self, base: Duration) -> Self {
+        self.base = base;
+        self
+    }
+
+    /// What each further failure multiplies the wait with; at least 1. Default 2.
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// The longest wait. Default 10 min.
+    pub fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// The largest share of the wait that chance takes off, from 0 (none) to 1. Default 0.2.
+    pub fn jitter(mut self, jitter: f64) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The wait after the `attempt`-th failure (from 1); `chance` is a random number from 0 to 1.
+    pub fn delay(&self, attempt: u32, chance: f64) -> Duration {
+        let steps = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.base.as_secs_f64() * self.factor.powi(steps);
+        // `min` also turns the infinity and NaN of absurd settings into the cap.
+        let seconds = seconds.min(self.cap.as_secs_f64()) * (1.0 - self.jitter * chance);
+        Duration::try_from_secs_f64(seconds).unwrap_or(self.cap)
+    }
+
+    /// What is wrong with the settings: (setting, value, allowed range).
+    pub(crate) fn mistake(&self) -> Option<(&'static str, String, &'static str)> {
+        if self.max_attempts == 0 || self.max_attempts > i32::MAX as u32 {
+            return Some(("retry.max_attempts", self.max_attempts.to_string(), "1 to 2147483647"));
+        }
+        if !(self.factor >= 1.0 && self.factor.is_finite()) {
+            return Some(("retry.factor", self.factor.to_string(), "1 or more"));
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Some(("retry.jitter", self.jitter.to_string(), "0 to 1"));
+        }
+        if self.cap > MAX_DELAY {
+            return Some(("retry.cap", format!("{:?}", self.cap), "at most 100 years"));
+        }
+        None
+    }
+}
+
+/// Longest delay that is accepted anywhere: 100 years, far inside what `timestamptz` and `i64` milliseconds hold.
+pub(crate) const MAX_DELAY: Duration = Duration::from_hours(100 * 366 * 24);
+
+impl Default for RetryPolicy {
+    /// 10 attempts with the defaults of [`RetryPolicy::new`]: about 10 minutes in all.
+    fn default() -> Self {
+        Self::new(10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_the_cap_and_jitter_only_shortens_it() {
+        let policy = RetryPolicy::new(3).cap(Duration::from_secs(5)).jitter(0.5);
+        let waits: Vec<_> = (1..=5).map(|n| policy.delay(n, 0.0).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 5, 5]);
+        assert_eq!(policy.delay(3, 1.0), Duration::from_secs(2));
+        assert_eq!(policy.delay(u32::MAX, 0.0), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn absurd_settings_are_named() {
+        assert_eq!(RetryPolicy::new(0).mistake().map(|m| m.0), Some("retry.max_attempts"));
+        assert_eq!(RetryPolicy::new(1).factor(0.5).mistake().map(|m| m.0), Some("retry.factor"));
+        assert_eq!(RetryPolicy::new(1).factor(f64::NAN).mistake().map(|m| m.0), Some("retry.factor"));
+        assert_eq!(RetryPolicy::new(1).jitter(1.1).mistake().map(|m| m.0), Some("retry.jitter"));
+        assert_eq!(RetryPolicy::new(1).mistake(), None);
+    }
+}

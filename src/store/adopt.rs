@@ -1,0 +1,303 @@
+//! Adopt: see flagged jobs and make sure their groups are in line.
+//!
+//! A flag goes only together with a row that its transaction has just inserted, or has locked while it was free (the
+//! next look comes later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a
+//! later look sees the job). That is why nothing strands (P3).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sea_query::{Expr, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, UpdateStatement};
+use sqlx::{PgConnection, Row};
+
+use super::Store;
+use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
+
+/// How many flags one page of an adoption takes.
+const PAGE: i64 = 256;
+/// How many pages one claim goes on for while it meets groups that it has to skip.
+const PAGES: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    peek: Template,
+    flagged: Template,
+    wake_free: Template,
+    share_claimed: Template,
+    insert_new: Template,
+    clear: Template,
+}
+
+/// An unlocked first look at a queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peek {
+    /// Jobs are flagged, and this transaction is the queue's adopter.
+    pub(crate) adopter: bool,
+    /// Jobs are flagged, and another worker is adopting them.
+    pub(crate) others_adopt: bool,
+    /// A group is due.
+    pub(crate) groups: bool,
+    /// A job without a group is due.
+    pub(crate) loose: bool,
+    /// The lease of a job without a group ran out.
+    pub(crate) lapsed: bool,
+    /// When the next one will be due.
+    pub(crate) next: Option<Duration>,
+}
+
+/// What an adoption did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Adopted {
+    /// Groups put in line or found there.
+    pub(crate) groups: usize,
+    /// More flags are waiting.
+    pub(crate) more: bool,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self {
+            peek: peek(names),
+            flagged: flagged(names),
+            wake_free: wake_free(names),
+            share_claimed: share_claimed(names),
+            insert_new: insert_new(names),
+            clear: clear(names),
+        }
+    }
+}
+
+fn peek(names: &Names) -> Template {
+    let any = |condition: &'static str| {
+        select().expr(sql("1")).from_as(names.job(), "j").and_where(sql(condition)).to_owned()
+    };
+    let flagged = any("j.queue = ?1 and j.flagged");
+    let loose = any(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()",
+    );
+    let lapsed = any(
+        "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
+    );
+    let due = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.ready_at <= now()"))
+        .to_owned();
+    let next_group = select()
+        .expr(sql("min(g.ready_at)"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.ready_at > now()"))
+        .to_owned();
+    let next_loose = select()
+        .expr(sql("min(j.run_at)"))
+        .from_as(names.job(), "j")
+        .and_where(sql(
+            "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at > now()",
+        ))
+        .to_owned();
+    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
+    let seconds = Expr::cust_with_exprs(
+        "extract(epoch from nullif(least($1, $2), 'infinity') - clock_timestamp())::float8",
+        [sub(next_group), sub(next_loose)],
+    );
+    let query = select()
+        .expr_as(
+            Expr::cust_with_expr(
+                "case when $1 then pg_try_advisory_xact_lock(hashtextextended(?2, 0)) end",
+                Expr::exists(flagged),
+            ),
+            "adopter",
+        )
+        .expr_as(Expr::exists(due), "groups")
+        .expr_as(Expr::exists(loose), "loose")
+        .expr_as(Expr::exists(lapsed), "lapsed")
+        .expr_as(seconds, "next")
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Locks a page of flagged jobs, due ones first.
+fn flagged(names: &Names) -> Template {
+    let query = select()
+        .columns(["id", "group_id", "run_at"])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3)"))
+        .order_by("run_at", Order::Asc)
+        .order_by("id", Order::Asc)
+        .limit(limit(4))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Locks the free rows of the groups; wakes the sleeping ones unless halted; lowers `head_id` for ids that came late.
+fn wake_free(names: &Names) -> Template {
+    let free = select()
+        .columns([("g", "group_id"), ("flag", "first_id")])
+        .from_as(names.queue_group(), "g")
+        .join(sea_query::JoinType::InnerJoin, "flag", sql("flag.group_id = g.group_id"))
+        .and_where(sql("g.queue = ?1 and g.claim is null"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let woken = UpdateStatement::new()
+        .table(sea_query::IntoTableRef::into_table_ref(names.queue_group()).alias("g"))
+        .value("ready_at", sql("case when g.halted_at is null then least(g.ready_at, now()) else g.ready_at end"))
+        .value("head_id", sql("least(g.head_id, free.first_id)"))
+        .from("free")
+        .and_where(sql("g.queue = ?1 and g.group_id = free.group_id"))
+        .and_where(sql("(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)"))
+        .to_owned();
+    let query = select().column("group_id").from("free").to_owned();
+    with(
+        [cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")])), cte("free", free), cte("woken", woken)],
+        query,
+    )
+}
+
+/// Shares the lock of claimed rows with whoever runs the group: their settle cannot have passed its exclusive lock yet.
+fn share_claimed(names: &Names) -> Template {
+    let query = select()
+        .columns(["group_id", "head_id"])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = any(?2) and g.claim is not null"))
+        .lock_with_tables_behavior(LockType::KeyShare, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Inserts rows for groups that have none. Only what it returns was inserted: a conflict that did nothing is no proof
+/// that the row stays.
+fn insert_new(names: &Names) -> Template {
+    let in_line = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = flag.group_id"))
+        .to_owned();
+    let rows = select()
+        .exprs([sql("?1"), sql("flag.group_id"), sql("now()"), sql("flag.first_id")])
+        .from("flag")
+        .and_where(Expr::not_exists(in_line))
+        .to_owned();
+    let mut insert = InsertStatement::new();
+    insert
+        .into_table(names.queue_group())
+        .columns(["queue", "group_id", "ready_at", "head_id"])
+        .on_conflict(OnConflict::new().do_nothing().to_owned())
+        .returning(Query::returning().columns(["group_id"]));
+    super::template::select_into(&mut insert, rows);
+    with([cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")]))], insert)
+}
+
+/// Clears flags; the rows were locked by `flagged` in this transaction.
+fn clear(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("flagged", sql("false"))
+        .and_where(sql("id = any(?1) and flagged"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+struct Flag {
+    id: i64,
+    group: String,
+    run_at: DateTime<Utc>,
+}
+
+impl Store {
+    /// The first statement of a claim; takes the adopter's lock if jobs are flagged and it is free.
+    pub(crate) async fn peek(&self, conn: &mut PgConnection, queue: &str) -> Result<Peek, sqlx::Error> {
+        let lock = format!("seriatim adopt {} {queue}", self.names.schema());
+        let row = self.adopt.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
+        let adopter: Option<bool> = row.try_get("adopter")?;
+        let next: Option<f64> = row.try_get("next")?;
+        Ok(Peek {
+            adopter: adopter == Some(true),
+            others_adopt: adopter == Some(false),
+            groups: row.try_get("groups")?,
+            loose: row.try_get("loose")?,
+            lapsed: row.try_get("lapsed")?,
+            next: next.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)),
+        })
+    }
+
+    /// Adopts a page of flagged jobs, and further pages while groups had to be skipped. Needs the adopter's lock.
+    pub(crate) async fn adopt(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<Adopted, sqlx::Error> {
+        let mut adopted = Adopted::default();
+        let mut after = (DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000), 0);
+        for _ in 0..PAGES {
+            let flags = self.flagged(conn, queue, after).await?;
+            let Some(last) = flags.last() else { return Ok(adopted) };
+            after = (last.run_at, last.id);
+            adopted.more = i64::try_from(flags.len()).is_ok_and(|n| n == PAGE);
+            let (groups, skipped) = self.put_in_line(conn, queue, &flags).await?;
+            adopted.groups += groups;
+            if !(adopted.more && skipped) {
+                break;
+            }
+        }
+        Ok(adopted)
+    }
+
+    async fn flagged(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        after: (DateTime<Utc>, i64),
+    ) -> Result<Vec<Flag>, sqlx::Error> {
+        let page = self.adopt.flagged.query().bind(queue).bind(after.0).bind(after.1).bind(PAGE);
+        let rows = page.fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Flag { id: row.try_get(0)?, group: row.try_get(1)?, run_at: row.try_get(2)? })
+            })
+            .collect()
+    }
+
+    /// How many groups are in line now, and whether some had to be skipped.
+    async fn put_in_line(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        flags: &[Flag],
+    ) -> Result<(usize, bool), sqlx::Error> {
+        let mut first: HashMap<&str, i64> = HashMap::new();
+        for flag in flags {
+            first.entry(&flag.group).and_modify(|id| *id = flag.id.min(*id)).or_insert(flag.id);
+        }
+        let (groups, firsts): (Vec<&str>, Vec<i64>) = first.iter().unzip();
+
+        // The lowest flag that may be cleared in each group that is safe.
+        let mut from: HashMap<String, i64> = HashMap::new();
+        let free = self.adopt.wake_free.query().bind(queue).bind(&groups).bind(&firsts);
+        for row in free.fetch_all(&mut *conn).await? {
+            from.insert(row.try_get(0)?, i64::MIN);
+        }
+        // On a claimed row an id below head_id keeps its flag: nothing else would bring it in.
+        let claimed = self.adopt.share_claimed.query().bind(queue).bind(&groups);
+        for row in claimed.fetch_all(&mut *conn).await? {
+            from.entry(row.try_get(0)?).or_insert(row.try_get(1)?);
+        }
+        if from.len() < groups.len() {
+            let new = self.adopt.insert_new.query().bind(queue).bind(&groups).bind(&firsts);
+            for row in new.fetch_all(&mut *conn).await? {
+                from.insert(row.try_get(0)?, i64::MIN);
+            }
+        }
+        let cleared: Vec<i64> = flags
+            .iter()
+            .filter(|flag| from.get(&flag.group).is_some_and(|lowest| flag.id >= *lowest))
+            .map(|flag| flag.id)
+            .collect();
+        let skipped = cleared.len() < flags.len();
+        if !cleared.is_empty() {
+            self.adopt.clear.query().bind(cleared).execute(conn).await?;
+        }
+        Ok((from.len(), skipped))
+    }
+}

@@ -1,0 +1,397 @@
+//! Claim: take the turns of groups that are due, look at their heads in a new statement, write what follows.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sea_query::{
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement,
+    UnionType, UpdateStatement,
+};
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
+use super::{Store, unfinished};
+use crate::job::Job;
+use crate::turn::{Head, Look, Plan, Turn};
+
+/// How long a claim is good for before its hold must stand.
+pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
+/// How long after a first doubt a claim is taken over: longer than any worker needs to notice that it lost its hold.
+pub(crate) const GRACE: Duration = Duration::from_millis(1750);
+/// When a head that somebody is changing is looked at again.
+const SOON: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    take: Template,
+    look: Template,
+    start: Template,
+    defer: Template,
+    retire: Template,
+    wake_others: Template,
+}
+
+/// A claimed job.
+#[derive(Debug, Clone)]
+pub(crate) struct Started {
+    pub(crate) job: i64,
+    /// None: a job without a group.
+    pub(crate) group: Option<String>,
+    pub(crate) token: Uuid,
+    /// Whether an attempt was begun; false: its attempts were used up before.
+    pub(crate) run: bool,
+}
+
+/// What was decided about a turn that did not start a job.
+#[derive(Debug, Clone)]
+pub(crate) struct TurnPlan {
+    pub(crate) group: String,
+    pub(crate) plan: Plan,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self {
+            take: take(names),
+            look: look(names),
+            start: start(names),
+            defer: defer(names),
+            retire: retire(names),
+            wake_others: Template::new(select().expr(sql("pg_notify(?1, ?2)")).build(PG)),
+        }
+    }
+}
+
+/// Locks the rows of up to n groups that are due, the one served least recently first (P8).
+fn take(names: &Names) -> Template {
+    let query = select()
+        .columns(["group_id", "job_id", "head_id"])
+        .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.ready_at <= now()"))
+        .order_by("ready_at", Order::Asc)
+        .limit(limit(2))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
+///
+/// The set per group is bounded: one unfinished job from `head_id` on, one flagged one (late or retried ids come in by
+/// their flag), or the claimed job of a take-over; never the backlog (P7).
+fn look(names: &Names) -> Template {
+    let first = |condition: Expr| {
+        select()
+            .columns([("j", "id"), ("j", "run_at")])
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
+            .and_where(unfinished("j"))
+            .and_where(condition)
+            .order_by(("j", "id"), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let candidate = |job: SelectStatement| {
+        select()
+            .expr_as(sql("?1"), "queue")
+            .columns([("turn", "group_id"), ("c", "id"), ("c", "run_at")])
+            .from("turn")
+            .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
+            .to_owned()
+    };
+    let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
+    let claimed = select()
+        .columns([("j", "id"), ("j", "run_at")])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = turn.job_id"))
+        .and_where(unfinished("j"))
+        .to_owned();
+    let candidates = free(first(sql("j.id >= turn.head_id")))
+        .union(UnionType::All, free(first(sql("j.flagged"))))
+        .union(UnionType::All, candidate(claimed))
+        .to_owned();
+    let heads = select()
+        .distinct_on(["queue", "group_id"])
+        .columns(["queue", "group_id", "id", "run_at"])
+        .from("candidate")
+        .order_by("queue", Order::Asc)
+        .order_by("group_id", Order::Asc)
+        .order_by("id", Order::Asc)
+        .to_owned();
+    // A taken-over job runs again at once: it was due when it was claimed.
+    let locked = select()
+        .column(("j", "id"))
+        .expr_as(sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"), "exhausted")
+        .from("head")
+        .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
+        .and_where(unfinished("j"))
+        .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = ?1 and u.group_id = turn.group_id"))
+        .and_where(unfinished("u"))
+        .to_owned();
+    let drained = Expr::cust_with_expr("head.id is null and not $1", Expr::exists(any));
+    let query = select()
+        .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
+        .expr_as(sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"), "due")
+        .expr_as(sql("locked.id is not null"), "locked")
+        .expr_as(sql("coalesce(locked.exhausted, false)"), "exhausted")
+        .expr_as(drained, "drained")
+        .from("turn")
+        .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
+        .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
+        .to_owned();
+    let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id")]);
+    with(
+        [cte("turn", turn), cte("candidate", candidates), cte("head", heads), cte("locked", locked)],
+        query,
+    )
+}
+
+/// Starts jobs: both rows are locked by this transaction, and are written with what was just read under the locks.
+///
+/// The attempt is counted here and committed before the handler starts (P9). The token is random, and every later
+/// statement about the run shows it (P10). Only a look on a free row moves `head_id`.
+fn start(names: &Names) -> Template {
+    let started = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'started'")),
+            ("flagged", sql("false")),
+            ("history", lost_attempt("j", "turn.run")),
+            ("attempts", sql("j.attempts + case when turn.run then 1 else 0 end")),
+            ("last_started_at", sql("case when turn.run then clock_timestamp() else j.last_started_at end")),
+        ])
+        .from("turn")
+        .and_where(sql("j.id = turn.job_id"))
+        .and_where(unfinished("j"))
+        .returning(sea_query::Query::returning().exprs([sql("j.id"), sql("j.group_id"), sql("turn.run")]))
+        .to_owned();
+    let claimed = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values([
+            ("claim", sql("gen_random_uuid()")),
+            ("job_id", sql("started.id")),
+            ("head_id", sql("case when g.claim is null then started.id else g.head_id end")),
+            ("suspect", sql("null")),
+            ("ready_at", sql("clock_timestamp() + make_interval(secs => ?5)")),
+        ])
+        .from("started")
+        .and_where(sql("g.queue = ?1 and g.group_id = started.group_id"))
+        .returning(sea_query::Query::returning().exprs([sql("g.group_id"), sql("g.claim")]))
+        .to_owned();
+    let query = select()
+        .columns([("started", "id"), ("started", "group_id"), ("claimed", "claim"), ("started", "run")])
+        .from("started")
+        .join(JoinType::InnerJoin, "claimed", sql("claimed.group_id = started.group_id"))
+        .to_owned();
+    let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "run")]);
+    with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
+}
+
+/// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued.
+pub(super) fn lost_attempt(alias: &str, also: &str) -> Expr {
+    let entry = history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
+    sql(format!("case when {alias}.status = 'started' and {also} then {entry} else {alias}.history end"))
+}
+
+/// `history` with one more entry, cut to its last entries.
+pub(super) fn history_entry(alias: &str, kind: &str, message: &str) -> String {
+    let kept = Job::HISTORY_LIMIT;
+    format!(
+        "case when jsonb_array_length({alias}.history) >= {kept} then {alias}.history - 0 else {alias}.history end \
+         || jsonb_build_array(jsonb_build_object('attempt', {alias}.attempts, 'started_at', {alias}.last_started_at, \
+         'finished_at', clock_timestamp(), 'kind', {kind}::text, 'message', {message}::text))"
+    )
+}
+
+/// Writes what follows for taken groups that start nothing: sleep, look again, doubt or free. The rows are locked.
+fn defer(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values([
+            ("ready_at", sql("coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))")),
+            ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
+            ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
+            ("claim", sql("case when turn.free then null else g.claim end")),
+            ("job_id", sql("case when turn.free then null else g.job_id end")),
+        ])
+        .from("turn")
+        .and_where(sql("g.queue = ?1 and g.group_id = turn.group_id"))
+        .to_owned();
+    let turn = rows_of(&[
+        (2, "group_id"),
+        (3, "until"),
+        (4, "after"),
+        (5, "head_id"),
+        (6, "doubt"),
+        (7, "free"),
+    ]);
+    with([cte("turn", turn)], query)
+}
+
+/// Retires drained groups. Their rows have been locked since before the look; the stronger lock fails while an adopter
+/// shares the row, and the row then stays for another look.
+fn retire(names: &Names) -> Template {
+    let sole = select()
+        .column("group_id")
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = any(?2) and g.claim is null and g.halted_at is null"))
+        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = ?1 and u.group_id = queue_group.group_id"))
+        .and_where(unfinished("u"))
+        .to_owned();
+    let query = DeleteStatement::new()
+        .from_table(names.queue_group())
+        .and_where(sql("queue = ?1 and group_id in (select group_id from sole)"))
+        .and_where(Expr::not_exists(any))
+        .to_owned();
+    with([cte("sole", sole)], query)
+}
+
+impl Store {
+    /// Takes the turns of up to `n` groups: their rows are locked until the transaction ends.
+    pub(crate) async fn take_turns(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        n: i64,
+    ) -> Result<Vec<Turn>, sqlx::Error> {
+        let rows = self.claim.take.query().bind(queue).bind(n).fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Turn {
+                    group: row.try_get("group_id")?,
+                    claimed_job: row.try_get("job_id")?,
+                    doubted: row.try_get("doubted")?,
+                    head_id: row.try_get("head_id")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Looks at the heads of taken groups and locks the job rows that may start.
+    pub(crate) async fn look(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        turns: &[Turn],
+        max_attempts: i32,
+    ) -> Result<HashMap<String, Look>, sqlx::Error> {
+        let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
+        let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
+        let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
+        let look = self.claim.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
+        let rows = look.bind(max_attempts).fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                let head = match row.try_get("id")? {
+                    None => None,
+                    Some(id) => Some(Head {
+                        id,
+                        run_at: row.try_get("run_at")?,
+                        due: row.try_get("due")?,
+                        locked: row.try_get("locked")?,
+                        exhausted: row.try_get("exhausted")?,
+                    }),
+                };
+                Ok((row.try_get("group_id")?, Look { head, drained: row.try_get("drained")? }))
+            })
+            .collect()
+    }
+
+    /// Starts the jobs of the plans that say so.
+    pub(crate) async fn start(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        plans: &[TurnPlan],
+    ) -> Result<Vec<Started>, sqlx::Error> {
+        let mut jobs = Vec::new();
+        let mut groups = Vec::new();
+        let mut runs = Vec::new();
+        for plan in plans {
+            if let Plan::Start { job, run } = plan.plan {
+                jobs.push(job);
+                groups.push(plan.group.as_str());
+                runs.push(run);
+            }
+        }
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(runs);
+        let rows = start.bind(CLAIM_LEASE.as_secs_f64()).fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Started {
+                    job: row.try_get("id")?,
+                    group: row.try_get("group_id")?,
+                    token: row.try_get("claim")?,
+                    run: row.try_get("run")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Writes the plans that start nothing, and retires what is drained.
+    pub(crate) async fn defer(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        plans: &[TurnPlan],
+    ) -> Result<(), sqlx::Error> {
+        let mut groups = Vec::new();
+        let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
+        for TurnPlan { group, plan } in plans {
+            let (until, after, head) = match *plan {
+                Plan::Start { .. } => continue,
+                Plan::Retire => {
+                    drained.push(group.as_str());
+                    continue;
+                }
+                Plan::Sleep { head, until } => (Some(until), None, Some(head)),
+                Plan::LookAgain => (None, Some(SOON), None),
+                Plan::Doubt => (None, Some(GRACE), None),
+                Plan::Free => (None, Some(Duration::ZERO), None),
+            };
+            groups.push(group.as_str());
+            untils.push(until);
+            afters.push(after.map(|time| time.as_secs_f64()));
+            heads.push(head);
+            doubts.push(*plan == Plan::Doubt);
+            frees.push(*plan == Plan::Free);
+        }
+        if !groups.is_empty() {
+            let defer = self.claim.defer.query().bind(queue).bind(groups).bind(untils);
+            let defer = defer.bind(afters).bind(heads).bind(doubts).bind(frees);
+            defer.execute(&mut *conn).await?;
+        }
+        if !drained.is_empty() {
+            self.claim.retire.query().bind(queue).bind(drained).execute(conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Wakes the other workers of a queue when the transaction commits: there is more than this one can take.
+    pub(crate) async fn wake_others(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<(), sqlx::Error> {
+        let wake = self.claim.wake_others.query().bind(self.names.channel()).bind(queue);
+        wake.execute(conn).await.map(drop)
+    }
+}

@@ -1,0 +1,212 @@
+//! What people ask about jobs and groups: cancel, retry, skip, resume. Each is one statement and waits for no handler.
+
+use sea_query::{Expr, InsertStatement, JoinType, LockBehavior, LockType, Query, UpdateStatement};
+use sqlx::{PgExecutor, Row};
+
+use super::claim::history_entry;
+use super::template::{Names, PG, Template, cte, select, select_into, sql, with};
+use super::Store;
+use crate::job::JobStatus;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    cancel: Template,
+    retry: Template,
+    skip: Template,
+    resume: Template,
+}
+
+/// What a request found and did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestReport {
+    /// The job's status before the request; none: no such job.
+    pub(crate) status: Option<JobStatus>,
+    /// The request was carried out on the job's row.
+    pub(crate) done: bool,
+    /// A retry's later jobs that have run; otherwise 0.
+    pub(crate) overtaken: u64,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self { cancel: cancel(names), retry: retry(names), skip: skip(names), resume: resume(names) }
+    }
+}
+
+/// The job's row, locked if it is in one of the statuses and nobody else has it.
+fn target(names: &Names, statuses: &str) -> sea_query::CommonTableExpression {
+    let row = select()
+        .columns(["id", "queue", "group_id"])
+        .from_as(names.job(), "j")
+        .and_where(sql(format!("j.id = ?1 and j.status in ({statuses})")))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    cte("target", row)
+}
+
+/// The status as the statement's snapshot has it, and whether the row was written.
+fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
+    let status = select()
+        .expr(sql("j.status::text"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1"))
+        .to_owned();
+    select()
+        .expr_as(Expr::SubQuery(None, Box::new(status.into())), "status")
+        .expr_as(sql("exists (select from written)"), "done")
+        .expr_as(overtaken, "overtaken")
+        .to_owned()
+}
+
+/// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
+/// for a moment, gets a request instead: its worker, or the janitor, carries it out.
+fn cancel(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'cancelled'")),
+            ("finished_at", sql("clock_timestamp()")),
+            ("flagged", sql("j.group_id is not null")),
+        ])
+        .from("target")
+        .and_where(sql("j.id = target.id and j.status = 'queued'"))
+        .returning(Query::returning().columns([("j", "id")]))
+        .to_owned();
+    let busy = select()
+        .expr(sql("j.id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1 and j.status in ('queued', 'started') and not exists (select from target)"))
+        .to_owned();
+    let mut request = InsertStatement::new();
+    request.into_table(names.cancel_request()).columns(["job_id"]);
+    select_into(&mut request, busy);
+    with(
+        [target(names, "'queued'"), cte("written", written), cte("request", request)],
+        report(names, sql("0::int8")),
+    )
+}
+
+/// Queues a dead job again, with all its attempts, and flags it: it has the lowest id of its group and so runs next.
+/// A group that it halted goes on.
+fn retry(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'queued'")),
+            ("finished_at", sql("null")),
+            ("run_at", sql("now()")),
+            ("attempts_forgiven", sql("j.attempts")),
+            ("flagged", sql("j.group_id is not null")),
+        ])
+        .from("target")
+        .and_where(sql("j.id = target.id and j.status in ('failed', 'cancelled')"))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    let later = select()
+        .expr(sql("count(*)"))
+        .from_as(names.job(), "l")
+        .join(JoinType::InnerJoin, "target", sql("l.queue = target.queue and l.group_id = target.group_id"))
+        .and_where(sql("l.id > ?1 and l.attempts > 0"))
+        .to_owned();
+    with(
+        [target(names, "'failed', 'cancelled'"), cte("written", written), resumed(names)],
+        report(names, Expr::SubQuery(None, Box::new(later.into()))),
+    )
+}
+
+/// Gives a queued job up, or goes on behind the failed job that halted its group.
+fn skip(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("history", sql(format!(
+                "case when j.status = 'queued' then {} else j.history end",
+                history_entry("j", "'skipped'", "null")
+            ))),
+            ("error", sql("case when j.status = 'queued' then jsonb_build_object('kind', 'skipped', \
+                'message', 'given up by request', 'chain', '[]'::jsonb, 'attempt', j.attempts) else j.error end")),
+            ("flagged", sql("j.group_id is not null")),
+            ("finished_at", sql("coalesce(j.finished_at, clock_timestamp())")),
+            ("status", sql("'failed'")),
+        ])
+        .from("target")
+        .and_where(sql("j.id = target.id and j.status in ('queued', 'failed')"))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    with(
+        [target(names, "'queued', 'failed'"), cte("written", written), resumed(names)],
+        report(names, sql("0::int8")),
+    )
+}
+
+/// Lets the group go on that the written job had halted. No handler holds a halted group's row.
+fn resumed(names: &Names) -> sea_query::CommonTableExpression {
+    let update = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values([
+            ("halted_at", sql("null")),
+            ("halt_reason", sql("null")),
+            ("halt_job_id", sql("null")),
+            ("ready_at", sql("clock_timestamp()")),
+        ])
+        .from("written")
+        .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
+        .and_where(sql("g.halt_job_id = written.id and g.halted_at is not null"))
+        .to_owned();
+    cte("resumed", update)
+}
+
+fn resume(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group())
+        .values([
+            ("halted_at", sql("null")),
+            ("halt_reason", sql("null")),
+            ("halt_job_id", sql("null")),
+            ("ready_at", sql("clock_timestamp()")),
+        ])
+        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    pub(crate) async fn cancel(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.cancel, executor, job).await
+    }
+
+    pub(crate) async fn retry(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.retry, executor, job).await
+    }
+
+    pub(crate) async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.skip, executor, job).await
+    }
+
+    /// Whether the group was halted.
+    pub(crate) async fn resume(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let resume = self.control.resume.query().bind(queue).bind(group).execute(executor).await?;
+        Ok(resume.rows_affected() > 0)
+    }
+
+    async fn request(
+        &self,
+        template: &Template,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
+        let row = template.query().bind(job).fetch_one(executor).await?;
+        let status: Option<String> = row.try_get("status")?;
+        let overtaken: i64 = row.try_get("overtaken")?;
+        Ok(RequestReport {
+            status: status.as_deref().and_then(JobStatus::parse),
+            done: row.try_get("done")?,
+            overtaken: overtaken.unsigned_abs(),
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! Hold: keep a group (or a job without one) while its handler runs.
+//!
+//! The locks are the truth: they last as long as the transaction and its session do.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::claim::{CLAIM_LEASE, Started};
+use super::template::{Names, PG, Template, cte, select, sql, with};
+use super::{Store, unfinished};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    group: Template,
+    loose: Template,
+    group_is_ours: Template,
+    loose_is_ours: Template,
+    trust_group: Template,
+    trust_loose: Template,
+}
+
+/// A job that this session holds.
+#[derive(Debug)]
+pub(crate) struct HeldJob {
+    pub(crate) data: String,
+    /// Which attempt this is, from 1.
+    pub(crate) attempt: u32,
+    /// How many attempts do not count against the limit.
+    pub(crate) forgiven: u32,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) run_at: DateTime<Utc>,
+    /// A request to cancel is there already.
+    pub(crate) cancel_requested: bool,
+    /// More unfinished jobs were in the group: a hint that retiring is not worth trying.
+    pub(crate) followed: bool,
+    pub(crate) session: SessionId,
+    /// A first look has doubted the claim. Before a handler runs that must be cleared, in a transaction of its own: a
+    /// hold that broke later would be taken over without a grace.
+    pub(crate) doubted: bool,
+}
+
+/// Which session of the server this is; a process id alone may be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SessionId {
+    pub(crate) pid: i32,
+    pub(crate) since: DateTime<Utc>,
+}
+
+/// What a try to hold came to.
+#[derive(Debug)]
+pub(crate) enum HoldAnswer {
+    Held(Box<HeldJob>),
+    /// The token is still ours, but somebody is looking at a row for a moment.
+    Skipped,
+    /// Another token, or no row: the claim was taken over.
+    Lost,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self {
+            group: hold_group(names),
+            loose: hold_loose(names),
+            group_is_ours: group_is_ours(names),
+            loose_is_ours: loose_is_ours(names),
+            trust_group: trust_group(names),
+            trust_loose: trust_loose(names),
+        }
+    }
+}
+
+/// What is read of a held job, and of the session that holds it.
+fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
+    let requested = select()
+        .expr(sql("1"))
+        .from_as(names.cancel_request(), "r")
+        .and_where(sql("r.job_id = job.id"))
+        .to_owned();
+    vec![
+        sql("job.id"),
+        sql("job.data::text"),
+        sql("job.attempts"),
+        sql("job.attempts_forgiven"),
+        sql("job.max_attempts"),
+        sql("job.timeout_ms"),
+        sql("job.created_at"),
+        sql("job.run_at"),
+        Expr::exists(requested),
+        followed,
+        sql("pg_backend_pid()"),
+        sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
+    ]
+}
+
+/// Locks the group row by its token, then the job row; both for the transaction. Writes neither: an adopter that skips
+/// locked rows would wait for a row that was written.
+fn hold_group(names: &Names) -> Template {
+    let held = select()
+        .column("job_id")
+        .expr_as(sql("g.suspect is not null"), "doubted")
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let job = select()
+        .expr(sql("j.*"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = (select job_id from held) and j.status = 'started'"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let later = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "o")
+        .and_where(sql("o.queue = ?1 and o.group_id = ?2 and o.id > job.id"))
+        .and_where(unfinished("o"))
+        .to_owned();
+    let query = select()
+        .expr_as(sql("held.doubted"), "doubted")
+        .exprs(held_columns(names, Expr::exists(later)))
+        .from("held")
+        .join(JoinType::LeftJoin, "job", sql("true"))
+        .to_owned();
+    with([cte("held", held), cte("job", job)], query)
+}
+
+/// Locks the job's own row by its token.
+fn hold_loose(names: &Names) -> Template {
+    let job = select()
+        .expr(sql("j.*"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1 and j.claim = ?2 and j.status = 'started'"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = select()
+        .expr_as(sql("job.suspect is not null"), "doubted")
+        .exprs(held_columns(names, sql("false")))
+        .from("job")
+        .to_owned();
+    with([cte("job", job)], query)
+}
+
+/// A plain read: only another token, or no row, says that a claim is lost.
+fn group_is_ours(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+fn loose_is_ours(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1 and j.claim = ?2"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Clears the doubt about a claim and gives it a fresh lease, if nobody else is at the row.
+fn trust_group(names: &Names) -> Template {
+    let ours = select()
+        .columns(["queue", "group_id"])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .value("suspect", sql("null"))
+        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?4)"))
+        .from("ours")
+        .and_where(sql("g.queue = ours.queue and g.group_id = ours.group_id and g.claim = ?3"))
+        .to_owned();
+    with([cte("ours", ours)], query)
+}
+
+fn trust_loose(names: &Names) -> Template {
+    let ours = select()
+        .column("id")
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1 and j.claim = ?2"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .value("suspect", sql("null"))
+        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
+        .from("ours")
+        .and_where(sql("j.id = ours.id and j.claim = ?2"))
+        .returning(Query::returning().columns([("j", "id")]))
+        .to_owned();
+    with([cte("ours", ours)], query)
+}
+
+impl Store {
+    /// Tries once to hold a claimed job, in the transaction that is open on `conn`.
+    pub(crate) async fn hold(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+    ) -> Result<HoldAnswer, sqlx::Error> {
+        let (hold, ours) = match &claim.group {
+            Some(group) => (
+                self.hold.group.query().bind(queue).bind(group).bind(claim.token),
+                self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token),
+            ),
+            None => (
+                self.hold.loose.query().bind(claim.job).bind(claim.token),
+                self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
+            ),
+        };
+        match hold.fetch_optional(&mut *conn).await? {
+            Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
+                Ok(HoldAnswer::Held(Box::new(held_job(&row)?)))
+            }
+            // The group is ours and the job's row is not to be had: locked for a moment, or no longer started.
+            Some(_) => Ok(HoldAnswer::Skipped),
+            None => match ours.fetch_optional(conn).await? {
+                Some(_) => Ok(HoldAnswer::Skipped),
+                None => Ok(HoldAnswer::Lost),
+            },
+        }
+    }
+
+    /// Clears a first look's doubt, in the short transaction that is open on `conn`.
+    pub(crate) async fn trust(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+    ) -> Result<(), sqlx::Error> {
+        let trust = match &claim.group {
+            Some(group) => self.hold.trust_group.query().bind(queue).bind(group).bind(claim.token),
+            None => self.hold.trust_loose.query().bind(claim.job).bind(claim.token),
+        };
+        trust.bind(CLAIM_LEASE.as_secs_f64()).execute(conn).await.map(drop)
+    }
+}
+
+fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let timeout: Option<i64> = row.try_get(6)?;
+    Ok(HeldJob {
+        data: row.try_get(2)?,
+        attempt: count(row.try_get(3)?),
+        forgiven: count(row.try_get(4)?),
+        max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),
+        timeout: timeout.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        created_at: row.try_get(7)?,
+        run_at: row.try_get(8)?,
+        cancel_requested: row.try_get(9)?,
+        followed: row.try_get(10)?,
+        session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)? },
+        doubted: row.try_get(0)?,
+    })
+}

@@ -1,0 +1,210 @@
+//! Looking, without locks and without scanning history.
+
+use chrono::{DateTime, Utc};
+use sea_query::{Expr, Order, SelectStatement};
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use sqlx::{PgExecutor, Row};
+
+use super::template::{Names, PG, Template, limit, select, sql};
+use super::{Store, unfinished};
+use crate::inspect::{HaltedGroup, QueueCounts};
+use crate::job::{AttemptRecord, Failure, Job, JobStatus};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    job: Template,
+    group_jobs: Template,
+    latest: Template,
+    halted: Template,
+    counts: Template,
+    idle: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let by_id = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+        let of_group = jobs(names)
+            .and_where(sql("j.queue = ?1 and j.group_id = ?2"))
+            .and_where(unfinished("j"))
+            .order_by(("j", "id"), Order::Asc)
+            .limit(limit(3))
+            .to_owned();
+        let latest = jobs(names)
+            .and_where(sql("j.queue = ?1"))
+            .order_by(("j", "id"), Order::Asc)
+            .to_owned();
+        Self {
+            job: Template::new(by_id.build(PG)),
+            group_jobs: Template::new(of_group.build(PG)),
+            latest: Template::new(latest.build(PG)),
+            halted: halted(names),
+            counts: counts(names),
+            idle: idle(names),
+        }
+    }
+}
+
+fn jobs(names: &Names) -> SelectStatement {
+    select()
+        .exprs(
+            [
+                "j.id", "j.queue", "j.group_id", "j.status::text", "j.data", "j.result", "j.error", "j.attempts",
+                "j.max_attempts", "j.run_at", "j.created_at", "j.last_started_at", "j.finished_at", "j.history",
+            ]
+            .map(sql),
+        )
+        .from_as(names.job(), "j")
+        .to_owned()
+}
+
+fn halted(names: &Names) -> Template {
+    let query = select()
+        .columns(["queue", "group_id", "halted_at", "halt_reason", "halt_job_id"])
+        .expr(sql("extract(epoch from clock_timestamp() - g.halted_at)::float8"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.halted_at is not null"))
+        .order_by("halted_at", Order::Asc)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Unfinished jobs are counted in their partial index; finished ones only up to the limit that argument 2 gives.
+fn counts(names: &Names) -> Template {
+    let sub = |query: SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
+    let backlog = |condition: &'static str| {
+        let count = select()
+            .expr(sql("count(*)"))
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(unfinished("j"))
+            .and_where(sql(condition))
+            .to_owned();
+        sub(count)
+    };
+    let finished = |status: &'static str| {
+        let some = select()
+            .expr(sql("1"))
+            .from_as(names.job(), "j")
+            .and_where(sql(format!("j.queue = ?1 and j.status = '{status}'")))
+            .limit(limit(2))
+            .to_owned();
+        sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
+    };
+    let query = select()
+        .expr(backlog("j.status = 'queued' and j.run_at <= now()"))
+        .expr(backlog("j.status = 'queued' and j.run_at > now()"))
+        .expr(backlog("j.status = 'started'"))
+        .expr(finished("succeeded"))
+        .expr(finished("failed"))
+        .expr(finished("cancelled"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+fn idle(names: &Names) -> Template {
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1"))
+        .and_where(unfinished("j"))
+        .to_owned();
+    let row = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.halted_at is null"))
+        .to_owned();
+    let query = select()
+        .expr(Expr::cust_with_exprs("not $1 and not $2", [Expr::exists(any), Expr::exists(row)]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    pub(crate) async fn job(&self, executor: impl PgExecutor<'_>, id: i64) -> Result<Option<Job>, sqlx::Error> {
+        let row = self.inspect.job.query().bind(id).fetch_optional(executor).await?;
+        row.as_ref().map(job).transpose()
+    }
+
+    /// The unfinished jobs of a group, in the order in which they will run.
+    pub(crate) async fn group_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        most: i64,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let query = self.inspect.group_jobs.query().bind(queue).bind(group).bind(most);
+        query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    /// Every job of a queue, finished ones included: for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn all_jobs(&self, executor: impl PgExecutor<'_>, queue: &str) -> Result<Vec<Job>, sqlx::Error> {
+        self.inspect.latest.query().bind(queue).fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    pub(crate) async fn halted_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<HaltedGroup>, sqlx::Error> {
+        let rows = self.inspect.halted.query().bind(queue).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                let age: f64 = row.try_get(5)?;
+                Ok(HaltedGroup {
+                    queue: row.try_get(0)?,
+                    group: row.try_get(1)?,
+                    since: row.try_get(2)?,
+                    reason: row.try_get(3)?,
+                    job: row.try_get(4)?,
+                    age: std::time::Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default(),
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn counts(&self, executor: impl PgExecutor<'_>, queue: &str) -> Result<QueueCounts, sqlx::Error> {
+        let most = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
+        let row = self.inspect.counts.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok(QueueCounts {
+            queued: count(0)?,
+            delayed: count(1)?,
+            started: count(2)?,
+            succeeded: count(3)?,
+            failed: count(4)?,
+            cancelled: count(5)?,
+        })
+    }
+
+    /// Whether a queue has no unfinished job and no group in line.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn is_idle(&self, executor: impl PgExecutor<'_>, queue: &str) -> Result<bool, sqlx::Error> {
+        self.inspect.idle.query().bind(queue).fetch_one(executor).await?.try_get(0)
+    }
+}
+
+fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let status: String = row.try_get(3)?;
+    let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
+    Ok(Job {
+        id: row.try_get(0)?,
+        queue: row.try_get(1)?,
+        group: row.try_get(2)?,
+        status: JobStatus::parse(&status)
+            .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
+        data: row.try_get(4)?,
+        result: row.try_get(5)?,
+        error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
+        attempts: count(row.try_get(7)?),
+        max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
+        run_at: row.try_get(9)?,
+        created_at: row.try_get(10)?,
+        last_started_at: row.try_get(11)?,
+        finished_at,
+        history: row.try_get::<Json<Vec<AttemptRecord>>, _>(13)?.0,
+    })
+}

@@ -1,0 +1,133 @@
+//! Jobs without a group: their own row is their lock, their token and their lease.
+
+use sea_query::{Expr, LockBehavior, LockType, Order, Query, SelectStatement, UpdateStatement};
+use sqlx::{PgConnection, Row};
+
+use super::Store;
+use super::claim::{CLAIM_LEASE, GRACE, Started, lost_attempt};
+use super::template::{Names, Template, cte, limit, select, sql, with};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    start: Template,
+    take_over: Template,
+    doubt: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let lapsed = "j.status = 'started' and j.lease_until <= now()";
+        Self {
+            start: start(names, "j.status = 'queued' and j.run_at <= now()", &["run_at", "id"]),
+            take_over: start(names, &format!("{lapsed} and j.suspect = j.claim"), &["lease_until"]),
+            doubt: doubt(names, &format!("{lapsed} and j.suspect is distinct from j.claim")),
+        }
+    }
+}
+
+/// Locks up to n rows, oldest first. Each row decides for itself, and its condition is checked again on the version
+/// that was locked, so one statement may lock and write.
+fn lock(names: &Names, condition: &str, order: &[&'static str]) -> SelectStatement {
+    let mut rows = select();
+    rows.columns(["id"])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id is null"))
+        .and_where(sql(condition.to_owned()))
+        .limit(limit(2))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked);
+    for column in order {
+        rows.order_by(*column, Order::Asc);
+    }
+    rows
+}
+
+/// Starts due jobs, or those whose claim was doubted a grace ago. Counts the attempt unless all are used up (P9).
+fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
+    let run = "(j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, ?4))";
+    let started = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'started'")),
+            ("history", lost_attempt("j", run)),
+            ("attempts", sql(format!("j.attempts + case when {run} then 1 else 0 end"))),
+            ("last_started_at", sql(format!("case when {run} then clock_timestamp() else j.last_started_at end"))),
+            ("claim", sql("gen_random_uuid()")),
+            ("suspect", sql("null")),
+            ("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)")),
+        ])
+        .from("due")
+        .and_where(sql("j.id = due.id"))
+        .and_where(sql(condition.to_owned()))
+        .returning(Query::returning().exprs([
+            sql("j.id"),
+            sql("j.claim"),
+            // RETURNING sees the new row: an attempt was begun unless the limit had been reached before.
+            Expr::cust("j.last_started_at >= now()"),
+        ]))
+        .to_owned();
+    with([cte("due", lock(names, condition, order))], started)
+}
+
+/// The first look at a lapsed lease: doubts it, and has it looked at again a grace later.
+fn doubt(names: &Names, condition: &str) -> Template {
+    let doubted = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .value("suspect", sql("j.claim"))
+        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
+        .from("due")
+        .and_where(sql("j.id = due.id"))
+        .and_where(sql(condition.to_owned()))
+        .to_owned();
+    with([cte("due", lock(names, condition, &["lease_until"]))], doubted)
+}
+
+impl Store {
+    /// Claims up to `n` due jobs without a group, oldest first.
+    pub(crate) async fn start_loose(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        n: i64,
+        max_attempts: i32,
+    ) -> Result<Vec<Started>, sqlx::Error> {
+        self.claim_loose(conn, &self.loose.start, queue, n, max_attempts).await
+    }
+
+    /// Doubts lapsed claims of jobs without a group, and takes over those doubted a grace ago.
+    pub(crate) async fn take_over_loose(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        n: i64,
+        max_attempts: i32,
+    ) -> Result<Vec<Started>, sqlx::Error> {
+        let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX).bind(GRACE.as_secs_f64());
+        doubt.execute(&mut *conn).await?;
+        self.claim_loose(conn, &self.loose.take_over, queue, n, max_attempts).await
+    }
+
+    async fn claim_loose(
+        &self,
+        conn: &mut PgConnection,
+        template: &Template,
+        queue: &str,
+        n: i64,
+        max_attempts: i32,
+    ) -> Result<Vec<Started>, sqlx::Error> {
+        if n < 1 {
+            return Ok(Vec::new());
+        }
+        let claim = template.query().bind(queue).bind(n).bind(CLAIM_LEASE.as_secs_f64());
+        let rows = claim.bind(max_attempts).fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Started {
+                    job: row.try_get(0)?,
+                    group: None,
+                    token: row.try_get(1)?,
+                    run: row.try_get(2)?,
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,219 @@
+//! Housekeeping: retention, and the sweep for what nothing would wake.
+
+use std::time::Duration;
+
+use sea_query::{
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, UpdateStatement,
+};
+use sqlx::{PgConnection, Row};
+
+use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::{Store, unfinished};
+use crate::job::JobStatus;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    janitor_lock: Template,
+    prune: [Template; 3],
+    cancel_requested: Template,
+    forget_requests: Template,
+    groups: Template,
+    stranded: Template,
+    flag: Template,
+}
+
+const FINISHED: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let lock = select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
+        Self {
+            janitor_lock: Template::new(lock.build(PG)),
+            prune: FINISHED.map(|status| prune(names, status)),
+            cancel_requested: cancel_requested(names),
+            forget_requests: forget_requests(names),
+            groups: groups(names),
+            stranded: stranded(names),
+            flag: flag(names),
+        }
+    }
+}
+
+/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to be looked at.
+/// Nor the job that halted a group: `retry` and `skip` need it.
+fn prune(names: &Names, status: JobStatus) -> Template {
+    let halting = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
+        .to_owned();
+    let old = select()
+        .column("id")
+        .from_as(names.job(), "j")
+        .and_where(sql(format!("j.queue = ?1 and j.status = '{status}'")))
+        .and_where(sql("j.finished_at < clock_timestamp() - make_interval(secs => ?2) and not j.flagged"))
+        .and_where(Expr::not_exists(halting))
+        .order_by("finished_at", Order::Asc)
+        .limit(limit(3))
+        .lock_with_tables_behavior(LockType::Update, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(names.job())
+        .and_where(sql("id in (select id from old)"))
+        .and_where(sql(format!("status = '{status}' and not flagged")))
+        .to_owned();
+    with([cte("old", old)], delete)
+}
+
+/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued.
+fn cancel_requested(names: &Names) -> Template {
+    let asked = select()
+        .column(("j", "id"))
+        .from_as(names.cancel_request(), "r")
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = r.job_id"))
+        .and_where(sql("j.status = 'queued'"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let cancelled = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'cancelled'")),
+            ("finished_at", sql("clock_timestamp()")),
+            ("flagged", sql("j.group_id is not null")),
+        ])
+        .from("asked")
+        .and_where(sql("j.id = asked.id and j.status = 'queued'"))
+        .to_owned();
+    with([cte("asked", asked)], cancelled)
+}
+
+/// Deletes requests whose job has ended or is gone.
+fn forget_requests(names: &Names) -> Template {
+    let open = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = r.job_id"))
+        .and_where(unfinished("j"))
+        .to_owned();
+    let done = select()
+        .column("ctid")
+        .from_as(names.cancel_request(), "r")
+        .and_where(Expr::not_exists(open))
+        .lock_with_tables_behavior(LockType::Update, ["r"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(names.cancel_request())
+        .and_where(sql("ctid in (select ctid from done)"))
+        .to_owned();
+    with([cte("done", done)], delete)
+}
+
+/// The next group with unfinished jobs behind a name: one index probe, whatever the backlog.
+fn groups(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("min(j.group_id)"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id > ?2"))
+        .and_where(unfinished("j"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, and no row that would come
+/// to it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
+fn stranded(names: &Names) -> Template {
+    let lowest = select()
+        .columns([("j", "id"), ("j", "run_at")])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id = ?2"))
+        .and_where(unfinished("j"))
+        .order_by(("j", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let flagged = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "f")
+        .and_where(sql("f.queue = ?1 and f.group_id = ?2 and f.flagged and f.id <= lowest.id"))
+        .to_owned();
+    // A free row must come up by the time its head is due; a claimed one does by its lease.
+    let covered = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2"))
+        .and_where(sql(
+            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id \
+             and g.ready_at <= greatest(lowest.run_at, clock_timestamp()) + interval '5 s')",
+        ))
+        .to_owned();
+    let query = select()
+        .column(("lowest", "id"))
+        .from("lowest")
+        .and_where(Expr::not_exists(flagged))
+        .and_where(Expr::not_exists(covered))
+        .to_owned();
+    with([cte("lowest", lowest)], query)
+}
+
+/// Puts a stranded job before the next adopter.
+fn flag(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("flagged", sql("true"))
+        .and_where(sql("id = ?1"))
+        .and_where(sql("status in ('queued', 'started') and group_id is not null and not flagged"))
+        .returning(Query::returning().columns(["id"]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    /// Whether this transaction is the one janitor.
+    pub(crate) async fn lock_janitor(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let lock = format!("seriatim janitor {}", self.names.schema());
+        self.prune.janitor_lock.query().bind(lock).fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Deletes up to `batch` finished jobs that are older than `age`; how many it were.
+    pub(crate) async fn prune(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        status: JobStatus,
+        age: Duration,
+        batch: i64,
+    ) -> Result<u64, sqlx::Error> {
+        let Some(at) = FINISHED.iter().position(|finished| *finished == status) else { return Ok(0) };
+        let prune = self.prune.prune[at].query().bind(queue).bind(age.as_secs_f64()).bind(batch);
+        Ok(prune.execute(conn).await?.rows_affected())
+    }
+
+    /// Carries out what was asked of jobs that are queued, and forgets what is done.
+    pub(crate) async fn settle_requests(&self, conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let cancelled = self.prune.cancel_requested.query().execute(&mut *conn).await?;
+        self.prune.forget_requests.query().execute(conn).await?;
+        Ok(cancelled.rows_affected())
+    }
+
+    /// The group with unfinished jobs that comes behind `after`.
+    pub(crate) async fn next_group(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        after: &str,
+    ) -> Result<Option<String>, sqlx::Error> {
+        self.prune.groups.query().bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Flags the group's next job if nothing would wake it; whether it had to.
+    pub(crate) async fn rescue(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let stranded = self.prune.stranded.query().bind(queue).bind(group);
+        let Some(row) = stranded.fetch_optional(&mut *conn).await? else { return Ok(false) };
+        let job: i64 = row.try_get(0)?;
+        Ok(self.prune.flag.query().bind(job).fetch_optional(conn).await?.is_some())
+    }
+}

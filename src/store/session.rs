@@ -1,0 +1,83 @@
+//! How transactions begin. Each one names its isolation level and its limits, whatever the host's defaults are.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{AssertSqlSafe, PgConnection, SqlSafeStr};
+use sqlx_core::transaction::TransactionManager;
+
+/// `transaction_timeout` came with version 17.
+const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
+
+/// What this server's sessions can be told.
+#[derive(Debug)]
+pub(crate) struct SessionLimits {
+    /// Not on every platform: the server says so when it is first asked for it.
+    check_interval: AtomicBool,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self { check_interval: AtomicBool::new(true) }
+    }
+}
+
+/// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
+const BEGIN: &str = "begin isolation level read committed read write";
+
+/// A frozen process must not hold up a queue: 2 s for a statement and between statements.
+/// Plans must not depend on statistics taken while the tables were empty, and a claim must survive a server crash.
+const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '2s'\
+    ; set local idle_in_transaction_session_timeout = '2s'\
+    ; set local enable_seqscan = off; set local jit = off; set local synchronous_commit = on";
+
+/// A handler may take its time, also between statements; but a client that is gone must be noticed: inside a query by
+/// `client_connection_check_interval`, a host that vanished without a word by TCP, in about 10 s.
+const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = 0\
+    ; set local idle_in_transaction_session_timeout = 0\
+    ; set local tcp_keepalives_idle = 4; set local tcp_keepalives_interval = 2\
+    ; set local tcp_keepalives_count = 3; set local tcp_user_timeout = '10s'";
+
+/// Begins a short transaction of the library's own (claim, settle by token, housekeeping).
+///
+/// Not cancel safe: a caller that gives up must close the connection.
+pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let mut statement = format!("{BEGIN}{SHORT}");
+    if knows_transaction_timeout(conn) {
+        statement.push_str("; set local transaction_timeout = 0");
+    }
+    begin(conn, statement).await
+}
+
+/// Begins the transaction that a handler runs in. Not cancel safe, as [`begin_short`].
+pub(crate) async fn begin_hold(
+    conn: &mut PgConnection,
+    limits: &SessionLimits,
+) -> Result<(), sqlx::Error> {
+    let check = limits.check_interval.load(Ordering::Relaxed);
+    let mut statement = format!("{BEGIN}{LONG}");
+    if knows_transaction_timeout(conn) {
+        statement.push_str("; set local transaction_timeout = 0");
+    }
+    if !check {
+        return begin(conn, statement).await;
+    }
+    let with_check = format!("{statement}; set local client_connection_check_interval = '500ms'");
+    match begin(conn, with_check).await {
+        // 22023: this platform cannot check.
+        Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("22023") => {
+            limits.check_interval.store(false, Ordering::Relaxed);
+            tracing::warn!("this server cannot check for lost clients inside a query: {e}");
+            begin(conn, statement).await
+        }
+        other => other,
+    }
+}
+
+async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
+    PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
+}
+
+fn knows_transaction_timeout(conn: &PgConnection) -> bool {
+    conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+}

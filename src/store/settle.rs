@@ -1,0 +1,306 @@
+//! Settle: record the outcome and pass the turn on, in a transaction that holds the rows by their token (P4, P10).
+
+use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Query, UpdateStatement};
+use sqlx::types::Json;
+use sqlx::PgConnection;
+
+use super::claim::{Started, history_entry};
+use super::template::{Names, PG, Template, cte, select, sql, with};
+use super::{Store, unfinished};
+use crate::job::{Failure, FailureKind};
+use crate::outcome::Outcome;
+use crate::queue::{QueueOptions, Retention};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    cancel_requested: Template,
+    succeeded: Template,
+    delete: Template,
+    retried: Template,
+    failed: Template,
+    cancelled: Template,
+    released: Template,
+    pass_turn: Template,
+    halt: Template,
+    lock_alone: Template,
+    retire: Template,
+    forget_requests: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let ended = [("finished_at", "clock_timestamp()")];
+        Self {
+            cancel_requested: cancel_requested(names),
+            succeeded: record(names, "succeeded", &[ended[0], ("result", "?2::jsonb"), ("error", "null")], None),
+            delete: delete(names),
+            retried: record(
+                names,
+                "queued",
+                &[("run_at", "clock_timestamp() + make_interval(secs => ?5)"), ("error", "?2")],
+                Some(("?3", "?4")),
+            ),
+            failed: record(names, "failed", &[ended[0], ("error", "?2")], Some(("?3", "?4"))),
+            cancelled: record(names, "cancelled", &ended, Some(("?2", "?3"))),
+            released: record(
+                names,
+                "queued",
+                &[("attempts_forgiven", "attempts_forgiven + 1")],
+                Some(("?2", "?3")),
+            ),
+            pass_turn: pass_turn(names),
+            halt: halt(names),
+            lock_alone: lock_alone(names),
+            retire: retire(names),
+            forget_requests: forget_requests(names),
+        }
+    }
+}
+
+fn cancel_requested(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("1"))
+        .from_as(names.cancel_request(), "r")
+        .and_where(sql("r.job_id = ?1"))
+        .limit(1)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Writes an outcome to the job's row, which this transaction has locked.
+fn record(
+    names: &Names,
+    status: &str,
+    set: &[(&'static str, &'static str)],
+    history: Option<(&str, &str)>,
+) -> Template {
+    let mut update = UpdateStatement::new();
+    update
+        .table(names.job())
+        .value("status", sql(format!("'{status}'")))
+        .values([("claim", sql("null")), ("lease_until", sql("null")), ("suspect", sql("null"))])
+        .and_where(sql("id = ?1 and status = 'started'"))
+        .returning(Query::returning().columns(["id"]));
+    for (column, value) in set {
+        update.value(*column, sql(*value));
+    }
+    if let Some((kind, message)) = history {
+        update.value("history", sql(history_entry("job", kind, message)));
+    }
+    Template::new(update.build(PG))
+}
+
+/// The outcome of a job that is not to be kept.
+fn delete(names: &Names) -> Template {
+    let query = DeleteStatement::new()
+        .from_table(names.job())
+        .and_where(sql("id = ?1 and status = 'started'"))
+        .returning(Query::returning().columns(["id"]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Frees the group and puts it at the end of the line. `now()` would be this transaction's begin, and jump the queue.
+fn pass_turn(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group())
+        .values([
+            ("claim", sql("null")),
+            ("job_id", sql("null")),
+            ("suspect", sql("null")),
+            ("ready_at", sql("clock_timestamp()")),
+        ])
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Frees the group and stops it.
+fn halt(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group())
+        .values([
+            ("claim", sql("null")),
+            ("job_id", sql("null")),
+            ("suspect", sql("null")),
+            ("ready_at", sql("'infinity'")),
+            ("halted_at", sql("clock_timestamp()")),
+            ("halt_reason", sql("?4")),
+            ("halt_job_id", sql("?5")),
+        ])
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The lock that a delete needs; fails while an adopter shares the row. Nothing may have written the row before it in
+/// this transaction.
+fn lock_alone(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Deletes a drained group's row. A statement of its own, after `lock_alone`: with the lock in the same statement it
+/// would decide by a snapshot that an adopter's commit has overtaken, and strand a job.
+fn retire(names: &Names) -> Template {
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = ?1 and u.group_id = ?2"))
+        .and_where(unfinished("u"))
+        .to_owned();
+    let query = DeleteStatement::new()
+        .from_table(names.queue_group())
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null"))
+        .and_where(Expr::not_exists(any))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+fn forget_requests(names: &Names) -> Template {
+    let gone = select()
+        .column("ctid")
+        .from_as(names.cancel_request(), "r")
+        .and_where(sql("r.job_id = ?1"))
+        .lock_with_tables_behavior(LockType::Update, ["r"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = DeleteStatement::new()
+        .from_table(names.cancel_request())
+        .and_where(sql("ctid in (select ctid from gone)"))
+        .to_owned();
+    with([cte("gone", gone)], query)
+}
+
+/// How a finished job is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keep {
+    pub(crate) succeeded: bool,
+    pub(crate) failed: bool,
+    pub(crate) cancelled: bool,
+}
+
+impl From<&QueueOptions> for Keep {
+    fn from(options: &QueueOptions) -> Self {
+        let keeps = |retention| retention != Retention::Never;
+        Self {
+            succeeded: keeps(options.keep_succeeded),
+            failed: keeps(options.keep_failed),
+            cancelled: keeps(options.keep_cancelled),
+        }
+    }
+}
+
+impl Store {
+    /// Whether somebody asked to cancel the job.
+    pub(crate) async fn cancel_requested(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let row = self.settle.cancel_requested.query().bind(job).fetch_optional(conn).await?;
+        Ok(row.is_some())
+    }
+
+    /// Writes the outcome to the job and passes its group's turn on. The transaction must hold both rows.
+    pub(crate) async fn settle(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+        outcome: &Outcome,
+        keep: Keep,
+        followed: bool,
+    ) -> Result<(), sqlx::Error> {
+        self.record(conn, claim.job, outcome, keep).await?;
+        if let Outcome::Cancelled = outcome {
+            self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
+        }
+        let Some(group) = &claim.group else { return Ok(()) };
+        if let Outcome::Failed { failure, halt: true } = outcome {
+            let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
+            halt.bind(&failure.message).bind(claim.job).execute(conn).await?;
+            return Ok(());
+        }
+        // Otherwise the job itself is unfinished.
+        let drained = !followed
+            && matches!(outcome, Outcome::Succeeded { .. } | Outcome::Failed { .. } | Outcome::Cancelled);
+        if drained && self.try_retire(conn, queue, group, claim).await? {
+            return Ok(());
+        }
+        let pass = self.settle.pass_turn.query().bind(queue).bind(group).bind(claim.token);
+        pass.execute(conn).await.map(drop)
+    }
+
+    async fn record(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+        outcome: &Outcome,
+        keep: Keep,
+    ) -> Result<(), sqlx::Error> {
+        let sql = &self.settle;
+        let delete = || sql.delete.query().bind(job);
+        let query = match outcome {
+            Outcome::Succeeded { .. } if !keep.succeeded => delete(),
+            // A halted group needs the job that halted it.
+            Outcome::Failed { halt: false, .. } if !keep.failed => delete(),
+            Outcome::Cancelled if !keep.cancelled => delete(),
+            Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
+            Outcome::Failed { failure, .. } => {
+                let (kind, message) = entry(failure);
+                sql.failed.query().bind(job).bind(Json(failure)).bind(kind).bind(message)
+            }
+            Outcome::Retried { failure, delay } => {
+                let (kind, message) = entry(failure);
+                let retried = sql.retried.query().bind(job).bind(Json(failure)).bind(kind);
+                retried.bind(message).bind(delay.as_secs_f64())
+            }
+            Outcome::Cancelled => {
+                let (kind, message) = (word(FailureKind::Cancelled), None::<String>);
+                sql.cancelled.query().bind(job).bind(kind).bind(message)
+            }
+            Outcome::Released => {
+                let (kind, message) = (word(FailureKind::Released), None::<String>);
+                sql.released.query().bind(job).bind(kind).bind(message)
+            }
+        };
+        match query.fetch_optional(conn).await? {
+            Some(_) => Ok(()),
+            // The row is locked by us and was started: somebody rewrote it by hand before we locked it.
+            None => Err(sqlx::Error::RowNotFound),
+        }
+    }
+
+    /// Whether the group's row is gone.
+    async fn try_retire(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+        claim: &Started,
+    ) -> Result<bool, sqlx::Error> {
+        let alone = self.settle.lock_alone.query().bind(queue).bind(group).bind(claim.token);
+        if alone.fetch_optional(&mut *conn).await?.is_none() {
+            return Ok(false);
+        }
+        let retire = self.settle.retire.query().bind(queue).bind(group).bind(claim.token);
+        Ok(retire.execute(conn).await?.rows_affected() > 0)
+    }
+}
+
+fn entry(failure: &Failure) -> (String, Option<String>) {
+    (word(failure.kind), Some(failure.message.clone()))
+}
+
+/// The word that jsonb has for a kind: serde's.
+fn word(kind: FailureKind) -> String {
+    match serde_json::to_value(kind) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::from("error"),
+    }
+}

@@ -1,0 +1,98 @@
+//! What a claim does with a group whose turn it is. Pure.
+
+use chrono::{DateTime, Utc};
+
+/// A group's row, as it was when the claim locked it.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub(crate) group: String,
+    /// The job of a claim that has not been settled although its lease ran out.
+    pub(crate) claimed_job: Option<i64>,
+    /// A first look has already doubted that claim, a grace ago.
+    pub(crate) doubted: bool,
+    pub(crate) head_id: i64,
+}
+
+/// What a look in a newer snapshot than the lock's showed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Look {
+    pub(crate) head: Option<Head>,
+    /// The group has no unfinished job at all.
+    pub(crate) drained: bool,
+}
+
+/// The job that is next in its group.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) id: i64,
+    pub(crate) run_at: DateTime<Utc>,
+    pub(crate) due: bool,
+    /// Its row is locked by this claim; if not, somebody else has it for a moment.
+    pub(crate) locked: bool,
+    /// All its attempts have been begun.
+    pub(crate) exhausted: bool,
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Plan {
+    /// Claim the group for this job; `run` is false where the job ends without another attempt.
+    Start { job: i64, run: bool },
+    /// The head is not due: nobody looks before it is.
+    Sleep { head: i64, until: DateTime<Utc> },
+    /// Somebody is changing the head right now.
+    LookAgain,
+    /// A lease ran out. Its handler may still be stopping: say so, and take over a grace later.
+    Doubt,
+    /// The claimed job is gone (hand-made SQL): free the row.
+    Free,
+    /// Nothing is left to do in the group.
+    Retire,
+}
+
+pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
+    match (turn.claimed_job, &look.head) {
+        (Some(_), _) if !turn.doubted => Plan::Doubt,
+        // A take-over never retires: a job enqueued beside it would be lost.
+        (Some(_), None) => Plan::Free,
+        (None, None) if look.drained => Plan::Retire,
+        (None, None) => Plan::LookAgain,
+        (None, Some(head)) if !head.due => Plan::Sleep { head: head.id, until: head.run_at },
+        (_, Some(head)) if !head.locked => Plan::LookAgain,
+        (_, Some(head)) => Plan::Start { job: head.id, run: !head.exhausted },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free() -> Turn {
+        Turn { group: "g".into(), claimed_job: None, doubted: false, head_id: 1 }
+    }
+
+    fn head(due: bool, locked: bool) -> Look {
+        let run_at = DateTime::UNIX_EPOCH;
+        let head = Head { id: 7, run_at, due, locked, exhausted: false };
+        Look { head: Some(head), drained: false }
+    }
+
+    #[test]
+    fn a_free_group_starts_its_head_sleeps_or_retires() {
+        assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, run: true });
+        assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain);
+        let until = DateTime::UNIX_EPOCH;
+        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until });
+        assert_eq!(plan(&free(), &Look { head: None, drained: true }), Plan::Retire);
+        assert_eq!(plan(&free(), &Look::default()), Plan::LookAgain);
+    }
+
+    #[test]
+    fn a_lapsed_claim_is_doubted_first_and_taken_over_by_a_second_look() {
+        let lapsed = Turn { claimed_job: Some(7), ..free() };
+        assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
+        let doubted = Turn { doubted: true, ..lapsed };
+        assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, run: true });
+        assert_eq!(plan(&doubted, &Look { head: None, drained: true }), Plan::Free);
+    }
+}

@@ -1,0 +1,193 @@
+//! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::{End, Finish, QueueRuntime, Run};
+use crate::claim::{self, Claimed, First};
+use crate::error::BackgroundError;
+use crate::processor::Shared;
+
+/// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
+const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+/// How long a claim waits for its first connection, and for each further one.
+const FIRST_CONNECTION: Duration = Duration::from_secs(5);
+const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
+/// Before a claim that saw more work than it could take looks again.
+const SOON: Duration = Duration::from_millis(20);
+/// After a claim that failed; doubled up to the second.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// What a worker did after it was told to stop.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) finished: u64,
+    pub(crate) released: u64,
+    pub(crate) lost: u64,
+}
+
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) queue: Arc<QueueRuntime>,
+    pub(crate) pool: PgPool,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) poll: Duration,
+}
+
+/// What a worker remembers from claim to claim.
+struct State {
+    slots: JoinSet<Finish>,
+    /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
+    spare: Vec<PoolConnection<Postgres>>,
+    /// The last claim took all that it could: get connections for all free slots.
+    busy: bool,
+    first: First,
+    backoff: Duration,
+    tally: Tally,
+}
+
+impl Worker {
+    /// Runs until told to stop and all slots are empty.
+    pub(crate) async fn run(self) -> Tally {
+        let mut state = State {
+            slots: JoinSet::new(),
+            spare: Vec::new(),
+            busy: false,
+            first: First::Groups,
+            backoff: BACKOFF.0,
+            tally: Tally::default(),
+        };
+        while !self.stop.is_cancelled() {
+            let pause = if state.slots.len() < self.queue.options.concurrency {
+                self.fill_slots(&mut state).await
+            } else {
+                None
+            };
+            self.wait(&mut state, pause).await;
+        }
+        state.spare.clear();
+        state.tally = Tally::default();
+        while let Some(finish) = state.slots.join_next().await {
+            state.ended(finish.ok());
+            state.spare.clear();
+        }
+        state.tally
+    }
+
+    /// Claims for the free slots; how long to wait before the next claim, if no slot ends before.
+    async fn fill_slots(&self, state: &mut State) -> Option<Duration> {
+        let free = self.queue.options.concurrency - state.slots.len();
+        let want = if state.busy { free } else { 1 };
+        let claimed = match self.claim(state, want).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.shared.report(error);
+                state.spare.clear();
+                state.busy = false;
+                let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
+                state.backoff = (state.backoff * 2).min(BACKOFF.1);
+                return Some(pause);
+            }
+        };
+        state.backoff = BACKOFF.0;
+        let brought = claimed.jobs.len();
+        for claim in claimed.jobs {
+            let Some(conn) = state.spare.pop() else { break };
+            let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
+            state.slots.spawn(Run { shared, queue, claim }.to_end(conn));
+        }
+        state.busy = claimed.more && brought > 0;
+        if !state.busy {
+            // Nothing to hold connections for.
+            state.spare.clear();
+        }
+        match (claimed.more, brought) {
+            (true, 1..) if state.slots.len() < self.queue.options.concurrency => Some(Duration::ZERO),
+            (true, _) => Some(SOON.mul_f64(1.0 + fastrand::f64())),
+            (false, _) => {
+                // A little apart, so that many processes do not poll in step.
+                let poll = self.poll.mul_f64(0.9 + fastrand::f64() * 0.1);
+                Some(claimed.next.map_or(poll, |next| next.min(poll)))
+            }
+        }
+    }
+
+    /// Gets up to `want` connections and claims that many jobs with the first.
+    async fn claim(&self, state: &mut State, want: usize) -> Result<Claimed, BackgroundError> {
+        let queue = || self.queue.name.to_string();
+        while state.spare.len() < want {
+            let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
+            match timeout(limit, self.pool.acquire()).await {
+                Ok(Ok(conn)) => state.spare.push(conn),
+                _ if !state.spare.is_empty() => break,
+                Ok(Err(source)) => return Err(BackgroundError::Connection { queue: queue(), source }),
+                Err(_) => {
+                    let source = sqlx::Error::PoolTimedOut;
+                    return Err(BackgroundError::Connection { queue: queue(), source });
+                }
+            }
+        }
+        let slots = state.spare.len().min(want);
+        let Some(conn) = state.spare.last_mut() else { return Ok(Claimed::default()) };
+        let first = state.first;
+        state.first = if first == First::Groups { First::Loose } else { First::Groups };
+        let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first);
+        match timeout(CLAIM_LIMIT, claim).await {
+            Ok(Ok(claimed)) => Ok(claimed),
+            failed => {
+                // In an unknown state: dropped without a word, so that its transaction ends with it.
+                if let Some(conn) = state.spare.pop() {
+                    drop(conn.detach());
+                }
+                Err(match failed {
+                    Ok(Err(source)) => BackgroundError::Claim { queue: queue(), source },
+                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
+                })
+            }
+        }
+    }
+
+    /// Waits for a slot to end, a wake-up, the pause, or the stop.
+    async fn wait(&self, state: &mut State, pause: Option<Duration>) {
+        let paused = async {
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {}
+            Some(finish) = state.slots.join_next() => state.ended(finish.ok()),
+            () = self.wake.notified(), if pause.is_some() => {}
+            () = paused => {}
+        }
+        while let Some(finish) = state.slots.try_join_next() {
+            state.ended(finish.ok());
+        }
+    }
+}
+
+impl State {
+    fn ended(&mut self, finish: Option<Finish>) {
+        // A slot that panicked outside of its handler leaves its job to a take-over.
+        let Some(finish) = finish else {
+            self.tally.lost += 1;
+            return;
+        };
+        self.spare.extend(finish.conn);
+        match finish.end {
+            End::Finished => self.tally.finished += 1,
+            End::Released => self.tally.released += 1,
+            End::Lost => self.tally.lost += 1,
+        }
+    }
+}
