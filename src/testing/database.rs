@@ -1,0 +1,175 @@
+//! A database for one test.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, PgPool};
+
+use super::{Server, ServerError};
+
+/// How long a pool may take to close, and `Drop` to drop. Both are courtesies: `FORCE` closes the
+/// sessions that are left, and a private server goes with all its databases.
+const COURTESY: Duration = Duration::from_secs(2);
+
+/// A migrated database of a test's own, and a pool on it.
+///
+/// Make it inside the test: its pool belongs to the runtime it is made in.
+///
+/// The database is dropped by [`TestDatabase::remove`], or else when the value is dropped, which blocks the
+/// thread for a moment (2 s at most, if the server does not answer).
+#[derive(Debug)]
+pub struct TestDatabase {
+    server: Server,
+    name: String,
+    pool: PgPool,
+    removed: bool,
+}
+
+impl TestDatabase {
+    /// A new database on the [shared server](Server::shared).
+    pub async fn create() -> Result<Self, ServerError> {
+        Self::create_on(&Server::shared().await?).await
+    }
+
+    /// A new database on `server`.
+    pub async fn create_on(server: &Server) -> Result<Self, ServerError> {
+        let template = server.template(prepare_template).await?;
+        let name = server.new_name();
+        // Only one that nobody is connected to can be copied: whoever was, is leaving, and PostgreSQL
+        // waits for that (5 s). Copies can be made side by side.
+        execute(
+            server,
+            format!("CREATE DATABASE {name} TEMPLATE {template}"),
+        )
+        .await?;
+        let options = options(server, &name)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(20)
+            .connect_lazy_with(options);
+        Ok(Self {
+            server: server.clone(),
+            name,
+            pool,
+            removed: false,
+        })
+    }
+
+    /// The pool, of up to 20 connections.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Another pool on the database.
+    pub async fn pool_with(&self, pool: PgPoolOptions) -> Result<PgPool, ServerError> {
+        pool.connect_with(options(&self.server, &self.name)?)
+            .await
+            .map_err(ServerError::database("connect to the test database"))
+    }
+
+    /// A connection of no pool.
+    pub async fn connect(&self) -> Result<PgConnection, ServerError> {
+        options(&self.server, &self.name)?
+            .connect()
+            .await
+            .map_err(ServerError::database("connect to the test database"))
+    }
+
+    /// Where to connect to.
+    pub fn url(&self) -> String {
+        self.server.url_of(&self.name)
+    }
+
+    /// The database's name, which no other test's database has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server it is on.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Closes the pool and drops the database, together with every session that is left on it.
+    pub async fn remove(mut self) -> Result<(), ServerError> {
+        // A connection that the test has lost sight of would keep us for ever.
+        let _ = tokio::time::timeout(COURTESY, self.pool.close()).await;
+        drop_database(&self.server, &self.name).await?;
+        self.removed = true;
+        Ok(())
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if self.removed {
+            return;
+        }
+        let (server, name) = (self.server.clone(), self.name.clone());
+        let (done, wait) = mpsc::channel();
+        // A thread with a runtime of its own: ours may be this thread's, and is not to be blocked on.
+        let thread = std::thread::Builder::new()
+            .name("seriatim-testing".into())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                if let Ok(runtime) = runtime
+                    && let Err(error) = runtime.block_on(drop_database(&server, &name))
+                {
+                    tracing::debug!(name, %error, "a test's database stays");
+                }
+                // Nobody waits any more if this took too long.
+                let _ = done.send(());
+            });
+        if thread.is_ok() {
+            let _ = wait.recv_timeout(COURTESY);
+        }
+    }
+}
+
+/// Makes the database that all others are copies of.
+async fn prepare_template(server: &Server, name: &str) -> Result<(), ServerError> {
+    // A first try may have been dropped half-way.
+    drop_database(server, name).await?;
+    execute(server, format!("CREATE DATABASE {name}")).await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(2)
+        .connect_lazy_with(options(server, name)?);
+    let migrated = migrate(&pool).await;
+    pool.close().await;
+    migrated
+}
+
+/// The one line to enable when the crate has its schema.
+#[allow(clippy::unused_async)]
+async fn migrate(_pool: &PgPool) -> Result<(), ServerError> {
+    // crate::migrate(_pool).await.map_err(|source| ServerError::Migrate(std::sync::Arc::new(source)))
+    Ok(())
+}
+
+fn options(server: &Server, database: &str) -> Result<PgConnectOptions, ServerError> {
+    let options: PgConnectOptions = server
+        .url_of(database)
+        .parse()
+        .map_err(ServerError::database("read DATABASE_URL"))?;
+    Ok(options.database(database))
+}
+
+async fn drop_database(server: &Server, name: &str) -> Result<(), ServerError> {
+    execute(
+        server,
+        format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"),
+    )
+    .await
+}
+
+async fn execute(server: &Server, statement: String) -> Result<(), ServerError> {
+    let mut connection = server.connect().await?;
+    let action = format!("run {statement}");
+    sqlx::query(AssertSqlSafe(statement))
+        .execute(&mut connection)
+        .await
+        .map(drop)
+        .map_err(ServerError::database(action))
+}

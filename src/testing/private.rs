@@ -1,0 +1,335 @@
+//! A server of our own: its files, its port, its process.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+use super::ServerError;
+use super::user::{User, command};
+use super::watchdog::Watchdog;
+
+/// Recovery after a crash of a busy server takes seconds, everything else less than one.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Neither a process's end nor a server's readiness can be waited for here: they are asked for.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Settings that a test needs and a caller can override. `fsync` off spares the disk and still keeps
+/// what was committed when the server crashes; with `synchronous_commit` off it would not.
+const SETTINGS: [(&str, &str); 4] = [
+    ("fsync", "off"),
+    ("max_connections", "300"),
+    ("max_prepared_transactions", "20"),
+    // TCP is enough, and a socket's path has a length limit that temporary folders can exceed.
+    ("unix_socket_directories", ""),
+];
+
+#[derive(Debug)]
+pub(super) struct Private {
+    binaries: PathBuf,
+    user: Option<User>,
+    settings: Vec<(String, String)>,
+    data: PathBuf,
+    log: PathBuf,
+    port: u16,
+    postmaster: Mutex<Option<Child>>,
+    /// `Some` until we are dropped.
+    watchdog: Option<Watchdog>,
+}
+
+impl Private {
+    /// Starts a server on a new data directory; returns it with its version.
+    pub(super) async fn create(
+        binaries: PathBuf,
+        settings: Vec<(String, String)>,
+    ) -> Result<(Self, String), ServerError> {
+        let mut server = super::server::blocking(move || Self::prepare(binaries, settings)).await?;
+        // Between the look for a free port and the server's own bind, somebody else can take it.
+        let mut tries = 20;
+        loop {
+            server.port = free_port()?;
+            match server.start_once().await {
+                Err(error) if port_is_taken(&error) && tries > 0 => tries -= 1,
+                outcome => return outcome.map(|version| (server, version)),
+            }
+        }
+    }
+
+    fn prepare(binaries: PathBuf, settings: Vec<(String, String)>) -> Result<Self, ServerError> {
+        let user = User::for_server()?;
+        let folder = tempfile::Builder::new()
+            .prefix("seriatim-postgresql-")
+            .tempdir()
+            .map_err(ServerError::io("create a temporary folder"))?;
+        let path = folder
+            .path()
+            .canonicalize()
+            .map_err(ServerError::io("find the temporary folder"))?;
+        if let Some(user) = user {
+            user.own(&path).map_err(ServerError::io(
+                "give the temporary folder to the server's user",
+            ))?;
+        }
+        let watchdog = Watchdog::start(&path).map_err(ServerError::io("run `sh`"))?;
+        // From here on the folder is the watchdog's to remove.
+        let _ = folder.keep();
+        let server = Self {
+            binaries,
+            user,
+            settings,
+            data: path.join("data"),
+            log: path.join("server.log"),
+            port: 0,
+            postmaster: Mutex::new(None),
+            watchdog: Some(watchdog),
+        };
+        server.initdb()?;
+        Ok(server)
+    }
+
+    fn initdb(&self) -> Result<(), ServerError> {
+        let program = self.binaries.join("initdb");
+        let output = command(&program, self.user)
+            .args([
+                "-A",
+                "trust",
+                "-N",
+                "-U",
+                "postgres",
+                "--locale=C",
+                "-E",
+                "UTF8",
+                "-D",
+            ])
+            .arg(&self.data)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| self.cannot_run(&program, error))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = [output.stdout, output.stderr].concat();
+        Err(ServerError::Program {
+            program,
+            output: end_of(&String::from_utf8_lossy(&said)),
+        })
+    }
+
+    pub(super) fn data_directory(&self) -> &Path {
+        &self.data
+    }
+
+    pub(super) fn binaries(&self) -> &Path {
+        &self.binaries
+    }
+
+    pub(super) fn url(&self, database: &str) -> String {
+        format!(
+            "postgres://postgres@127.0.0.1:{}/{database}?sslmode=disable",
+            self.port
+        )
+    }
+
+    /// Starts the server if it is not running, and waits until it lets us in.
+    pub(super) async fn start(&self) -> Result<(), ServerError> {
+        let begun = Instant::now();
+        loop {
+            match self.start_once().await {
+                // The port is ours, but somebody may just be looking whether it is free.
+                Err(error) if port_is_taken(&error) && begun.elapsed() < PATIENCE => {
+                    sleep(POLL).await;
+                }
+                outcome => return outcome.map(drop),
+            }
+        }
+    }
+
+    /// Returns the server's version.
+    async fn start_once(&self) -> Result<String, ServerError> {
+        let mut postmaster = self.postmaster.lock().await;
+        let log_before = fs::metadata(&self.log).map_or(0, |log| log.len());
+        if !is_running(postmaster.as_mut())? {
+            *postmaster = Some(self.spawn()?);
+        }
+        let begun = Instant::now();
+        loop {
+            if !is_running(postmaster.as_mut())? {
+                *postmaster = None;
+                return Err(self.said_since(log_before));
+            }
+            match self.ask_version().await {
+                Ok(Some(version)) => return Ok(version),
+                Err(error) if begun.elapsed() > PATIENCE => {
+                    return Err(ServerError::database(
+                        "connect to the server that was started",
+                    )(error));
+                }
+                // Not ours (our own is about to give up on its port), or not up yet.
+                Ok(None) | Err(_) => sleep(POLL).await,
+            }
+        }
+    }
+
+    fn spawn(&self) -> Result<Child, ServerError> {
+        let program = self.binaries.join("postgres");
+        let mut log = File::options();
+        log.append(true).create(true);
+        let log = log
+            .open(&self.log)
+            .map_err(ServerError::io("open the server's log"))?;
+        let log_too = log
+            .try_clone()
+            .map_err(ServerError::io("open the server's log"))?;
+
+        let mut command = command(&program, self.user);
+        command
+            .arg("-D")
+            .arg(&self.data)
+            .args(["-h", "127.0.0.1", "-p"])
+            .arg(self.port.to_string());
+        let defaults = SETTINGS.iter().map(|&(name, value)| (name, value));
+        let callers = self
+            .settings
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.chain(callers) {
+            command.arg("-c").arg(format!("{name}={value}"));
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too)
+            // A Ctrl-C is for the program that uses the server; the server goes when the program has gone.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| self.cannot_run(&program, error))
+    }
+
+    /// The version, if who answers on the port is this server.
+    async fn ask_version(&self) -> Result<Option<String>, sqlx::Error> {
+        let ask = async {
+            let mut connection = PgConnection::connect(&self.url("postgres")).await?;
+            let (home, version): (String, String) = sqlx::query_as(
+                "SELECT current_setting('data_directory'), current_setting('server_version')",
+            )
+            .fetch_one(&mut connection)
+            .await?;
+            connection.close().await?;
+            Ok((Path::new(&home) == self.data).then_some(version))
+        };
+        tokio::time::timeout(Duration::from_secs(10), ask)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    /// Stops the server with one of its three signals: `TERM` (smart), `INT` (fast), `QUIT` (immediate).
+    pub(super) async fn stop(&self, signal: &str) -> Result<(), ServerError> {
+        // The child stays in its place until it is gone, should our future be dropped.
+        let mut postmaster = self.postmaster.lock().await;
+        if let Some(child) = postmaster.as_mut() {
+            send_signal(child.id(), signal)?;
+            let begun = Instant::now();
+            while is_running(Some(&mut *child))? {
+                if begun.elapsed() > PATIENCE {
+                    child.kill().map_err(ServerError::io("kill the server"))?;
+                }
+                sleep(POLL).await;
+            }
+        }
+        *postmaster = None;
+        Ok(())
+    }
+
+    fn cannot_run(&self, program: &Path, error: std::io::Error) -> ServerError {
+        let whom = match self.user {
+            Some(_) => {
+                " as `postgres` or `nobody` (not as root; that user must be able to read it)"
+            }
+            None => "",
+        };
+        ServerError::io(format!("run `{}`{whom}", program.display()))(error)
+    }
+
+    fn said_since(&self, position: u64) -> ServerError {
+        let mut said = Vec::new();
+        // If the log cannot be read, that the server ended is still worth saying.
+        let _ = File::open(&self.log).and_then(|mut log| {
+            log.seek(SeekFrom::Start(position))?;
+            log.read_to_end(&mut said)
+        });
+        ServerError::Program {
+            program: self.binaries.join("postgres"),
+            output: end_of(&String::from_utf8_lossy(&said)),
+        }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let watchdog = self.watchdog.take();
+        let postmaster = self.postmaster.get_mut().take();
+        // Not here: we may be inside a runtime. Should no thread start, the watchdog acts all the same;
+        // the thread only waits for the two, so that they do not stay as zombies.
+        let _ = std::thread::Builder::new()
+            .name("seriatim-reaper".into())
+            .spawn(move || {
+                if let Some(watchdog) = watchdog {
+                    watchdog.release();
+                }
+                postmaster.map(|mut child| child.wait())
+            });
+    }
+}
+
+fn is_running(child: Option<&mut Child>) -> Result<bool, ServerError> {
+    let Some(child) = child else { return Ok(false) };
+    let status = child
+        .try_wait()
+        .map_err(ServerError::io("look after the server"))?;
+    Ok(status.is_none())
+}
+
+/// The shell's own `kill`: small containers have no program of that name.
+fn send_signal(pid: u32, signal: &str) -> Result<(), ServerError> {
+    Command::new("sh")
+        .args([
+            "-c",
+            "kill -s \"$1\" \"$2\"",
+            "sh",
+            signal,
+            &pid.to_string(),
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // A failure means that the server is gone already, which is what its caller waits for.
+        .status()
+        .map(drop)
+        .map_err(ServerError::io("run `sh`"))
+}
+
+/// Below the ports that systems give to outgoing connections, so that a stopped server's port stays free.
+fn free_port() -> Result<u16, ServerError> {
+    (0..200)
+        .map(|_| fastrand::u16(15_000..32_000))
+        .find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+        .ok_or_else(|| ServerError::io("find a free port")(std::io::ErrorKind::AddrInUse.into()))
+}
+
+fn port_is_taken(error: &ServerError) -> bool {
+    matches!(error, ServerError::Program { output, .. } if output.contains("could not create any TCP/IP sockets"))
+}
+
+/// The last lines of what a program said.
+fn end_of(said: &str) -> String {
+    let lines: Vec<&str> = said.trim().lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}

@@ -1,0 +1,312 @@
+//! The server that a test talks to.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
+use tokio::sync::OnceCell;
+
+use super::ServerError;
+use super::binaries::{Places, checked};
+use super::fetch;
+use super::leftovers::{self, Key};
+use super::private::Private;
+
+/// The server of [`Server::shared`], or why there is none.
+static SHARED: OnceCell<Result<Server, ServerError>> = OnceCell::const_new();
+
+/// A PostgreSQL server for tests and examples. The [module's page](super) says where it comes from.
+///
+/// A `Server` is a handle and cheap to clone. A server of [`Server::start`] is stopped and its files are
+/// removed soon after its last handle is dropped; the shared one, when the process ends.
+#[derive(Debug, Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    origin: Origin,
+    version: String,
+    /// The key of the databases that we create on it.
+    key: Key,
+    created: AtomicU32,
+    /// Nothing in here may belong to a runtime: each test has its own.
+    template: OnceCell<Result<String, ServerError>>,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// `DATABASE_URL`.
+    Given(String),
+    Private(Private),
+}
+
+impl Server {
+    /// The server that all tests of this process share, started by the first call.
+    ///
+    /// Later calls return the same server, or the same error.
+    pub async fn shared() -> Result<Self, ServerError> {
+        let shared = async {
+            match env::var("DATABASE_URL") {
+                Ok(url) if !url.is_empty() => Self::given(url).await,
+                _ => Self::start().await,
+            }
+        };
+        SHARED.get_or_init(|| shared).await.clone()
+    }
+
+    /// A private server of the caller's own, which may be stopped and started again.
+    ///
+    /// Takes about a second; where many tests need a database and none harms the server, use
+    /// [`Server::shared`].
+    pub async fn start() -> Result<Self, ServerError> {
+        Self::builder().start().await
+    }
+
+    /// A private server with settings.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            binaries: None,
+            settings: Vec::new(),
+        }
+    }
+
+    async fn given(url: String) -> Result<Self, ServerError> {
+        let key = Key::random();
+        // Before anything is created under the key, or another process would take it for left over.
+        leftovers::hold(url.clone(), key).await?;
+        let mut server = Self::new(Origin::Given(url), String::new(), key);
+        let mut connection = server.connect().await?;
+        let version = sqlx::query_scalar("SELECT current_setting('server_version')")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(ServerError::database("ask the server's version"))?;
+        leftovers::remove(&mut connection)
+            .await
+            .map_err(ServerError::database(
+                "remove what ended processes left on the server",
+            ))?;
+        // Nobody else has the handle yet.
+        if let Some(inner) = Arc::get_mut(&mut server.inner) {
+            inner.version = version;
+        }
+        Ok(server)
+    }
+
+    fn new(origin: Origin, version: String, key: Key) -> Self {
+        let inner = Inner {
+            origin,
+            version,
+            key,
+            created: AtomicU32::new(0),
+            template: OnceCell::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Where to connect to: the database `postgres` of a private server, or `DATABASE_URL` as it is.
+    pub fn url(&self) -> String {
+        match &self.inner.origin {
+            Origin::Given(url) => url.clone(),
+            Origin::Private(server) => server.url("postgres"),
+        }
+    }
+
+    /// Like [`Server::url`], with the given database in place of its own. The name goes in as it is.
+    pub fn url_of(&self, database: &str) -> String {
+        match &self.inner.origin {
+            Origin::Given(url) => with_database(url, database),
+            Origin::Private(server) => server.url(database),
+        }
+    }
+
+    /// What the server says its version is, such as `15.18 (Debian 15.18-0+deb12u1)`.
+    pub fn version(&self) -> &str {
+        &self.inner.version
+    }
+
+    /// Is it a server of this process's own, not that of `DATABASE_URL`?
+    pub fn is_private(&self) -> bool {
+        matches!(self.inner.origin, Origin::Private(_))
+    }
+
+    /// The data directory of a private server.
+    pub fn data_directory(&self) -> Option<&Path> {
+        self.private().ok().map(Private::data_directory)
+    }
+
+    /// The folder of a private server's programs. Only `initdb` and `postgres` are sure to be there.
+    pub fn binaries(&self) -> Option<&Path> {
+        self.private().ok().map(Private::binaries)
+    }
+
+    /// Stops a private server in an orderly way, for [`Server::start_again`].
+    ///
+    /// Sessions are ended, open transactions rolled back (PostgreSQL's *fast* mode). On a server that is
+    /// not running it does nothing.
+    pub async fn stop(&self) -> Result<(), ServerError> {
+        self.private()?.stop("INT").await
+    }
+
+    /// Stops a private server as a crash would, for [`Server::start_again`], which then recovers.
+    ///
+    /// Nothing is written before it ends (PostgreSQL's *immediate* mode); what was committed is kept.
+    pub async fn stop_immediately(&self) -> Result<(), ServerError> {
+        self.private()?.stop("QUIT").await
+    }
+
+    /// Starts a stopped private server, on the same port and data directory; returns when it lets us in.
+    pub async fn start_again(&self) -> Result<(), ServerError> {
+        self.private()?.start().await
+    }
+
+    /// [`Server::stop`] and [`Server::start_again`].
+    pub async fn restart(&self) -> Result<(), ServerError> {
+        self.stop().await?;
+        self.start_again().await
+    }
+
+    fn private(&self) -> Result<&Private, ServerError> {
+        match &self.inner.origin {
+            Origin::Given(_) => Err(ServerError::NotPrivate),
+            Origin::Private(server) => Ok(server),
+        }
+    }
+
+    /// A connection to create and drop databases over.
+    pub(super) async fn connect(&self) -> Result<PgConnection, ServerError> {
+        let options: PgConnectOptions = self
+            .url()
+            .parse()
+            .map_err(ServerError::database("read DATABASE_URL"))?;
+        options
+            .connect()
+            .await
+            .map_err(ServerError::database("connect to the test server"))
+    }
+
+    /// The name of a database that nobody has.
+    pub(super) fn new_name(&self) -> String {
+        let number = self.inner.created.fetch_add(1, Ordering::Relaxed);
+        self.inner.key.name(&number.to_string())
+    }
+
+    /// The database that tests' databases are copied from; `prepare` makes it, once.
+    pub(super) async fn template<F>(&self, prepare: F) -> Result<String, ServerError>
+    where
+        F: AsyncFnOnce(&Self, &str) -> Result<(), ServerError>,
+    {
+        let make = async {
+            let name = self.inner.key.name("template");
+            prepare(self, &name).await.map(|()| name)
+        };
+        self.inner.template.get_or_init(|| make).await.clone()
+    }
+}
+
+/// How a private server is to be started; from [`Server::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `start` is called"]
+pub struct ServerBuilder {
+    binaries: Option<PathBuf>,
+    settings: Vec<(String, String)>,
+}
+
+impl ServerBuilder {
+    /// Sets a setting of `postgresql.conf`, over what this module sets: `fsync` off, 300 connections, 20
+    /// prepared transactions, no Unix socket.
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Takes the programs from this folder, and looks nowhere else. It needs `initdb` and `postgres`.
+    pub fn binaries(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.binaries = Some(folder.into());
+        self
+    }
+
+    /// Starts the server; returns when it lets us in.
+    pub async fn start(self) -> Result<Server, ServerError> {
+        let Self { binaries, settings } = self;
+        let binaries = blocking(move || match binaries {
+            Some(folder) => checked(&folder),
+            None => Places::of_this_machine()
+                .find()?
+                .map_or_else(fetch::fetched, Ok),
+        })
+        .await?;
+        let (private, version) = Private::create(binaries, settings).await?;
+        tracing::debug!(
+            version,
+            url = private.url("postgres"),
+            "started a PostgreSQL server"
+        );
+        Ok(Server::new(
+            Origin::Private(private),
+            version,
+            Key::random(),
+        ))
+    }
+}
+
+/// Runs what waits for files and programs where it holds up no task.
+pub(super) async fn blocking<T, F>(work: F) -> Result<T, ServerError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, ServerError> + Send + 'static,
+{
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(ServerError::io("prepare the server")(error.into())))
+}
+
+/// `url` with another database.
+fn with_database(url: &str, database: &str) -> String {
+    let (head, query) = url
+        .split_once('?')
+        .map_or((url, None), |(head, query)| (head, Some(query)));
+    let authority = head.find("://").map_or(0, |at| at + 3);
+    let end = head[authority..]
+        .find('/')
+        .map_or(head.len(), |at| authority + at);
+    let mut changed = format!("{}/{database}", &head[..end]);
+    // A database may be named here too, and would win.
+    let rest = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .filter(|part| !part.starts_with("dbname="));
+    for (number, part) in rest.enumerate() {
+        changed.push(if number == 0 { '?' } else { '&' });
+        changed.push_str(part);
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_database;
+
+    #[test]
+    fn the_database_of_a_url_is_replaced() {
+        for (url, expected) in [
+            ("postgres://u:p@host:5432/app", "postgres://u:p@host:5432/t"),
+            ("postgres://u@host", "postgres://u@host/t"),
+            (
+                "postgres://host/?sslmode=require",
+                "postgres://host/t?sslmode=require",
+            ),
+            (
+                "postgres:///app?host=/run/pg&dbname=app&user=u",
+                "postgres:///t?host=/run/pg&user=u",
+            ),
+        ] {
+            assert_eq!(with_database(url, "t"), expected);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The integration tests: one binary, so that they share one server.
+
+// A test says what it expects.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod testing;
