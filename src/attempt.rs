@@ -197,14 +197,20 @@ impl Run {
             Ok(None) => return self.not_held(conn, None),
             Err(error) => return self.not_held(conn, Some(error)),
         };
-        let watch = self.shared.monitor.watch(self.claim.job, held.session, since);
+        let watch = self
+            .shared
+            .monitor
+            .watch(self.claim.job, held.session, since);
         let mut job = self.active(&held, conn);
         let (result, clean) = self.handle(&mut job, &held, &watch.signals).await;
         self.settle(job, held, &watch.signals, result, clean).await
     }
 
     /// Takes the job's locks on the slot's own connection, and clears a first look's doubt.
-    async fn hold(&self, conn: &mut PoolConnection<Postgres>) -> Result<Option<HeldJob>, sqlx::Error> {
+    async fn hold(
+        &self,
+        conn: &mut PoolConnection<Postgres>,
+    ) -> Result<Option<HeldJob>, sqlx::Error> {
         let Shared { store, limits, .. } = &*self.shared;
         let deadline = Instant::now() + HOLD_LIMIT;
         begin_hold(conn, limits).await?;
@@ -236,7 +242,10 @@ impl Run {
         if broken {
             conn.close_on_drop();
         }
-        Finish { end: End::Lost, conn: (!broken).then_some(conn) }
+        Finish {
+            end: End::Lost,
+            conn: (!broken).then_some(conn),
+        }
     }
 
     fn active(&self, held: &HeldJob, conn: PoolConnection<Postgres>) -> ActiveJob {
@@ -245,7 +254,9 @@ impl Run {
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
             attempt: held.attempt,
-            max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
+            max_attempts: held
+                .max_attempts
+                .unwrap_or(self.queue.options.retry.max_attempts),
             created_at: held.created_at,
             run_at: held.run_at,
             conn,
@@ -256,7 +267,12 @@ impl Run {
 
     /// Runs the handler. The second value says whether the connection is in a known state: it is not where a handler
     /// was dropped after it had begun to use it.
-    async fn handle(&self, job: &mut ActiveJob, held: &HeldJob, signals: &Signals) -> (RunResult, bool) {
+    async fn handle(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        signals: &Signals,
+    ) -> (RunResult, bool) {
         if held.cancel_requested {
             return (RunResult::Cancelled, true);
         }
@@ -318,7 +334,12 @@ impl Run {
                 () = signals.lost.cancelled() => Err(lost_connection()),
             };
             match settled {
-                Ok(end) => return Finish { end, conn: Some(job.conn) },
+                Ok(end) => {
+                    return Finish {
+                        end,
+                        conn: Some(job.conn),
+                    };
+                }
                 Err(result) => result,
             }
         } else {
@@ -378,7 +399,8 @@ impl Run {
             sleep(pause).await;
         }
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.shared.report(BackgroundError::Settle { queue, job, source });
+        self.shared
+            .report(BackgroundError::Settle { queue, job, source });
         End::Lost
     }
 
@@ -401,11 +423,17 @@ impl Run {
             HoldAnswer::Lost => {
                 PgTransactionManager::rollback(&mut conn).await?;
                 let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-                self.shared.report(BackgroundError::Settle { queue, job, source: None });
+                self.shared.report(BackgroundError::Settle {
+                    queue,
+                    job,
+                    source: None,
+                });
                 return Ok(Some(End::Lost));
             }
         };
-        let Some(result) = result.take() else { return Ok(Some(End::Lost)) };
+        let Some(result) = result.take() else {
+            return Ok(Some(End::Lost));
+        };
         let outcome = self.decide(&mut conn, &held, result).await?;
         self.record(&mut conn, &held, &outcome).await?;
         PgTransactionManager::commit(&mut conn).await?;
@@ -425,9 +453,19 @@ impl Run {
             counted: held.attempt - held.forgiven.min(held.attempt),
             max: held.max_attempts.unwrap_or(options.retry.max_attempts),
             cancel_requested: !succeeded
-                && self.shared.store.cancel_requested(conn, self.claim.job).await?,
+                && self
+                    .shared
+                    .store
+                    .cancel_requested(conn, self.claim.job)
+                    .await?,
         };
-        Ok(outcome::decide(result, attempt, &options.retry, options.out_of_attempts, fastrand::f64()))
+        Ok(outcome::decide(
+            result,
+            attempt,
+            &options.retry,
+            options.out_of_attempts,
+            fastrand::f64(),
+        ))
     }
 
     async fn record(
@@ -437,7 +475,16 @@ impl Run {
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
         let store = &self.shared.store;
-        store.settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed).await
+        store
+            .settle(
+                conn,
+                &self.queue.name,
+                &self.claim,
+                outcome,
+                self.queue.keep,
+                held.followed,
+            )
+            .await
     }
 
     fn ended(&self, outcome: &Outcome) -> End {
@@ -453,12 +500,30 @@ impl Run {
             Outcome::Retried { failure, delay } => {
                 let (kind, attempt) = (failure.kind, failure.attempt);
                 let error = &failure.message;
-                tracing::warn!(queue, group, job, attempt, ?kind, error, ?delay, "attempt failed, will be retried");
+                tracing::warn!(
+                    queue,
+                    group,
+                    job,
+                    attempt,
+                    ?kind,
+                    error,
+                    ?delay,
+                    "attempt failed, will be retried"
+                );
             }
             Outcome::Failed { failure, halt } => {
                 let (kind, attempt) = (failure.kind, failure.attempt);
                 let error = &failure.message;
-                tracing::error!(queue, group, job, attempt, ?kind, error, group_halted = halt, "job failed");
+                tracing::error!(
+                    queue,
+                    group,
+                    job,
+                    attempt,
+                    ?kind,
+                    error,
+                    group_halted = halt,
+                    "job failed"
+                );
             }
         }
         End::Finished
@@ -530,7 +595,11 @@ fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
     let message = storable_text(&error.to_string());
     match error {
         sqlx::Error::Database(e) if !is_shutdown(e.code().as_deref()) => {
-            let kind = if committing { FailureKind::Commit } else { FailureKind::Error };
+            let kind = if committing {
+                FailureKind::Commit
+            } else {
+                FailureKind::Error
+            };
             RunResult::Broken(kind, message)
         }
         _ => RunResult::Broken(FailureKind::ConnectionLost, message),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
 use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
@@ -42,7 +42,11 @@ pub(crate) async fn claim(
     let queue = options.name();
     let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
     let peek = store.peek(conn, queue).await?;
-    let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
+    let mut claimed = Claimed {
+        more: peek.others_adopt,
+        next: peek.next,
+        ..Claimed::default()
+    };
     let mut adopted = 0;
     if peek.adopter {
         let result = store.adopt(conn, queue).await?;
@@ -52,7 +56,9 @@ pub(crate) async fn claim(
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
     if peek.loose && first == First::Loose {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed
+            .jobs
+            .extend(store.start_loose(conn, queue, n, max_attempts).await?);
     }
     if (peek.groups || adopted > 0) && room(&claimed) > 0 {
         let n = room(&claimed);
@@ -63,11 +69,15 @@ pub(crate) async fn claim(
     }
     if peek.lapsed {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
+        claimed
+            .jobs
+            .extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
     }
     if peek.loose && first == First::Groups {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed
+            .jobs
+            .extend(store.start_loose(conn, queue, n, max_attempts).await?);
     }
     claimed.more |= room(&claimed) == 0;
     PgTransactionManager::commit(conn).await?;
@@ -92,7 +102,10 @@ async fn claim_groups(
         .iter()
         .map(|turn| {
             let look = looks.remove(&turn.group).unwrap_or_else(Look::default);
-            TurnPlan { group: turn.group.clone(), plan: turn::plan(turn, &look) }
+            TurnPlan {
+                group: turn.group.clone(),
+                plan: turn::plan(turn, &look),
+            }
         })
         .collect();
     let started = store.start(conn, queue, &plans).await?;

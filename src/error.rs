@@ -23,7 +23,9 @@ pub enum NameError {
         limit: usize,
     },
     /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
-    #[error("the {field} name has the control character {character:?} at byte {position}: remove or escape it")]
+    #[error(
+        "the {field} name has the control character {character:?} at byte {position}: remove or escape it"
+    )]
     Control {
         /// What was named.
         field: &'static str,
@@ -112,7 +114,9 @@ pub enum EnqueueError {
         limit: usize,
     },
     /// The data has a NUL character in a string, which `PostgreSQL`'s `jsonb` cannot hold.
-    #[error("the data of job {index} of the call has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it")]
+    #[error(
+        "the data of job {index} of the call has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it"
+    )]
     DataHasNul {
         /// Position in the call, from 0.
         index: usize,
@@ -301,7 +305,9 @@ pub enum BackgroundError {
     #[error("housekeeping failed")]
     Janitor(#[source] sqlx::Error),
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can cause this.
-    #[error("{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line")]
+    #[error(
+        "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line"
+    )]
     Stranded {
         /// The queue.
         queue: String,

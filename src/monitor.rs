@@ -74,12 +74,21 @@ impl Monitor {
     /// Watches a hold; `since` is when the statement that took it was sent.
     pub(crate) fn watch(self: &Arc<Self>, job: i64, session: SessionId, since: Instant) -> Watch {
         let signals = Signals::default();
-        let watched = Watched { job, session, proved: since, signals: signals.clone() };
+        let watched = Watched {
+            job,
+            session,
+            proved: since,
+            signals: signals.clone(),
+        };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
         holds.watched.insert(key, watched);
-        Watch { monitor: Arc::clone(self), key, signals }
+        Watch {
+            monitor: Arc::clone(self),
+            key,
+            signals,
+        }
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -117,7 +126,10 @@ impl Monitor {
                     next = Instant::now() + AGAIN;
                     report(match failed {
                         Ok(Err(error)) => BackgroundError::Monitor(error),
-                        _ => BackgroundError::TooSlow { activity: "a check of the holds", limit: ANSWER },
+                        _ => BackgroundError::TooSlow {
+                            activity: "a check of the holds",
+                            limit: ANSWER,
+                        },
                     });
                 }
             }
@@ -133,10 +145,18 @@ impl Monitor {
     }
 
     /// Takes the answer of a check that began at `begun` for the holds that were under watch then.
-    fn judge(&self, begun: Instant, asked_for: &HashMap<u64, Watched>, alive: &Sessions, cancels: &[i64]) {
+    fn judge(
+        &self,
+        begun: Instant,
+        asked_for: &HashMap<u64, Watched>,
+        alive: &Sessions,
+        cancels: &[i64],
+    ) {
         let mut holds = self.holds();
         for key in asked_for.keys() {
-            let Some(watched) = holds.watched.get_mut(key) else { continue };
+            let Some(watched) = holds.watched.get_mut(key) else {
+                continue;
+            };
             if alive.contains(&watched.session) {
                 watched.proved = watched.proved.max(begun);
             } else {

@@ -113,7 +113,15 @@ impl Processor {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(self) -> Running {
-        let ProcessorBuilder { pool, client, queues, poll, listen, housekeeping, on_error } = self.settings;
+        let ProcessorBuilder {
+            pool,
+            client,
+            queues,
+            poll,
+            listen,
+            housekeeping,
+            on_error,
+        } = self.settings;
         let stop = CancellationToken::new();
         let side_stop = CancellationToken::new();
         let side = pool
@@ -164,7 +172,11 @@ impl Processor {
         }
         let release = shared.release.clone();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, shared));
-        Running { stop, release, ended }
+        Running {
+            stop,
+            release,
+            ended,
+        }
     }
 }
 
@@ -172,7 +184,11 @@ fn spawn_monitor(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, stop: &Cancellat
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
         let monitor = Arc::clone(&shared.monitor);
-        monitor.run(&shared.store, &shared.side, &stop, |error| shared.report(error)).await;
+        monitor
+            .run(&shared.store, &shared.side, &stop, |error| {
+                shared.report(error)
+            })
+            .await;
     });
 }
 
@@ -185,7 +201,10 @@ fn spawn_listener(
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
         let channel = shared.store.names().channel();
-        listener::run(&shared.side, &channel, wakes, &stop, |error| shared.report(error)).await;
+        listener::run(&shared.side, &channel, wakes, &stop, |error| {
+            shared.report(error)
+        })
+        .await;
     });
 }
 
@@ -198,7 +217,12 @@ fn spawn_janitor(
 ) {
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
-        let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
+        let janitor = Janitor {
+            store: &shared.store,
+            side: &shared.side,
+            queues,
+            interval,
+        };
         janitor.run(&stop, |error| shared.report(error)).await;
     });
 }
@@ -267,7 +291,15 @@ impl ProcessorBuilder {
     /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
-        let Self { pool, client: _, queues, poll, listen: _, housekeeping, on_error: _ } = &self;
+        let Self {
+            pool,
+            client: _,
+            queues,
+            poll,
+            listen: _,
+            housekeeping,
+            on_error: _,
+        } = &self;
         let mut mistakes = Vec::new();
         if queues.is_empty() {
             mistakes.push(BuildMistake::NoQueue);
@@ -275,8 +307,13 @@ impl ProcessorBuilder {
         for (place, (options, _)) in queues.iter().enumerate() {
             options.mistakes(&mut mistakes);
             let name = options.name();
-            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
-                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
+            if queues[..place]
+                .iter()
+                .any(|(earlier, _)| earlier.name() == name)
+            {
+                mistakes.push(BuildMistake::Twice {
+                    queue: name.to_owned(),
+                });
             }
         }
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
@@ -296,11 +333,21 @@ impl ProcessorBuilder {
         let connections = pool.options().get_max_connections();
         let slots: usize = queues.iter().map(|(options, _)| options.concurrency).sum();
         if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
-            let each: Vec<String> =
-                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.concurrency)).collect();
-            mistakes.push(BuildMistake::PoolTooSmall { connections, slots, detail: each.join(", ") });
+            let each: Vec<String> = queues
+                .iter()
+                .map(|(o, _)| format!("{} {}", o.name(), o.concurrency))
+                .collect();
+            mistakes.push(BuildMistake::PoolTooSmall {
+                connections,
+                slots,
+                detail: each.join(", "),
+            });
         }
-        if mistakes.is_empty() { Ok(Processor { settings: self }) } else { Err(BuildError::new(mistakes)) }
+        if mistakes.is_empty() {
+            Ok(Processor { settings: self })
+        } else {
+            Err(BuildError::new(mistakes))
+        }
     }
 }
 
@@ -336,7 +383,10 @@ impl Running {
                     still_running: 0,
                 }
             }
-            Err(_) => ShutdownReport { still_running: 1, ..ShutdownReport::default() },
+            Err(_) => ShutdownReport {
+                still_running: 1,
+                ..ShutdownReport::default()
+            },
         }
     }
 }
@@ -371,4 +421,3 @@ impl fmt::Debug for Running {
         f.debug_struct("Running").finish_non_exhaustive()
     }
 }
-

@@ -71,7 +71,11 @@ impl RetryPolicy {
     /// What is wrong with the settings: (setting, value, allowed range).
     pub(crate) fn mistake(&self) -> Option<(&'static str, String, &'static str)> {
         if self.max_attempts == 0 || self.max_attempts > i32::MAX as u32 {
-            return Some(("retry.max_attempts", self.max_attempts.to_string(), "1 to 2147483647"));
+            return Some((
+                "retry.max_attempts",
+                self.max_attempts.to_string(),
+                "1 to 2147483647",
+            ));
         }
         if !(self.factor >= 1.0 && self.factor.is_finite()) {
             return Some(("retry.factor", self.factor.to_string(), "1 or more"));
@@ -111,10 +115,22 @@ mod tests {
 
     #[test]
     fn absurd_settings_are_named() {
-        assert_eq!(RetryPolicy::new(0).mistake().map(|m| m.0), Some("retry.max_attempts"));
-        assert_eq!(RetryPolicy::new(1).factor(0.5).mistake().map(|m| m.0), Some("retry.factor"));
-        assert_eq!(RetryPolicy::new(1).factor(f64::NAN).mistake().map(|m| m.0), Some("retry.factor"));
-        assert_eq!(RetryPolicy::new(1).jitter(1.1).mistake().map(|m| m.0), Some("retry.jitter"));
+        assert_eq!(
+            RetryPolicy::new(0).mistake().map(|m| m.0),
+            Some("retry.max_attempts")
+        );
+        assert_eq!(
+            RetryPolicy::new(1).factor(0.5).mistake().map(|m| m.0),
+            Some("retry.factor")
+        );
+        assert_eq!(
+            RetryPolicy::new(1).factor(f64::NAN).mistake().map(|m| m.0),
+            Some("retry.factor")
+        );
+        assert_eq!(
+            RetryPolicy::new(1).jitter(1.1).mistake().map(|m| m.0),
+            Some("retry.jitter")
+        );
         assert_eq!(RetryPolicy::new(1).mistake(), None);
     }
 }

@@ -102,7 +102,14 @@ impl Worker {
         for claim in claimed.jobs {
             let Some(conn) = state.spare.pop() else { break };
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-            state.slots.spawn(Run { shared, queue, claim }.to_end(conn));
+            state.slots.spawn(
+                Run {
+                    shared,
+                    queue,
+                    claim,
+                }
+                .to_end(conn),
+            );
         }
         state.busy = claimed.more && brought > 0;
         if !state.busy {
@@ -110,7 +117,9 @@ impl Worker {
             state.spare.clear();
         }
         match (claimed.more, brought) {
-            (true, 1..) if state.slots.len() < self.queue.options.concurrency => Some(Duration::ZERO),
+            (true, 1..) if state.slots.len() < self.queue.options.concurrency => {
+                Some(Duration::ZERO)
+            }
             (true, _) => Some(SOON.mul_f64(1.0 + fastrand::f64())),
             (false, _) => {
                 // A little apart, so that many processes do not poll in step.
@@ -124,21 +133,39 @@ impl Worker {
     async fn claim(&self, state: &mut State, want: usize) -> Result<Claimed, BackgroundError> {
         let queue = || self.queue.name.to_string();
         while state.spare.len() < want {
-            let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
+            let limit = if state.spare.is_empty() {
+                FIRST_CONNECTION
+            } else {
+                MORE_CONNECTIONS
+            };
             match timeout(limit, self.pool.acquire()).await {
                 Ok(Ok(conn)) => state.spare.push(conn),
                 _ if !state.spare.is_empty() => break,
-                Ok(Err(source)) => return Err(BackgroundError::Connection { queue: queue(), source }),
+                Ok(Err(source)) => {
+                    return Err(BackgroundError::Connection {
+                        queue: queue(),
+                        source,
+                    });
+                }
                 Err(_) => {
                     let source = sqlx::Error::PoolTimedOut;
-                    return Err(BackgroundError::Connection { queue: queue(), source });
+                    return Err(BackgroundError::Connection {
+                        queue: queue(),
+                        source,
+                    });
                 }
             }
         }
         let slots = state.spare.len().min(want);
-        let Some(conn) = state.spare.last_mut() else { return Ok(Claimed::default()) };
+        let Some(conn) = state.spare.last_mut() else {
+            return Ok(Claimed::default());
+        };
         let first = state.first;
-        state.first = if first == First::Groups { First::Loose } else { First::Groups };
+        state.first = if first == First::Groups {
+            First::Loose
+        } else {
+            First::Groups
+        };
         let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first);
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => Ok(claimed),
@@ -148,8 +175,14 @@ impl Worker {
                     drop(conn.detach());
                 }
                 Err(match failed {
-                    Ok(Err(source)) => BackgroundError::Claim { queue: queue(), source },
-                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
+                    Ok(Err(source)) => BackgroundError::Claim {
+                        queue: queue(),
+                        source,
+                    },
+                    _ => BackgroundError::TooSlow {
+                        activity: "a claim",
+                        limit: CLAIM_LIMIT,
+                    },
                 })
             }
         }

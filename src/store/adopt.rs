@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sea_query::{Expr, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, UpdateStatement};
+use sea_query::{
+    Expr, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, UpdateStatement,
+};
 use sqlx::{PgConnection, Row};
 
 use super::Store;
@@ -70,12 +72,15 @@ impl Statements {
 
 fn peek(names: &Names) -> Template {
     let any = |condition: &'static str| {
-        select().expr(sql("1")).from_as(names.job(), "j").and_where(sql(condition)).to_owned()
+        select()
+            .expr(sql("1"))
+            .from_as(names.job(), "j")
+            .and_where(sql(condition))
+            .to_owned()
     };
     let flagged = any("j.queue = ?1 and j.flagged");
-    let loose = any(
-        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()",
-    );
+    let loose =
+        any("j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()");
     let lapsed = any(
         "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
     );
@@ -122,7 +127,9 @@ fn flagged(names: &Names) -> Template {
     let query = select()
         .columns(["id", "group_id", "run_at"])
         .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3)"))
+        .and_where(sql(
+            "j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3)",
+        ))
         .order_by("run_at", Order::Asc)
         .order_by("id", Order::Asc)
         .limit(limit(4))
@@ -136,21 +143,34 @@ fn wake_free(names: &Names) -> Template {
     let free = select()
         .columns([("g", "group_id"), ("flag", "first_id")])
         .from_as(names.queue_group(), "g")
-        .join(sea_query::JoinType::InnerJoin, "flag", sql("flag.group_id = g.group_id"))
+        .join(
+            sea_query::JoinType::InnerJoin,
+            "flag",
+            sql("flag.group_id = g.group_id"),
+        )
         .and_where(sql("g.queue = ?1 and g.claim is null"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let woken = UpdateStatement::new()
         .table(sea_query::IntoTableRef::into_table_ref(names.queue_group()).alias("g"))
-        .value("ready_at", sql("case when g.halted_at is null then least(g.ready_at, now()) else g.ready_at end"))
+        .value(
+            "ready_at",
+            sql("case when g.halted_at is null then least(g.ready_at, now()) else g.ready_at end"),
+        )
         .value("head_id", sql("least(g.head_id, free.first_id)"))
         .from("free")
         .and_where(sql("g.queue = ?1 and g.group_id = free.group_id"))
-        .and_where(sql("(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)"))
+        .and_where(sql(
+            "(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)",
+        ))
         .to_owned();
     let query = select().column("group_id").from("free").to_owned();
     with(
-        [cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")])), cte("free", free), cte("woken", woken)],
+        [
+            cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")])),
+            cte("free", free),
+            cte("woken", woken),
+        ],
         query,
     )
 }
@@ -160,7 +180,9 @@ fn share_claimed(names: &Names) -> Template {
     let query = select()
         .columns(["group_id", "head_id"])
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = any(?2) and g.claim is not null"))
+        .and_where(sql(
+            "g.queue = ?1 and g.group_id = any(?2) and g.claim is not null",
+        ))
         .lock_with_tables_behavior(LockType::KeyShare, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     Template::new(query.build(PG))
@@ -175,7 +197,12 @@ fn insert_new(names: &Names) -> Template {
         .and_where(sql("g.queue = ?1 and g.group_id = flag.group_id"))
         .to_owned();
     let rows = select()
-        .exprs([sql("?1"), sql("flag.group_id"), sql("now()"), sql("flag.first_id")])
+        .exprs([
+            sql("?1"),
+            sql("flag.group_id"),
+            sql("now()"),
+            sql("flag.first_id"),
+        ])
         .from("flag")
         .and_where(Expr::not_exists(in_line))
         .to_owned();
@@ -186,7 +213,10 @@ fn insert_new(names: &Names) -> Template {
         .on_conflict(OnConflict::new().do_nothing().to_owned())
         .returning(Query::returning().columns(["group_id"]));
     super::template::select_into(&mut insert, rows);
-    with([cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")]))], insert)
+    with(
+        [cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")]))],
+        insert,
+    )
 }
 
 /// Clears flags; the rows were locked by `flagged` in this transaction.
@@ -207,9 +237,20 @@ struct Flag {
 
 impl Store {
     /// The first statement of a claim; takes the adopter's lock if jobs are flagged and it is free.
-    pub(crate) async fn peek(&self, conn: &mut PgConnection, queue: &str) -> Result<Peek, sqlx::Error> {
+    pub(crate) async fn peek(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<Peek, sqlx::Error> {
         let lock = format!("seriatim adopt {} {queue}", self.names.schema());
-        let row = self.adopt.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
+        let row = self
+            .adopt
+            .peek
+            .query()
+            .bind(queue)
+            .bind(lock)
+            .fetch_one(conn)
+            .await?;
         let adopter: Option<bool> = row.try_get("adopter")?;
         let next: Option<f64> = row.try_get("next")?;
         Ok(Peek {
@@ -229,10 +270,15 @@ impl Store {
         queue: &str,
     ) -> Result<Adopted, sqlx::Error> {
         let mut adopted = Adopted::default();
-        let mut after = (DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000), 0);
+        let mut after = (
+            DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000),
+            0,
+        );
         for _ in 0..PAGES {
             let flags = self.flagged(conn, queue, after).await?;
-            let Some(last) = flags.last() else { return Ok(adopted) };
+            let Some(last) = flags.last() else {
+                return Ok(adopted);
+            };
             after = (last.run_at, last.id);
             adopted.more = i64::try_from(flags.len()).is_ok_and(|n| n == PAGE);
             let (groups, skipped) = self.put_in_line(conn, queue, &flags).await?;
@@ -250,11 +296,22 @@ impl Store {
         queue: &str,
         after: (DateTime<Utc>, i64),
     ) -> Result<Vec<Flag>, sqlx::Error> {
-        let page = self.adopt.flagged.query().bind(queue).bind(after.0).bind(after.1).bind(PAGE);
+        let page = self
+            .adopt
+            .flagged
+            .query()
+            .bind(queue)
+            .bind(after.0)
+            .bind(after.1)
+            .bind(PAGE);
         let rows = page.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
-                Ok(Flag { id: row.try_get(0)?, group: row.try_get(1)?, run_at: row.try_get(2)? })
+                Ok(Flag {
+                    id: row.try_get(0)?,
+                    group: row.try_get(1)?,
+                    run_at: row.try_get(2)?,
+                })
             })
             .collect()
     }
@@ -268,13 +325,22 @@ impl Store {
     ) -> Result<(usize, bool), sqlx::Error> {
         let mut first: HashMap<&str, i64> = HashMap::new();
         for flag in flags {
-            first.entry(&flag.group).and_modify(|id| *id = flag.id.min(*id)).or_insert(flag.id);
+            first
+                .entry(&flag.group)
+                .and_modify(|id| *id = flag.id.min(*id))
+                .or_insert(flag.id);
         }
         let (groups, firsts): (Vec<&str>, Vec<i64>) = first.iter().unzip();
 
         // The lowest flag that may be cleared in each group that is safe.
         let mut from: HashMap<String, i64> = HashMap::new();
-        let free = self.adopt.wake_free.query().bind(queue).bind(&groups).bind(&firsts);
+        let free = self
+            .adopt
+            .wake_free
+            .query()
+            .bind(queue)
+            .bind(&groups)
+            .bind(&firsts);
         for row in free.fetch_all(&mut *conn).await? {
             from.insert(row.try_get(0)?, i64::MIN);
         }
@@ -284,14 +350,23 @@ impl Store {
             from.entry(row.try_get(0)?).or_insert(row.try_get(1)?);
         }
         if from.len() < groups.len() {
-            let new = self.adopt.insert_new.query().bind(queue).bind(&groups).bind(&firsts);
+            let new = self
+                .adopt
+                .insert_new
+                .query()
+                .bind(queue)
+                .bind(&groups)
+                .bind(&firsts);
             for row in new.fetch_all(&mut *conn).await? {
                 from.insert(row.try_get(0)?, i64::MIN);
             }
         }
         let cleared: Vec<i64> = flags
             .iter()
-            .filter(|flag| from.get(&flag.group).is_some_and(|lowest| flag.id >= *lowest))
+            .filter(|flag| {
+                from.get(&flag.group)
+                    .is_some_and(|lowest| flag.id >= *lowest)
+            })
             .map(|flag| flag.id)
             .collect();
         let skipped = cleared.len() < flags.len();

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement,
-    UnionType, UpdateStatement,
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType,
+    UpdateStatement,
 };
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -101,7 +101,11 @@ fn look(names: &Names) -> Template {
             .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
             .to_owned()
     };
-    let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
+    let free = |job| {
+        candidate(job)
+            .and_where(sql("turn.job_id is null"))
+            .to_owned()
+    };
     let claimed = select()
         .columns([("j", "id"), ("j", "run_at")])
         .from_as(names.job(), "j")
@@ -123,9 +127,16 @@ fn look(names: &Names) -> Template {
     // A taken-over job runs again at once: it was due when it was claimed.
     let locked = select()
         .column(("j", "id"))
-        .expr_as(sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"), "exhausted")
+        .expr_as(
+            sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"),
+            "exhausted",
+        )
         .from("head")
-        .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
+        .join(
+            JoinType::InnerJoin,
+            "turn",
+            sql("turn.group_id = head.group_id"),
+        )
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
         .and_where(unfinished("j"))
         .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
@@ -140,17 +151,29 @@ fn look(names: &Names) -> Template {
     let drained = Expr::cust_with_expr("head.id is null and not $1", Expr::exists(any));
     let query = select()
         .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
-        .expr_as(sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"), "due")
+        .expr_as(
+            sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"),
+            "due",
+        )
         .expr_as(sql("locked.id is not null"), "locked")
         .expr_as(sql("coalesce(locked.exhausted, false)"), "exhausted")
         .expr_as(drained, "drained")
         .from("turn")
-        .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
+        .join(
+            JoinType::LeftJoin,
+            "head",
+            sql("head.group_id = turn.group_id"),
+        )
         .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
         .to_owned();
     let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id")]);
     with(
-        [cte("turn", turn), cte("candidate", candidates), cte("head", heads), cte("locked", locked)],
+        [
+            cte("turn", turn),
+            cte("candidate", candidates),
+            cte("head", heads),
+            cte("locked", locked),
+        ],
         query,
     )
 }
@@ -166,40 +189,78 @@ fn start(names: &Names) -> Template {
             ("status", sql("'started'")),
             ("flagged", sql("false")),
             ("history", lost_attempt("j", "turn.run")),
-            ("attempts", sql("j.attempts + case when turn.run then 1 else 0 end")),
-            ("last_started_at", sql("case when turn.run then clock_timestamp() else j.last_started_at end")),
+            (
+                "attempts",
+                sql("j.attempts + case when turn.run then 1 else 0 end"),
+            ),
+            (
+                "last_started_at",
+                sql("case when turn.run then clock_timestamp() else j.last_started_at end"),
+            ),
         ])
         .from("turn")
         .and_where(sql("j.id = turn.job_id"))
         .and_where(unfinished("j"))
-        .returning(sea_query::Query::returning().exprs([sql("j.id"), sql("j.group_id"), sql("turn.run")]))
+        .returning(sea_query::Query::returning().exprs([
+            sql("j.id"),
+            sql("j.group_id"),
+            sql("turn.run"),
+        ]))
         .to_owned();
     let claimed = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .values([
             ("claim", sql("gen_random_uuid()")),
             ("job_id", sql("started.id")),
-            ("head_id", sql("case when g.claim is null then started.id else g.head_id end")),
+            (
+                "head_id",
+                sql("case when g.claim is null then started.id else g.head_id end"),
+            ),
             ("suspect", sql("null")),
-            ("ready_at", sql("clock_timestamp() + make_interval(secs => ?5)")),
+            (
+                "ready_at",
+                sql("clock_timestamp() + make_interval(secs => ?5)"),
+            ),
         ])
         .from("started")
         .and_where(sql("g.queue = ?1 and g.group_id = started.group_id"))
         .returning(sea_query::Query::returning().exprs([sql("g.group_id"), sql("g.claim")]))
         .to_owned();
     let query = select()
-        .columns([("started", "id"), ("started", "group_id"), ("claimed", "claim"), ("started", "run")])
+        .columns([
+            ("started", "id"),
+            ("started", "group_id"),
+            ("claimed", "claim"),
+            ("started", "run"),
+        ])
         .from("started")
-        .join(JoinType::InnerJoin, "claimed", sql("claimed.group_id = started.group_id"))
+        .join(
+            JoinType::InnerJoin,
+            "claimed",
+            sql("claimed.group_id = started.group_id"),
+        )
         .to_owned();
     let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "run")]);
-    with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
+    with(
+        [
+            cte("turn", turn),
+            cte("started", started),
+            cte("claimed", claimed),
+        ],
+        query,
+    )
 }
 
 /// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued.
 pub(super) fn lost_attempt(alias: &str, also: &str) -> Expr {
-    let entry = history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
-    sql(format!("case when {alias}.status = 'started' and {also} then {entry} else {alias}.history end"))
+    let entry = history_entry(
+        alias,
+        "'worker_lost'",
+        "'the worker was lost before the attempt ended'",
+    );
+    sql(format!(
+        "case when {alias}.status = 'started' and {also} then {entry} else {alias}.history end"
+    ))
 }
 
 /// `history` with one more entry, cut to its last entries.
@@ -217,11 +278,23 @@ fn defer(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .values([
-            ("ready_at", sql("coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))")),
+            (
+                "ready_at",
+                sql("coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))"),
+            ),
             ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
-            ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
-            ("claim", sql("case when turn.free then null else g.claim end")),
-            ("job_id", sql("case when turn.free then null else g.job_id end")),
+            (
+                "suspect",
+                sql("case when turn.doubt then g.claim else g.suspect end"),
+            ),
+            (
+                "claim",
+                sql("case when turn.free then null else g.claim end"),
+            ),
+            (
+                "job_id",
+                sql("case when turn.free then null else g.job_id end"),
+            ),
         ])
         .from("turn")
         .and_where(sql("g.queue = ?1 and g.group_id = turn.group_id"))
@@ -243,7 +316,9 @@ fn retire(names: &Names) -> Template {
     let sole = select()
         .column("group_id")
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = any(?2) and g.claim is null and g.halted_at is null"))
+        .and_where(sql(
+            "g.queue = ?1 and g.group_id = any(?2) and g.claim is null and g.halted_at is null",
+        ))
         .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let any = select()
@@ -254,7 +329,9 @@ fn retire(names: &Names) -> Template {
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql("queue = ?1 and group_id in (select group_id from sole)"))
+        .and_where(sql(
+            "queue = ?1 and group_id in (select group_id from sole)",
+        ))
         .and_where(Expr::not_exists(any))
         .to_owned();
     with([cte("sole", sole)], query)
@@ -268,7 +345,14 @@ impl Store {
         queue: &str,
         n: i64,
     ) -> Result<Vec<Turn>, sqlx::Error> {
-        let rows = self.claim.take.query().bind(queue).bind(n).fetch_all(conn).await?;
+        let rows = self
+            .claim
+            .take
+            .query()
+            .bind(queue)
+            .bind(n)
+            .fetch_all(conn)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(Turn {
@@ -292,7 +376,14 @@ impl Store {
         let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
         let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
         let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
-        let look = self.claim.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
+        let look = self
+            .claim
+            .look
+            .query()
+            .bind(queue)
+            .bind(groups)
+            .bind(jobs)
+            .bind(heads);
         let rows = look.bind(max_attempts).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
@@ -306,7 +397,13 @@ impl Store {
                         exhausted: row.try_get("exhausted")?,
                     }),
                 };
-                Ok((row.try_get("group_id")?, Look { head, drained: row.try_get("drained")? }))
+                Ok((
+                    row.try_get("group_id")?,
+                    Look {
+                        head,
+                        drained: row.try_get("drained")?,
+                    },
+                ))
             })
             .collect()
     }
@@ -331,8 +428,18 @@ impl Store {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(runs);
-        let rows = start.bind(CLAIM_LEASE.as_secs_f64()).fetch_all(conn).await?;
+        let start = self
+            .claim
+            .start
+            .query()
+            .bind(queue)
+            .bind(jobs)
+            .bind(groups)
+            .bind(runs);
+        let rows = start
+            .bind(CLAIM_LEASE.as_secs_f64())
+            .fetch_all(conn)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(Started {
@@ -375,12 +482,24 @@ impl Store {
             frees.push(*plan == Plan::Free);
         }
         if !groups.is_empty() {
-            let defer = self.claim.defer.query().bind(queue).bind(groups).bind(untils);
+            let defer = self
+                .claim
+                .defer
+                .query()
+                .bind(queue)
+                .bind(groups)
+                .bind(untils);
             let defer = defer.bind(afters).bind(heads).bind(doubts).bind(frees);
             defer.execute(&mut *conn).await?;
         }
         if !drained.is_empty() {
-            self.claim.retire.query().bind(queue).bind(drained).execute(conn).await?;
+            self.claim
+                .retire
+                .query()
+                .bind(queue)
+                .bind(drained)
+                .execute(conn)
+                .await?;
         }
         Ok(())
     }
@@ -391,7 +510,12 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
     ) -> Result<(), sqlx::Error> {
-        let wake = self.claim.wake_others.query().bind(self.names.channel()).bind(queue);
+        let wake = self
+            .claim
+            .wake_others
+            .query()
+            .bind(self.names.channel())
+            .bind(queue);
         wake.execute(conn).await.map(drop)
     }
 }

@@ -3,9 +3,9 @@
 use sea_query::{Expr, InsertStatement, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::{PgExecutor, Row};
 
+use super::Store;
 use super::claim::history_entry;
 use super::template::{Names, PG, Template, cte, select, select_into, sql, with};
-use super::Store;
 use crate::job::JobStatus;
 
 #[derive(Debug)]
@@ -29,7 +29,12 @@ pub(crate) struct RequestReport {
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self { cancel: cancel(names), retry: retry(names), skip: skip(names), resume: resume(names) }
+        Self {
+            cancel: cancel(names),
+            retry: retry(names),
+            skip: skip(names),
+            resume: resume(names),
+        }
     }
 }
 
@@ -75,13 +80,21 @@ fn cancel(names: &Names) -> Template {
     let busy = select()
         .expr(sql("j.id"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.status in ('queued', 'started') and not exists (select from target)"))
+        .and_where(sql(
+            "j.id = ?1 and j.status in ('queued', 'started') and not exists (select from target)",
+        ))
         .to_owned();
     let mut request = InsertStatement::new();
-    request.into_table(names.cancel_request()).columns(["job_id"]);
+    request
+        .into_table(names.cancel_request())
+        .columns(["job_id"]);
     select_into(&mut request, busy);
     with(
-        [target(names, "'queued'"), cte("written", written), cte("request", request)],
+        [
+            target(names, "'queued'"),
+            cte("written", written),
+            cte("request", request),
+        ],
         report(names, sql("0::int8")),
     )
 }
@@ -99,17 +112,27 @@ fn retry(names: &Names) -> Template {
             ("flagged", sql("j.group_id is not null")),
         ])
         .from("target")
-        .and_where(sql("j.id = target.id and j.status in ('failed', 'cancelled')"))
+        .and_where(sql(
+            "j.id = target.id and j.status in ('failed', 'cancelled')",
+        ))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     let later = select()
         .expr(sql("count(*)"))
         .from_as(names.job(), "l")
-        .join(JoinType::InnerJoin, "target", sql("l.queue = target.queue and l.group_id = target.group_id"))
+        .join(
+            JoinType::InnerJoin,
+            "target",
+            sql("l.queue = target.queue and l.group_id = target.group_id"),
+        )
         .and_where(sql("l.id > ?1 and l.attempts > 0"))
         .to_owned();
     with(
-        [target(names, "'failed', 'cancelled'"), cte("written", written), resumed(names)],
+        [
+            target(names, "'failed', 'cancelled'"),
+            cte("written", written),
+            resumed(names),
+        ],
         report(names, Expr::SubQuery(None, Box::new(later.into()))),
     )
 }
@@ -134,7 +157,11 @@ fn skip(names: &Names) -> Template {
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(
-        [target(names, "'queued', 'failed'"), cte("written", written), resumed(names)],
+        [
+            target(names, "'queued', 'failed'"),
+            cte("written", written),
+            resumed(names),
+        ],
         report(names, sql("0::int8")),
     )
 }
@@ -150,8 +177,12 @@ fn resumed(names: &Names) -> sea_query::CommonTableExpression {
             ("ready_at", sql("clock_timestamp()")),
         ])
         .from("written")
-        .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
-        .and_where(sql("g.halt_job_id = written.id and g.halted_at is not null"))
+        .and_where(sql(
+            "g.queue = written.queue and g.group_id = written.group_id",
+        ))
+        .and_where(sql(
+            "g.halt_job_id = written.id and g.halted_at is not null",
+        ))
         .to_owned();
     cte("resumed", update)
 }
@@ -165,21 +196,35 @@ fn resume(names: &Names) -> Template {
             ("halt_job_id", sql("null")),
             ("ready_at", sql("clock_timestamp()")),
         ])
-        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
+        .and_where(sql(
+            "queue = ?1 and group_id = ?2 and halted_at is not null",
+        ))
         .to_owned();
     Template::new(query.build(PG))
 }
 
 impl Store {
-    pub(crate) async fn cancel(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+    pub(crate) async fn cancel(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
         self.request(&self.control.cancel, executor, job).await
     }
 
-    pub(crate) async fn retry(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+    pub(crate) async fn retry(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
         self.request(&self.control.retry, executor, job).await
     }
 
-    pub(crate) async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<RequestReport, sqlx::Error> {
+    pub(crate) async fn skip(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
         self.request(&self.control.skip, executor, job).await
     }
 
@@ -190,7 +235,14 @@ impl Store {
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self.control.resume.query().bind(queue).bind(group).execute(executor).await?;
+        let resume = self
+            .control
+            .resume
+            .query()
+            .bind(queue)
+            .bind(group)
+            .execute(executor)
+            .await?;
         Ok(resume.rows_affected() > 0)
     }
 

@@ -3,8 +3,8 @@
 use sea_query::{InsertStatement, Order};
 use sqlx::{PgExecutor, Row};
 
-use super::template::{Names, Template, cte, rows_of, select, select_into, sql, with};
 use super::Store;
+use super::template::{Names, Template, cte, rows_of, select, select_into, sql, with};
 use crate::job::{CheckedJob, Enqueued};
 
 #[derive(Debug)]
@@ -15,7 +15,10 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self { with_notify: insert(names, true), without_notify: insert(names, false) }
+        Self {
+            with_notify: insert(names, true),
+            without_notify: insert(names, false),
+        }
     }
 }
 
@@ -51,7 +54,15 @@ fn insert(names: &Names, notify: bool) -> Template {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns(["queue", "group_id", "data", "run_at", "max_attempts", "timeout_ms", "flagged"])
+        .columns([
+            "queue",
+            "group_id",
+            "data",
+            "run_at",
+            "max_attempts",
+            "timeout_ms",
+            "flagged",
+        ])
         .returning(sea_query::Query::returning().columns(["id", "queue", "group_id", "run_at"]));
     select_into(&mut inserted, rows);
     let mut ids = select();
@@ -63,7 +74,9 @@ fn insert(names: &Names, notify: bool) -> Template {
     let in_line = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = inserted.queue and g.group_id = inserted.group_id"))
+        .and_where(sql(
+            "g.queue = inserted.queue and g.group_id = inserted.group_id",
+        ))
         .to_owned();
     let others_wait = select()
         .expr(sql("1"))
@@ -77,18 +90,39 @@ fn insert(names: &Names, notify: bool) -> Template {
         .and_where(sql("run_at <= clock_timestamp()"))
         .cond_where(
             sea_query::Cond::any()
-                .add(sea_query::Cond::all().add(sql("group_id is not null")).add(sea_query::Expr::not_exists(in_line)))
-                .add(sea_query::Cond::all().add(sql("group_id is null")).add(sea_query::Expr::not_exists(others_wait))),
+                .add(
+                    sea_query::Cond::all()
+                        .add(sql("group_id is not null"))
+                        .add(sea_query::Expr::not_exists(in_line)),
+                )
+                .add(
+                    sea_query::Cond::all()
+                        .add(sql("group_id is null"))
+                        .add(sea_query::Expr::not_exists(others_wait)),
+                ),
         )
         .to_owned();
-    let woken = select().expr_as(sql("count(pg_notify(?8, queue))"), "woken").from("idle").to_owned();
+    let woken = select()
+        .expr_as(sql("count(pg_notify(?8, queue))"), "woken")
+        .from("idle")
+        .to_owned();
     let mut ids = select();
     ids.column("id")
         .from("inserted")
         // Named, so that it runs; its value is of no use.
-        .expr_as(sea_query::Expr::SubQuery(None, Box::new(woken.into())), "woken")
+        .expr_as(
+            sea_query::Expr::SubQuery(None, Box::new(woken.into())),
+            "woken",
+        )
         .order_by("id", Order::Asc);
-    with([cte("input", input), cte("inserted", inserted), cte("idle", idle)], ids)
+    with(
+        [
+            cte("input", input),
+            cte("inserted", inserted),
+            cte("idle", idle),
+        ],
+        ids,
+    )
 }
 
 impl Store {
@@ -115,8 +149,11 @@ impl Store {
             max_attempts.push(job.max_attempts);
             timeouts.push(job.timeout_ms);
         }
-        let template =
-            if notify { &self.enqueue.with_notify } else { &self.enqueue.without_notify };
+        let template = if notify {
+            &self.enqueue.with_notify
+        } else {
+            &self.enqueue.without_notify
+        };
         let mut query = template
             .query()
             .bind(queues)
@@ -130,6 +167,12 @@ impl Store {
             query = query.bind(self.names.channel());
         }
         let rows = query.fetch_all(executor).await?;
-        rows.iter().map(|row| Ok(Enqueued { id: row.try_get(0)? })).collect()
+        rows.iter()
+            .map(|row| {
+                Ok(Enqueued {
+                    id: row.try_get(0)?,
+                })
+            })
+            .collect()
     }
 }

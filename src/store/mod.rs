@@ -19,13 +19,12 @@ mod template;
 
 use std::sync::{Arc, LazyLock};
 
-
 pub(crate) use claim::{Started, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use monitor::Sessions;
-pub(crate) use settle::Keep;
 pub(crate) use session::{SessionLimits, begin_hold, begin_short};
+pub(crate) use settle::Keep;
 pub(crate) use template::Names;
 
 /// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
@@ -86,6 +85,9 @@ mod tests {
     #[test]
     fn every_statement_compiles_for_an_odd_schema() {
         let store = super::Store::new("odd \"schema\" $1 ?2");
-        assert!(format!("{store:?}").contains("odd \\\\\\\"\\\\\\\"schema") || !store.names().schema().is_empty());
+        assert!(
+            format!("{store:?}").contains("odd \\\\\\\"\\\\\\\"schema")
+                || !store.names().schema().is_empty()
+        );
     }
 }

@@ -47,22 +47,56 @@ impl Statements {
 
 impl Store {
     /// Which of these sessions live.
-    pub(crate) async fn sessions(&self, conn: &mut PgConnection, pids: Vec<i32>) -> Result<Sessions, sqlx::Error> {
-        let rows = self.monitor.sessions.query().bind(pids).fetch_all(conn).await?;
+    pub(crate) async fn sessions(
+        &self,
+        conn: &mut PgConnection,
+        pids: Vec<i32>,
+    ) -> Result<Sessions, sqlx::Error> {
+        let rows = self
+            .monitor
+            .sessions
+            .query()
+            .bind(pids)
+            .fetch_all(conn)
+            .await?;
         rows.iter()
-            .map(|row| Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? }))
+            .map(|row| {
+                Ok(SessionId {
+                    pid: row.try_get(0)?,
+                    since: row.try_get(1)?,
+                })
+            })
             .collect()
     }
 
     /// For which of these jobs somebody asked to cancel.
-    pub(crate) async fn cancel_requests(&self, conn: &mut PgConnection, jobs: Vec<i64>) -> Result<Vec<i64>, sqlx::Error> {
-        let rows = self.monitor.requests.query().bind(jobs).fetch_all(conn).await?;
+    pub(crate) async fn cancel_requests(
+        &self,
+        conn: &mut PgConnection,
+        jobs: Vec<i64>,
+    ) -> Result<Vec<i64>, sqlx::Error> {
+        let rows = self
+            .monitor
+            .requests
+            .query()
+            .bind(jobs)
+            .fetch_all(conn)
+            .await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 
     /// Ends a session of ours whose client side was given up, so that its locks do not outlive it.
-    pub(crate) async fn terminate(&self, conn: &mut PgConnection, session: SessionId) -> Result<(), sqlx::Error> {
-        let query = self.monitor.terminate.query().bind(session.pid).bind(session.since);
+    pub(crate) async fn terminate(
+        &self,
+        conn: &mut PgConnection,
+        session: SessionId,
+    ) -> Result<(), sqlx::Error> {
+        let query = self
+            .monitor
+            .terminate
+            .query()
+            .bind(session.pid)
+            .bind(session.since);
         query.fetch_optional(conn).await.map(drop)
     }
 }

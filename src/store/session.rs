@@ -18,7 +18,9 @@ pub(crate) struct SessionLimits {
 
 impl Default for SessionLimits {
     fn default() -> Self {
-        Self { check_interval: AtomicBool::new(true) }
+        Self {
+            check_interval: AtomicBool::new(true),
+        }
     }
 }
 
@@ -79,5 +81,6 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
 }
 
 fn knows_transaction_timeout(conn: &PgConnection) -> bool {
-    conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+    conn.server_version_num()
+        .is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
 }

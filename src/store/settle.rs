@@ -1,8 +1,8 @@
 //! Settle: record the outcome and pass the turn on, in a transaction that holds the rows by their token (P4, P10).
 
 use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Query, UpdateStatement};
-use sqlx::types::Json;
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use super::claim::{Started, history_entry};
 use super::template::{Names, PG, Template, cte, select, sql, with};
@@ -32,15 +32,28 @@ impl Statements {
         let ended = [("finished_at", "clock_timestamp()")];
         Self {
             cancel_requested: cancel_requested(names),
-            succeeded: record(names, "succeeded", &[ended[0], ("result", "?2::jsonb"), ("error", "null")], None),
+            succeeded: record(
+                names,
+                "succeeded",
+                &[ended[0], ("result", "?2::jsonb"), ("error", "null")],
+                None,
+            ),
             delete: delete(names),
             retried: record(
                 names,
                 "queued",
-                &[("run_at", "clock_timestamp() + make_interval(secs => ?5)"), ("error", "?2")],
+                &[
+                    ("run_at", "clock_timestamp() + make_interval(secs => ?5)"),
+                    ("error", "?2"),
+                ],
                 Some(("?3", "?4")),
             ),
-            failed: record(names, "failed", &[ended[0], ("error", "?2")], Some(("?3", "?4"))),
+            failed: record(
+                names,
+                "failed",
+                &[ended[0], ("error", "?2")],
+                Some(("?3", "?4")),
+            ),
             cancelled: record(names, "cancelled", &ended, Some(("?2", "?3"))),
             released: record(
                 names,
@@ -78,7 +91,11 @@ fn record(
     update
         .table(names.job())
         .value("status", sql(format!("'{status}'")))
-        .values([("claim", sql("null")), ("lease_until", sql("null")), ("suspect", sql("null"))])
+        .values([
+            ("claim", sql("null")),
+            ("lease_until", sql("null")),
+            ("suspect", sql("null")),
+        ])
         .and_where(sql("id = ?1 and status = 'started'"))
         .returning(Query::returning().columns(["id"]));
     for (column, value) in set {
@@ -156,7 +173,9 @@ fn retire(names: &Names) -> Template {
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null"))
+        .and_where(sql(
+            "queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null",
+        ))
         .and_where(Expr::not_exists(any))
         .to_owned();
     Template::new(query.build(PG))
@@ -202,7 +221,13 @@ impl Store {
         conn: &mut PgConnection,
         job: i64,
     ) -> Result<bool, sqlx::Error> {
-        let row = self.settle.cancel_requested.query().bind(job).fetch_optional(conn).await?;
+        let row = self
+            .settle
+            .cancel_requested
+            .query()
+            .bind(job)
+            .fetch_optional(conn)
+            .await?;
         Ok(row.is_some())
     }
 
@@ -218,21 +243,50 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         self.record(conn, claim.job, outcome, keep).await?;
         if let Outcome::Cancelled = outcome {
-            self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
+            self.settle
+                .forget_requests
+                .query()
+                .bind(claim.job)
+                .execute(&mut *conn)
+                .await?;
         }
-        let Some(group) = &claim.group else { return Ok(()) };
-        if let Outcome::Failed { failure, halt: true } = outcome {
-            let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
-            halt.bind(&failure.message).bind(claim.job).execute(conn).await?;
+        let Some(group) = &claim.group else {
+            return Ok(());
+        };
+        if let Outcome::Failed {
+            failure,
+            halt: true,
+        } = outcome
+        {
+            let halt = self
+                .settle
+                .halt
+                .query()
+                .bind(queue)
+                .bind(group)
+                .bind(claim.token);
+            halt.bind(&failure.message)
+                .bind(claim.job)
+                .execute(conn)
+                .await?;
             return Ok(());
         }
         // Otherwise the job itself is unfinished.
         let drained = !followed
-            && matches!(outcome, Outcome::Succeeded { .. } | Outcome::Failed { .. } | Outcome::Cancelled);
+            && matches!(
+                outcome,
+                Outcome::Succeeded { .. } | Outcome::Failed { .. } | Outcome::Cancelled
+            );
         if drained && self.try_retire(conn, queue, group, claim).await? {
             return Ok(());
         }
-        let pass = self.settle.pass_turn.query().bind(queue).bind(group).bind(claim.token);
+        let pass = self
+            .settle
+            .pass_turn
+            .query()
+            .bind(queue)
+            .bind(group)
+            .bind(claim.token);
         pass.execute(conn).await.map(drop)
     }
 
@@ -253,7 +307,12 @@ impl Store {
             Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
             Outcome::Failed { failure, .. } => {
                 let (kind, message) = entry(failure);
-                sql.failed.query().bind(job).bind(Json(failure)).bind(kind).bind(message)
+                sql.failed
+                    .query()
+                    .bind(job)
+                    .bind(Json(failure))
+                    .bind(kind)
+                    .bind(message)
             }
             Outcome::Retried { failure, delay } => {
                 let (kind, message) = entry(failure);
@@ -284,11 +343,23 @@ impl Store {
         group: &str,
         claim: &Started,
     ) -> Result<bool, sqlx::Error> {
-        let alone = self.settle.lock_alone.query().bind(queue).bind(group).bind(claim.token);
+        let alone = self
+            .settle
+            .lock_alone
+            .query()
+            .bind(queue)
+            .bind(group)
+            .bind(claim.token);
         if alone.fetch_optional(&mut *conn).await?.is_none() {
             return Ok(false);
         }
-        let retire = self.settle.retire.query().bind(queue).bind(group).bind(claim.token);
+        let retire = self
+            .settle
+            .retire
+            .query()
+            .bind(queue)
+            .bind(group)
+            .bind(claim.token);
         Ok(retire.execute(conn).await?.rows_affected() > 0)
     }
 }

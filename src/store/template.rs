@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use sea_query::{
-    CommonTableExpression, DynIden, Expr, InsertStatement, IntoIden, IntoTableRef, PostgresQueryBuilder,
-    SelectStatement, SubQueryStatement, TableRef, Value, Values, WithClause,
+    CommonTableExpression, DynIden, Expr, InsertStatement, IntoIden, IntoTableRef,
+    PostgresQueryBuilder, SelectStatement, SubQueryStatement, TableRef, Value, Values, WithClause,
 };
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -35,7 +35,9 @@ pub(super) fn sql(text: impl Into<std::borrow::Cow<'static, str>>) -> Expr {
 impl Template {
     /// Compiles what a sea-query statement's `build(PostgresQueryBuilder)` gave.
     pub(super) fn new((rendered, values): (String, Values)) -> Self {
-        Self { sql: number(&rendered, &values).into() }
+        Self {
+            sql: number(&rendered, &values).into(),
+        }
     }
 
     pub(crate) fn sql(&self) -> &str {
@@ -94,7 +96,9 @@ pub(crate) struct Names {
 
 impl Names {
     pub(super) fn new(schema: &str) -> Self {
-        Self { schema: schema.to_owned() }
+        Self {
+            schema: schema.to_owned(),
+        }
     }
 
     pub(crate) fn schema(&self) -> &str {
@@ -133,8 +137,15 @@ impl Names {
 }
 
 /// `name AS MATERIALIZED (query)`.
-pub(super) fn cte(name: &'static str, query: impl Into<SubQueryStatement>) -> CommonTableExpression {
-    CommonTableExpression::new().table_name(name).query(query).materialized(true).to_owned()
+pub(super) fn cte(
+    name: &'static str,
+    query: impl Into<SubQueryStatement>,
+) -> CommonTableExpression {
+    CommonTableExpression::new()
+        .table_name(name)
+        .query(query)
+        .materialized(true)
+        .to_owned()
 }
 
 /// `WITH ctes query`, compiled.

@@ -136,16 +136,9 @@ async fn prepare_template(server: &Server, name: &str) -> Result<(), ServerError
     let pool = PgPoolOptions::new()
         .max_connections(2)
         .connect_lazy_with(options(server, name)?);
-    let migrated = migrate(&pool).await;
+    let migrated = crate::migrate(&pool).await;
     pool.close().await;
-    migrated
-}
-
-/// The one line to enable when the crate has its schema.
-#[allow(clippy::unused_async)]
-async fn migrate(_pool: &PgPool) -> Result<(), ServerError> {
-    // crate::migrate(_pool).await.map_err(|source| ServerError::Migrate(std::sync::Arc::new(source)))
-    Ok(())
+    migrated.map_err(|source| ServerError::Migrate(std::sync::Arc::new(source)))
 }
 
 fn options(server: &Server, database: &str) -> Result<PgConnectOptions, ServerError> {

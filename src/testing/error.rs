@@ -60,6 +60,10 @@ pub enum ServerError {
         source: Arc<io::Error>,
     },
 
+    /// The template of the test databases could not be migrated.
+    #[error("could not migrate the template of the test databases")]
+    Migrate(#[source] Arc<crate::MigrateError>),
+
     /// The server could not be reached or refused something.
     #[error("could not {action}")]
     Database {

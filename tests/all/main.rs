@@ -1,6 +1,13 @@
 //! The integration tests: one binary, so that they share one server.
 
 // A test says what it expects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub
+)]
 
+mod p1_order;
+mod support;
 mod testing;

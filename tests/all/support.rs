@@ -1,0 +1,162 @@
+//! What the tests share: a handler made of a closure, a log of what ran, and waiting for events.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+use seriatim::testing::TestDatabase;
+use seriatim::{
+    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, ProcessorBuilder, QueueOptions,
+    RetryPolicy, async_trait,
+};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long an event may take to come: far more than it should, on a machine under load.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A migrated database of the test's own.
+pub async fn database() -> TestDatabase {
+    TestDatabase::create().await.unwrap()
+}
+
+type Run = dyn for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>
+    + Send
+    + Sync;
+
+/// A handler made of a closure: `handler(|job, data| Box::pin(async move { … }))`.
+pub struct FnHandler(Box<Run>);
+
+pub fn handler<F>(run: F) -> FnHandler
+where
+    F: for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>
+        + Send
+        + Sync
+        + 'static,
+{
+    FnHandler(Box::new(run))
+}
+
+#[async_trait]
+impl JobHandler for FnHandler {
+    type Data = Value;
+    type Output = Value;
+    type Error = JobError;
+
+    async fn handle(&self, job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
+        (self.0)(job, data).await
+    }
+}
+
+/// What happened, in order, and a way to wait for it.
+#[derive(Clone, Default)]
+pub struct Log {
+    entries: Arc<Mutex<Vec<String>>>,
+    changed: Arc<Notify>,
+}
+
+impl Log {
+    pub fn add(&self, entry: impl Into<String>) {
+        self.entries.lock().unwrap().push(entry.into());
+        self.changed.notify_waiters();
+    }
+
+    pub fn entries(&self) -> Vec<String> {
+        self.entries.lock().unwrap().clone()
+    }
+
+    /// Waits until `done` holds for the entries, and gives them back.
+    pub async fn wait(&self, what: &str, done: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let entries = self.entries();
+            if done(&entries) {
+                return entries;
+            }
+            let waited = tokio::time::timeout_at(deadline, changed).await;
+            assert!(
+                waited.is_ok(),
+                "waited in vain until {what}; so far: {entries:?}"
+            );
+        }
+    }
+
+    pub async fn wait_for(&self, count: usize) -> Vec<String> {
+        self.wait(&format!("there are {count} entries"), |entries| {
+            entries.len() >= count
+        })
+        .await
+    }
+}
+
+/// Waits until a query's one value is `expected`.
+pub async fn eventually<T>(pool: &PgPool, query: &'static str, expected: T)
+where
+    T: PartialEq
+        + std::fmt::Debug
+        + Send
+        + Unpin
+        + for<'r> sqlx::Decode<'r, sqlx::Postgres>
+        + sqlx::Type<sqlx::Postgres>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let value: T = sqlx::query_scalar(query).fetch_one(pool).await.unwrap();
+        if value == expected {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain: {query} gives {value:?}, not {expected:?}"
+        );
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until no job of the queue is unfinished.
+pub async fn drained(pool: &PgPool, queue: &str) {
+    let deadline = Instant::now() + PATIENCE * 4;
+    loop {
+        let counts = Client::default().counts(pool, queue).await.unwrap();
+        if counts.unfinished() == 0 {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "queue {queue} is not drained: {counts:?}"
+        );
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A queue with quick retries.
+pub fn queue(name: &str) -> QueueOptions {
+    let retry = RetryPolicy::new(10)
+        .base(Duration::from_millis(10))
+        .cap(Duration::from_millis(50));
+    QueueOptions::new(name).concurrency(4).retry(retry)
+}
+
+/// A processor on a pool of its own that polls often; hold its pool by the builder.
+pub async fn processor(database: &TestDatabase, connections: u32) -> ProcessorBuilder {
+    let pool = database
+        .pool_with(PgPoolOptions::new().max_connections(connections))
+        .await
+        .unwrap();
+    Processor::builder(pool).poll_interval(Duration::from_millis(50))
+}
+
+pub async fn enqueue(pool: &PgPool, queue: &str, group: &str, data: impl Into<Value>) -> i64 {
+    seriatim::enqueue(pool, NewJob::new(queue, &data.into()).group(group))
+        .await
+        .unwrap()
+        .id
+}
