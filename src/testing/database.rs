@@ -8,9 +8,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, PgPool};
 
 use super::{Server, ServerError};
 
-/// How long a pool may take to close, and `Drop` to drop. Both are courtesies: `FORCE` closes the
-/// sessions that are left, and a private server goes with all its databases.
-const COURTESY: Duration = Duration::from_secs(2);
+/// How long a pool may take to close before the server closes its sessions.
+const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long `Drop` waits for the database to be dropped.
+const DROP_WITHIN: Duration = Duration::from_secs(2);
 
 /// A migrated database of a test's own, and a pool on it.
 ///
@@ -93,7 +95,7 @@ impl TestDatabase {
     /// Closes the pool and drops the database, together with every session that is left on it.
     pub async fn remove(mut self) -> Result<(), ServerError> {
         // A connection that the test has lost sight of would keep us for ever.
-        let _ = tokio::time::timeout(COURTESY, self.pool.close()).await;
+        let _ = tokio::time::timeout(CLOSE_WITHIN, self.pool.close()).await;
         drop_database(&self.server, &self.name).await?;
         self.removed = true;
         Ok(())
@@ -123,7 +125,7 @@ impl Drop for TestDatabase {
                 let _ = done.send(());
             });
         if thread.is_ok() {
-            let _ = wait.recv_timeout(COURTESY);
+            let _ = wait.recv_timeout(DROP_WITHIN);
         }
     }
 }
