@@ -247,9 +247,9 @@ fn nothing_is_left_of_a_process_that_is_interrupted() {
     let (mut child, remains) = spawn_child("wait");
     // As from a terminal: to the whole group, the server and the watchdog included if they were in it.
     // TERM too, because a background job of a script is born deaf to INT.
-    let send = "kill -s INT -- \"-$1\"; kill -s TERM \"$1\" || true";
+    let signals = "kill -s INT -- \"-$1\"; kill -s TERM \"$1\" || true";
     let sent = Command::new("sh")
-        .args(["-c", send, "sh", &child.id().to_string()])
+        .args(["-c", signals, "sh", &child.id().to_string()])
         .status()
         .unwrap();
     assert!(sent.success());
