@@ -16,12 +16,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::handler::{ErasedHandler, storable_text};
+use crate::handler::ErasedHandler;
 use crate::job::FailureKind;
+use crate::job_error::storable_text;
 use crate::monitor::Signals;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
-use crate::processor::Shared;
 use crate::queue::QueueOptions;
+use crate::shared::Shared;
 use crate::store::{HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short};
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
@@ -157,6 +158,17 @@ pub(crate) struct QueueRuntime {
     pub(crate) handler: Box<dyn ErasedHandler>,
 }
 
+impl QueueRuntime {
+    pub(crate) fn new(options: QueueOptions, handler: Box<dyn ErasedHandler>) -> Self {
+        Self {
+            name: options.name().into(),
+            keep: (&options).into(),
+            options,
+            handler,
+        }
+    }
+}
+
 /// How an attempt ended for its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -166,12 +178,6 @@ pub(crate) enum End {
     Released,
     /// Nothing was recorded: the claim was lost.
     Lost,
-}
-
-/// What an attempt leaves: its connection, if that can be used again.
-pub(crate) struct Finish {
-    pub(crate) end: End,
-    pub(crate) conn: Option<PoolConnection<Postgres>>,
 }
 
 /// What stopped a handler before it returned.
@@ -190,7 +196,13 @@ pub(crate) struct Run {
 
 impl Run {
     /// Runs the attempt to its end. On return nothing of the job is held by this process.
-    pub(crate) async fn to_end(self, mut conn: PoolConnection<Postgres>) -> Finish {
+    ///
+    /// Gives back the connection, if that can be used again.
+    pub(crate) async fn into_end(
+        self,
+        mut conn: PoolConnection<Postgres>,
+    ) -> Option<PoolConnection<Postgres>> {
+        let mut counted = self.shared.counters.begin();
         let since = Instant::now();
         let held = match self.hold(&mut conn).await {
             Ok(Some(held)) => held,
@@ -203,7 +215,13 @@ impl Run {
             .watch(self.claim.job, held.session, since);
         let mut job = self.active(&held, conn);
         let (result, clean) = self.handle(&mut job, &held, &watch.signals).await;
-        self.settle(job, held, &watch.signals, result, clean).await
+        let (end, conn) = self.settle(job, held, &watch.signals, result, clean).await;
+        match end {
+            End::Finished => counted.finished(),
+            End::Released => counted.released(),
+            End::Lost => {}
+        }
+        conn
     }
 
     /// Takes the job's locks on the slot's own connection, and clears a first look's doubt.
@@ -232,20 +250,22 @@ impl Run {
         Ok(None)
     }
 
-    fn not_held(&self, mut conn: PoolConnection<Postgres>, source: Option<sqlx::Error>) -> Finish {
+    fn not_held(
+        &self,
+        conn: PoolConnection<Postgres>,
+        source: Option<sqlx::Error>,
+    ) -> Option<PoolConnection<Postgres>> {
         let broken = source.is_some();
-        self.shared.report(BackgroundError::Hold {
+        self.shared.report(&BackgroundError::Hold {
             queue: self.queue.name.to_string(),
             job: self.claim.job,
             source,
         });
         if broken {
-            conn.close_on_drop();
+            drop(conn.detach());
+            return None;
         }
-        Finish {
-            end: End::Lost,
-            conn: (!broken).then_some(conn),
-        }
+        Some(conn)
     }
 
     fn active(&self, held: &HeldJob, conn: PoolConnection<Postgres>) -> ActiveJob {
@@ -327,7 +347,7 @@ impl Run {
         signals: &Signals,
         result: RunResult,
         clean: bool,
-    ) -> Finish {
+    ) -> (End, Option<PoolConnection<Postgres>>) {
         let result = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut job, &held, result) => settled,
@@ -335,10 +355,7 @@ impl Run {
             };
             match settled {
                 Ok(end) => {
-                    return Finish {
-                        end,
-                        conn: Some(job.conn),
-                    };
+                    return (end, Some(job.conn));
                 }
                 Err(result) => result,
             }
@@ -347,12 +364,13 @@ impl Run {
         };
         if matches!(result, RunResult::Broken(FailureKind::ConnectionLost, _)) {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.shared.report(BackgroundError::HoldLost { queue, job });
+            self.shared
+                .report(&BackgroundError::HoldLost { queue, job });
         }
         // Closed before the record, which needs the locks that its session may still have.
         drop(job.conn.detach());
         let end = self.settle_by_token(held.session, result).await;
-        Finish { end, conn: None }
+        (end, None)
     }
 
     /// Settles in the transaction that holds the job. An error gives back what is to be recorded elsewhere.
@@ -400,7 +418,7 @@ impl Run {
         }
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
         self.shared
-            .report(BackgroundError::Settle { queue, job, source });
+            .report(&BackgroundError::Settle { queue, job, source });
         End::Lost
     }
 
@@ -423,7 +441,7 @@ impl Run {
             HoldAnswer::Lost => {
                 PgTransactionManager::rollback(&mut conn).await?;
                 let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-                self.shared.report(BackgroundError::Settle {
+                self.shared.report(&BackgroundError::Settle {
                     queue,
                     job,
                     source: None,

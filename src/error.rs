@@ -284,8 +284,9 @@ pub enum BackgroundError {
         /// The job.
         job: i64,
     },
-    /// The outcome of a job could not be recorded. Another worker takes the job over and runs it again.
-    #[error("the outcome of job {job} of queue {queue:?} was not recorded, it will run again")]
+    /// The outcome of a job was not recorded by this worker: its claim was taken over, or the database was not to be
+    /// had for too long. Unless the last commit got through, another worker runs the job again.
+    #[error("the outcome of job {job} of queue {queue:?} was not recorded by this worker")]
     Settle {
         /// The queue.
         queue: String,

@@ -8,6 +8,7 @@ mod handler;
 mod inspect;
 mod janitor;
 mod job;
+mod job_error;
 mod listener;
 mod monitor;
 mod name;
@@ -15,6 +16,7 @@ mod outcome;
 mod processor;
 mod queue;
 mod retry;
+mod shared;
 mod shutdown;
 mod store;
 #[cfg(feature = "testing")]
@@ -29,9 +31,10 @@ pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
 pub use error::{
     BackgroundError, BuildError, BuildMistake, ControlError, EnqueueError, MigrateError, NameError,
 };
-pub use handler::{JobError, JobHandler};
+pub use handler::JobHandler;
 pub use inspect::{HaltedGroup, QueueCounts};
 pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus, NewJob};
+pub use job_error::JobError;
 pub use processor::{Processor, ProcessorBuilder, Running};
 pub use queue::{OutOfAttempts, QueueOptions, Retention};
 pub use retry::RetryPolicy;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::handler::{JobError, Verdict};
 use crate::job::{Failure, FailureKind};
+use crate::job_error::{JobError, Verdict};
 use crate::queue::OutOfAttempts;
 use crate::retry::RetryPolicy;
 

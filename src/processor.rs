@@ -17,41 +17,13 @@ use crate::error::{BackgroundError, BuildError, BuildMistake};
 use crate::handler::{ErasedHandler, JobHandler};
 use crate::janitor::Janitor;
 use crate::listener;
-use crate::monitor::Monitor;
 use crate::queue::QueueOptions;
+use crate::shared::{ErrorHook, Shared};
 use crate::shutdown::ShutdownReport;
-use crate::store::{SessionLimits, Store};
-use crate::worker::{Tally, Worker};
+use crate::worker::Worker;
 
-/// Connections of its own beside the pool's: monitor, wake-ups, and one for housekeeping and late records. Made with
-/// the pool's options, and never waiting behind its jobs.
-const SIDE_CONNECTIONS: u32 = 3;
 /// After the deadline: how long a released job may take to be given back.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-
-type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
-
-/// What the parts of a processor share.
-pub(crate) struct Shared {
-    pub(crate) store: Arc<Store>,
-    pub(crate) limits: SessionLimits,
-    pub(crate) monitor: Arc<Monitor>,
-    pub(crate) side: PgPool,
-    /// A shutdown's deadline has passed.
-    pub(crate) release: CancellationToken,
-    on_error: Option<ErrorHook>,
-}
-
-impl Shared {
-    /// The exit of every error that no caller gets.
-    pub(crate) fn report(&self, error: BackgroundError) {
-        let source = std::error::Error::source(&error);
-        tracing::warn!(error = %error, source, "seriatim: {error}");
-        if let Some(hook) = &self.on_error {
-            hook(&error);
-        }
-    }
-}
 
 /// A processor that is ready to start.
 ///
@@ -124,21 +96,7 @@ impl Processor {
         } = self.settings;
         let stop = CancellationToken::new();
         let side_stop = CancellationToken::new();
-        let side = pool
-            .options()
-            .clone()
-            .max_connections(SIDE_CONNECTIONS)
-            .min_connections(0)
-            .acquire_timeout(Duration::from_secs(5))
-            .connect_lazy_with((*pool.connect_options()).clone());
-        let shared = Arc::new(Shared {
-            store: client.store,
-            limits: SessionLimits::default(),
-            monitor: Arc::default(),
-            side,
-            release: CancellationToken::new(),
-            on_error,
-        });
+        let shared = Arc::new(Shared::new(client.store, &pool, on_error));
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
@@ -147,15 +105,9 @@ impl Processor {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             options.push(queue.clone());
-            let runtime = QueueRuntime {
-                name: queue.name().into(),
-                keep: (&queue).into(),
-                options: queue,
-                handler,
-            };
             let worker = Worker {
                 shared: Arc::clone(&shared),
-                queue: Arc::new(runtime),
+                queue: Arc::new(QueueRuntime::new(queue, handler)),
                 pool: pool.clone(),
                 wake,
                 stop: stop.clone(),
@@ -170,11 +122,15 @@ impl Processor {
         if let Some(interval) = housekeeping {
             spawn_janitor(&mut side_tasks, &shared, &side_stop, options, interval);
         }
-        let release = shared.release.clone();
-        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, shared));
+        let ended = tokio::spawn(supervise(
+            workers,
+            side_tasks,
+            side_stop,
+            Arc::clone(&shared),
+        ));
         Running {
             stop,
-            release,
+            shared,
             ended,
         }
     }
@@ -186,7 +142,7 @@ fn spawn_monitor(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, stop: &Cancellat
         let monitor = Arc::clone(&shared.monitor);
         monitor
             .run(&shared.store, &shared.side, &stop, |error| {
-                shared.report(error)
+                shared.report(&error);
             })
             .await;
     });
@@ -202,7 +158,7 @@ fn spawn_listener(
     tasks.spawn(async move {
         let channel = shared.store.names().channel();
         listener::run(&shared.side, &channel, wakes, &stop, |error| {
-            shared.report(error)
+            shared.report(&error);
         })
         .await;
     });
@@ -223,28 +179,21 @@ fn spawn_janitor(
             queues,
             interval,
         };
-        janitor.run(&stop, |error| shared.report(error)).await;
+        janitor.run(&stop, |error| shared.report(&error)).await;
     });
 }
 
 /// Waits for the workers, then ends what served them.
 async fn supervise(
-    mut workers: JoinSet<Tally>,
+    mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
     side_stop: CancellationToken,
     shared: Arc<Shared>,
-) -> Tally {
-    let mut total = Tally::default();
-    while let Some(worker) = workers.join_next().await {
-        let tally = worker.unwrap_or_default();
-        total.finished += tally.finished;
-        total.released += tally.released;
-        total.lost += tally.lost;
-    }
+) {
+    while workers.join_next().await.is_some() {}
     side_stop.cancel();
     while side_tasks.join_next().await.is_some() {}
     shared.side.close().await;
-    total
 }
 
 impl ProcessorBuilder {
@@ -355,8 +304,8 @@ impl ProcessorBuilder {
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,
-    release: CancellationToken,
-    ended: JoinHandle<Tally>,
+    shared: Arc<Shared>,
+    ended: JoinHandle<()>,
 }
 
 impl Running {
@@ -367,27 +316,14 @@ impl Running {
     /// # Cancel safety
     /// Dropped, it leaves the processor as if this `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
+        let before = self.shared.counters.totals();
         self.stop.cancel();
-        let mut tally = timeout(deadline, &mut self.ended).await;
-        if tally.is_err() {
-            self.release.cancel();
-            tally = timeout(RELEASE_LIMIT, &mut self.ended).await;
+        if timeout(deadline, &mut self.ended).await.is_err() {
+            self.shared.release.cancel();
+            // Whoever does not stop now is reported as still running.
+            let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
         }
-        match tally {
-            Ok(ended) => {
-                let tally = ended.unwrap_or_default();
-                ShutdownReport {
-                    finished: tally.finished,
-                    released: tally.released,
-                    lost: tally.lost,
-                    still_running: 0,
-                }
-            }
-            Err(_) => ShutdownReport {
-                still_running: 1,
-                ..ShutdownReport::default()
-            },
-        }
+        self.shared.counters.since(&before)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Ending a processor.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// What became of the jobs that were running when the shutdown began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -13,6 +15,71 @@ pub struct ShutdownReport {
     /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks last until the
     /// process ends.
     pub still_running: u64,
+}
+
+/// How many attempts of a processor run, and how many ended in which way.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    running: AtomicU64,
+    finished: AtomicU64,
+    released: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// An attempt on its way; counted as lost unless it ends otherwise.
+#[derive(Debug)]
+pub(crate) struct Counted<'a> {
+    counters: &'a Counters,
+    ended_as: &'a AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn begin(&self) -> Counted<'_> {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        Counted {
+            counters: self,
+            ended_as: &self.lost,
+        }
+    }
+
+    /// What happened since `before`.
+    pub(crate) fn since(&self, before: &ShutdownReport) -> ShutdownReport {
+        let now = self.totals();
+        ShutdownReport {
+            finished: now.finished - before.finished,
+            released: now.released - before.released,
+            lost: now.lost - before.lost,
+            still_running: now.still_running,
+        }
+    }
+
+    /// Since the start.
+    pub(crate) fn totals(&self) -> ShutdownReport {
+        let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        ShutdownReport {
+            finished: read(&self.finished),
+            released: read(&self.released),
+            lost: read(&self.lost),
+            still_running: read(&self.running),
+        }
+    }
+}
+
+impl Counted<'_> {
+    pub(crate) fn finished(&mut self) {
+        self.ended_as = &self.counters.finished;
+    }
+
+    pub(crate) fn released(&mut self) {
+        self.ended_as = &self.counters.released;
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.ended_as.fetch_add(1, Ordering::SeqCst);
+        self.counters.running.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Waits for SIGINT (Ctrl-C) or SIGTERM; on other systems than Unix for Ctrl-C.

@@ -10,10 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{End, Finish, QueueRuntime, Run};
+use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, Claimed, First};
 use crate::error::BackgroundError;
-use crate::processor::Shared;
+use crate::shared::Shared;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
@@ -24,14 +24,6 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_millis(20);
 /// After a claim that failed; doubled up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-
-/// What a worker did after it was told to stop.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) finished: u64,
-    pub(crate) released: u64,
-    pub(crate) lost: u64,
-}
 
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -44,26 +36,25 @@ pub(crate) struct Worker {
 
 /// What a worker remembers from claim to claim.
 struct State {
-    slots: JoinSet<Finish>,
+    /// Each gives back its connection, if that can be used again.
+    slots: JoinSet<Option<PoolConnection<Postgres>>>,
     /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
     spare: Vec<PoolConnection<Postgres>>,
     /// The last claim took all that it could: get connections for all free slots.
     busy: bool,
     first: First,
     backoff: Duration,
-    tally: Tally,
 }
 
 impl Worker {
     /// Runs until told to stop and all slots are empty.
-    pub(crate) async fn run(self) -> Tally {
+    pub(crate) async fn run(self) {
         let mut state = State {
             slots: JoinSet::new(),
             spare: Vec::new(),
             busy: false,
             first: First::Groups,
             backoff: BACKOFF.0,
-            tally: Tally::default(),
         };
         while !self.stop.is_cancelled() {
             let pause = if state.slots.len() < self.queue.options.concurrency {
@@ -74,12 +65,7 @@ impl Worker {
             self.wait(&mut state, pause).await;
         }
         state.spare.clear();
-        state.tally = Tally::default();
-        while let Some(finish) = state.slots.join_next().await {
-            state.ended(finish.ok());
-            state.spare.clear();
-        }
-        state.tally
+        while state.slots.join_next().await.is_some() {}
     }
 
     /// Claims for the free slots; how long to wait before the next claim, if no slot ends before.
@@ -89,7 +75,7 @@ impl Worker {
         let claimed = match self.claim(state, want).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.shared.report(error);
+                self.shared.report(&error);
                 state.spare.clear();
                 state.busy = false;
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
@@ -108,7 +94,7 @@ impl Worker {
                     queue,
                     claim,
                 }
-                .to_end(conn),
+                .into_end(conn),
             );
         }
         state.busy = claimed.more && brought > 0;
@@ -199,28 +185,12 @@ impl Worker {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => {}
-            Some(finish) = state.slots.join_next() => state.ended(finish.ok()),
+            Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
             () = self.wake.notified(), if pause.is_some() => {}
             () = paused => {}
         }
-        while let Some(finish) = state.slots.try_join_next() {
-            state.ended(finish.ok());
-        }
-    }
-}
-
-impl State {
-    fn ended(&mut self, finish: Option<Finish>) {
-        // A slot that panicked outside of its handler leaves its job to a take-over.
-        let Some(finish) = finish else {
-            self.tally.lost += 1;
-            return;
-        };
-        self.spare.extend(finish.conn);
-        match finish.end {
-            End::Finished => self.tally.finished += 1,
-            End::Released => self.tally.released += 1,
-            End::Lost => self.tally.lost += 1,
+        while let Some(ended) = state.slots.try_join_next() {
+            state.spare.extend(ended.ok().flatten());
         }
     }
 }

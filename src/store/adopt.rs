@@ -33,6 +33,7 @@ pub(super) struct Statements {
 
 /// An unlocked first look at a queue.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools)] // What five probes answered.
 pub(crate) struct Peek {
     /// Jobs are flagged, and this transaction is the queue's adopter.
     pub(crate) adopter: bool,

@@ -3,6 +3,7 @@
 //! Building and rendering costs as much as a tenth of a claim's round trip; binding a rendered one costs nothing.
 //! Literals that a partial index or a plan depends on are inlined: a bound one loses the index at the sixth execution.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sea_query::{
@@ -40,6 +41,7 @@ impl Template {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }
@@ -66,9 +68,9 @@ fn number(rendered: &str, values: &Values) -> String {
                     chars.next();
                 }
                 match (c, values.0.get(n.wrapping_sub(1))) {
-                    ('?', _) => sql.push_str(&format!("${n}")),
+                    ('?', _) => _ = write!(sql, "${n}"),
                     (_, Some(Value::BigUnsigned(Some(n)))) if *n > LIMIT => {
-                        sql.push_str(&format!("${}", n - LIMIT));
+                        _ = write!(sql, "${}", n - LIMIT);
                     }
                     (_, Some(Value::BigUnsigned(Some(n)))) => sql.push_str(&n.to_string()),
                     (_, other) => bound_by_mistake(other),

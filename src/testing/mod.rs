@@ -35,6 +35,7 @@ mod binaries;
 mod database;
 mod error;
 mod fetch;
+mod jobs;
 mod leftovers;
 mod private;
 mod server;
@@ -43,4 +44,5 @@ mod watchdog;
 
 pub use database::TestDatabase;
 pub use error::ServerError;
+pub use jobs::{Jobs, WaitError};
 pub use server::{Server, ServerBuilder};

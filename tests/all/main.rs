@@ -8,6 +8,8 @@
     unreachable_pub
 )]
 
+mod layers;
 mod p1_order;
 mod support;
 mod testing;
+mod testing_jobs;

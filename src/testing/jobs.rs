@@ -1,0 +1,176 @@
+//! What a test does with jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::time::{Instant, sleep};
+
+use crate::attempt::{QueueRuntime, Run};
+use crate::claim::{self, First};
+use crate::shared::Shared;
+use crate::store::Started;
+use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
+
+/// Between two looks at a queue that is not idle yet.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs and looks at jobs from a test, with or without a processor.
+///
+/// ```no_run
+/// # use seriatim::{ActiveJob, JobError, JobHandler, NewJob, QueueOptions, async_trait};
+/// # struct Post;
+/// # #[async_trait]
+/// # impl JobHandler for Post {
+/// #     type Data = u32; type Output = u32; type Error = JobError;
+/// #     async fn handle(&self, _: &mut ActiveJob, n: u32) -> Result<u32, JobError> { Ok(n) }
+/// # }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use seriatim::testing::{Jobs, TestDatabase};
+///
+/// let database = TestDatabase::create().await?;
+/// let jobs = Jobs::new(database.pool());
+///
+/// // … code that is to enqueue a job …
+/// # seriatim::enqueue(database.pool(), NewJob::new("postings", &7).group("account-42")).await?;
+/// assert_eq!(jobs.enqueued("postings").await?[0].group.as_deref(), Some("account-42"));
+///
+/// let ran = jobs.run_next(QueueOptions::new("postings"), Post).await?;
+/// assert!(ran.is_some_and(|job| job.error.is_none()));
+/// database.remove().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    pool: PgPool,
+    client: Client,
+}
+
+/// A queue did not become idle in time.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// There is still work.
+    #[error("queue {queue:?} was not idle after {limit:?}: {counts:?}")]
+    NotIdle {
+        /// The queue.
+        queue: String,
+        /// How long was waited.
+        limit: Duration,
+        /// What it still has.
+        counts: QueueCounts,
+    },
+    /// The database could not be asked.
+    #[error("could not look at the queue")]
+    Database(#[from] sqlx::Error),
+}
+
+impl Jobs {
+    /// The jobs of the schema `seriatim`.
+    pub fn new(pool: &PgPool) -> Self {
+        Self::of(pool, &Client::default())
+    }
+
+    /// The jobs of `client`'s schema.
+    pub fn of(pool: &PgPool, client: &Client) -> Self {
+        Self {
+            pool: pool.clone(),
+            client: client.clone(),
+        }
+    }
+
+    /// Every job of `queue` that the database has, in the order of their enqueues, finished ones included.
+    pub async fn enqueued(&self, queue: &str) -> Result<Vec<Job>, sqlx::Error> {
+        self.client.store.all_jobs(&self.pool, queue).await
+    }
+
+    /// Runs the next due job of the queue in this task, through the same claim, hold and settle as a processor does.
+    /// Gives the job as it is afterwards; none, if no job was due, or if the queue keeps none of that status.
+    pub async fn run_next(
+        &self,
+        queue: QueueOptions,
+        handler: impl JobHandler,
+    ) -> Result<Option<Job>, sqlx::Error> {
+        let ran = self.run_due(queue, handler, 1).await?;
+        match ran.first() {
+            Some(id) => self.client.job(&self.pool, *id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Runs jobs of the queue in this task, one after the other, until none is due; how many attempts it were. A job
+    /// that is delayed or waits for a retry is left, and so are those behind it.
+    pub async fn drain(
+        &self,
+        queue: QueueOptions,
+        handler: impl JobHandler,
+    ) -> Result<usize, sqlx::Error> {
+        Ok(self.run_due(queue, handler, usize::MAX).await?.len())
+    }
+
+    /// Waits until `queue` has no unfinished job and no group in line, for at most `limit`. A processor must be at
+    /// work; a halted group counts as idle only if it has no unfinished job.
+    ///
+    /// # Errors
+    /// [`WaitError::NotIdle`] with what there still is.
+    pub async fn wait_until_idle(&self, queue: &str, limit: Duration) -> Result<(), WaitError> {
+        let deadline = Instant::now() + limit;
+        while !self.client.store.is_idle(&self.pool, queue).await? {
+            if Instant::now() >= deadline {
+                let counts = self.client.counts(&self.pool, queue).await?;
+                return Err(WaitError::NotIdle {
+                    queue: queue.to_owned(),
+                    limit,
+                    counts,
+                });
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn run_due(
+        &self,
+        queue: QueueOptions,
+        handler: impl JobHandler,
+        most: usize,
+    ) -> Result<Vec<i64>, sqlx::Error> {
+        let shared = Arc::new(Shared::new(
+            Arc::clone(&self.client.store),
+            &self.pool,
+            None,
+        ));
+        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler)));
+        let mut ran = Vec::new();
+        while ran.len() < most
+            && let Some(claim) = self.claim_one(&queue).await?
+        {
+            ran.push(claim.job);
+            let run = Run {
+                shared: Arc::clone(&shared),
+                queue: Arc::clone(&queue),
+                claim,
+            };
+            run.into_end(self.pool.acquire().await?).await;
+        }
+        shared.side.close().await;
+        Ok(ran)
+    }
+
+    async fn claim_one(&self, queue: &QueueRuntime) -> Result<Option<Started>, sqlx::Error> {
+        let mut conn = self.pool.acquire().await?;
+        loop {
+            let store = &self.client.store;
+            let mut claimed =
+                claim::claim(store, &mut conn, &queue.options, 1, First::Groups).await?;
+            if let Some(claim) = claimed.jobs.pop() {
+                return Ok(Some(claim));
+            }
+            if !claimed.more {
+                return Ok(None);
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
