@@ -1,4 +1,4 @@
-//! Ordered job groups in PostgreSQL.
+#![doc = include_str!("../README.md")]
 
 mod attempt;
 mod claim;
