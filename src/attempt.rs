@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{Executor, PgConnection, Postgres};
+use sqlx::{Executor, PgConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::handler::ErasedHandler;
 use crate::job::FailureKind;
@@ -44,7 +44,7 @@ pub struct ActiveJob {
     max_attempts: u32,
     created_at: DateTime<Utc>,
     run_at: DateTime<Utc>,
-    conn: PoolConnection<Postgres>,
+    conn: SlotConnection,
     savepoint: Savepoint,
     cancelled: CancellationToken,
 }
@@ -198,10 +198,7 @@ impl Run {
     /// Runs the attempt to its end. On return nothing of the job is held by this process.
     ///
     /// Gives back the connection, if that can be used again.
-    pub(crate) async fn into_end(
-        self,
-        mut conn: PoolConnection<Postgres>,
-    ) -> Option<PoolConnection<Postgres>> {
+    pub(crate) async fn into_end(self, mut conn: SlotConnection) -> Option<SlotConnection> {
         let mut counted = self.shared.counters.begin();
         let since = Instant::now();
         let held = match self.hold(&mut conn).await {
@@ -225,10 +222,7 @@ impl Run {
     }
 
     /// Takes the job's locks on the slot's own connection, and clears a first look's doubt.
-    async fn hold(
-        &self,
-        conn: &mut PoolConnection<Postgres>,
-    ) -> Result<Option<HeldJob>, sqlx::Error> {
+    async fn hold(&self, conn: &mut SlotConnection) -> Result<Option<HeldJob>, sqlx::Error> {
         let Shared { store, limits, .. } = &*self.shared;
         let deadline = Instant::now() + HOLD_LIMIT;
         begin_hold(conn, limits).await?;
@@ -252,9 +246,9 @@ impl Run {
 
     fn not_held(
         &self,
-        conn: PoolConnection<Postgres>,
+        conn: SlotConnection,
         source: Option<sqlx::Error>,
-    ) -> Option<PoolConnection<Postgres>> {
+    ) -> Option<SlotConnection> {
         let broken = source.is_some();
         self.shared.report(&BackgroundError::Hold {
             queue: self.queue.name.to_string(),
@@ -262,13 +256,13 @@ impl Run {
             source,
         });
         if broken {
-            drop(conn.detach());
+            conn.close();
             return None;
         }
         Some(conn)
     }
 
-    fn active(&self, held: &HeldJob, conn: PoolConnection<Postgres>) -> ActiveJob {
+    fn active(&self, held: &HeldJob, conn: SlotConnection) -> ActiveJob {
         ActiveJob {
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
@@ -304,13 +298,14 @@ impl Run {
         let stopped = {
             let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
             let mut run = pin!(run);
+            let mut expired = pin!(expired(limit));
             let mut asked = false;
             let stopped = loop {
                 tokio::select! {
                     biased;
                     result = &mut run => return (returned(result), true),
                     () = signals.lost.cancelled() => break Stopped::HoldLost,
-                    () = expired(limit) => break Stopped::TimedOut(limit.unwrap_or_default()),
+                    () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
                     () = self.shared.release.cancelled() => break Stopped::Deadline,
                     () = signals.cancel.cancelled(), if !asked => {
                         asked = true;
@@ -347,7 +342,7 @@ impl Run {
         signals: &Signals,
         result: RunResult,
         clean: bool,
-    ) -> (End, Option<PoolConnection<Postgres>>) {
+    ) -> (End, Option<SlotConnection>) {
         let result = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut job, &held, result) => settled,
@@ -368,7 +363,7 @@ impl Run {
                 .report(&BackgroundError::HoldLost { queue, job });
         }
         // Closed before the record, which needs the locks that its session may still have.
-        drop(job.conn.detach());
+        job.conn.close();
         let end = self.settle_by_token(held.session, result).await;
         (end, None)
     }
@@ -429,7 +424,7 @@ impl Run {
         result: &mut Option<RunResult>,
     ) -> Result<Option<End>, sqlx::Error> {
         let store = &self.shared.store;
-        let mut conn = self.shared.side.acquire().await?;
+        let mut conn = SlotConnection::from(self.shared.side.acquire().await?);
         store.terminate(&mut conn, session).await?;
         begin_short(&mut conn).await?;
         let held = match store.hold(&mut conn, &self.queue.name, &self.claim).await? {

@@ -3,6 +3,7 @@
 mod attempt;
 mod claim;
 mod client;
+mod connection;
 mod error;
 mod handler;
 mod inspect;

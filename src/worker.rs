@@ -7,11 +7,12 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, Claimed, First};
+use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::shared::Shared;
 
@@ -37,9 +38,12 @@ pub(crate) struct Worker {
 /// What a worker remembers from claim to claim.
 struct State {
     /// Each gives back its connection, if that can be used again.
-    slots: JoinSet<Option<PoolConnection<Postgres>>>,
+    slots: JoinSet<Option<SlotConnection>>,
     /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
-    spare: Vec<PoolConnection<Postgres>>,
+    spare: Vec<SlotConnection>,
+    /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
+    /// and would begin anew each time if it was given up.
+    coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
     /// The last claim took all that it could: get connections for all free slots.
     busy: bool,
     first: First,
@@ -52,6 +56,7 @@ impl Worker {
         let mut state = State {
             slots: JoinSet::new(),
             spare: Vec::new(),
+            coming: JoinSet::new(),
             busy: false,
             first: First::Groups,
             backoff: BACKOFF.0,
@@ -65,6 +70,7 @@ impl Worker {
             self.wait(&mut state, pause).await;
         }
         state.spare.clear();
+        state.coming.detach_all();
         while state.slots.join_next().await.is_some() {}
     }
 
@@ -99,8 +105,9 @@ impl Worker {
         }
         state.busy = claimed.more && brought > 0;
         if !state.busy {
-            // Nothing to hold connections for.
+            // Nothing to hold connections for. Those that are still coming go back when they come.
             state.spare.clear();
+            state.coming.detach_all();
         }
         match (claimed.more, brought) {
             (true, 1..) if state.slots.len() < self.queue.options.concurrency => {
@@ -115,33 +122,15 @@ impl Worker {
         }
     }
 
-    /// Gets up to `want` connections and claims that many jobs with the first.
+    /// Claims as many jobs as there are connections, up to `want`, with one of them.
     async fn claim(&self, state: &mut State, want: usize) -> Result<Claimed, BackgroundError> {
         let queue = || self.queue.name.to_string();
-        while state.spare.len() < want {
-            let limit = if state.spare.is_empty() {
-                FIRST_CONNECTION
-            } else {
-                MORE_CONNECTIONS
-            };
-            match timeout(limit, self.pool.acquire()).await {
-                Ok(Ok(conn)) => state.spare.push(conn),
-                _ if !state.spare.is_empty() => break,
-                Ok(Err(source)) => {
-                    return Err(BackgroundError::Connection {
-                        queue: queue(),
-                        source,
-                    });
-                }
-                Err(_) => {
-                    let source = sqlx::Error::PoolTimedOut;
-                    return Err(BackgroundError::Connection {
-                        queue: queue(),
-                        source,
-                    });
-                }
-            }
-        }
+        self.connect(state, want)
+            .await
+            .map_err(|source| BackgroundError::Connection {
+                queue: queue(),
+                source,
+            })?;
         let slots = state.spare.len().min(want);
         let Some(conn) = state.spare.last_mut() else {
             return Ok(Claimed::default());
@@ -156,9 +145,8 @@ impl Worker {
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => Ok(claimed),
             failed => {
-                // In an unknown state: dropped without a word, so that its transaction ends with it.
                 if let Some(conn) = state.spare.pop() {
-                    drop(conn.detach());
+                    conn.close();
                 }
                 Err(match failed {
                     Ok(Err(source)) => BackgroundError::Claim {
@@ -172,6 +160,38 @@ impl Worker {
                 })
             }
         }
+    }
+
+    /// Gets up to `want` connections together: waits for the first one, and a moment for the others. Those of jobs that
+    /// end meanwhile do as well.
+    async fn connect(&self, state: &mut State, want: usize) -> Result<(), sqlx::Error> {
+        while state.spare.len() + state.coming.len() < want {
+            state.coming.spawn(self.pool.acquire());
+        }
+        let begun = Instant::now();
+        while state.spare.len() < want {
+            let limit = if state.spare.is_empty() {
+                FIRST_CONNECTION
+            } else {
+                MORE_CONNECTIONS
+            };
+            tokio::select! {
+                Some(came) = state.coming.join_next() => match came {
+                    Ok(Ok(conn)) => state.spare.push(conn.into()),
+                    Ok(Err(error)) if state.spare.is_empty() => return Err(error),
+                    // Another one is asked for by the next claim that wants it.
+                    _ => break,
+                },
+                Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+                () = sleep_until(begun + limit) => {
+                    if state.spare.is_empty() {
+                        return Err(sqlx::Error::PoolTimedOut);
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Waits for a slot to end, a wake-up, the pause, or the stop.

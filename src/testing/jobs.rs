@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, First};
+use crate::connection::SlotConnection;
 use crate::shared::Shared;
 use crate::store::Started;
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
@@ -152,14 +153,14 @@ impl Jobs {
                 queue: Arc::clone(&queue),
                 claim,
             };
-            run.into_end(self.pool.acquire().await?).await;
+            run.into_end(self.pool.acquire().await?.into()).await;
         }
         shared.side.close().await;
         Ok(ran)
     }
 
     async fn claim_one(&self, queue: &QueueRuntime) -> Result<Option<Started>, sqlx::Error> {
-        let mut conn = self.pool.acquire().await?;
+        let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
             let store = &self.client.store;
             let mut claimed =

@@ -1,0 +1,47 @@
+//! A slot's connection, which never goes back to the pool with a transaction open.
+
+use std::ops::{Deref, DerefMut};
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{PgConnection, Postgres};
+use sqlx_core::transaction::TransactionManager;
+
+/// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
+#[derive(Debug)]
+pub(crate) struct SlotConnection(PoolConnection<Postgres>);
+
+impl SlotConnection {
+    /// Closes it instead of giving it back: its state is unknown.
+    pub(crate) fn close(mut self) {
+        self.0.close_on_drop();
+    }
+}
+
+impl From<PoolConnection<Postgres>> for SlotConnection {
+    fn from(conn: PoolConnection<Postgres>) -> Self {
+        Self(conn)
+    }
+}
+
+impl Drop for SlotConnection {
+    fn drop(&mut self) {
+        while PgTransactionManager::get_transaction_depth(&self.0) > 0 {
+            PgTransactionManager::start_rollback(&mut self.0);
+        }
+    }
+}
+
+impl Deref for SlotConnection {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.0
+    }
+}
+
+impl DerefMut for SlotConnection {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.0
+    }
+}
