@@ -9,7 +9,9 @@
 )]
 
 mod layers;
+mod outcomes;
 mod p1_order;
+mod p4_exactly_once;
 mod support;
 mod testing;
 mod testing_jobs;

@@ -7,11 +7,11 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, ProcessorBuilder, QueueOptions,
-    RetryPolicy, async_trait,
+    ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
+    QueueOptions, RetryPolicy, async_trait,
 };
-use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -159,4 +159,90 @@ pub async fn enqueue(pool: &PgPool, queue: &str, group: &str, data: impl Into<Va
         .await
         .unwrap()
         .id
+}
+
+/// A job of a group that is not enqueued yet.
+pub fn job_of(queue: &str, group: &str, data: impl Into<Value>) -> NewJob {
+    NewJob::new(queue, &data.into()).group(group)
+}
+
+/// A job that is there.
+pub async fn job(pool: &PgPool, id: i64) -> Job {
+    let job = Client::default().job(pool, id).await.unwrap();
+    job.unwrap_or_else(|| panic!("job {id} is not there"))
+}
+
+/// Waits until `done` holds for a job, and gives it back.
+pub async fn job_when(pool: &PgPool, id: i64, done: impl Fn(&Job) -> bool) -> Job {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let job = job(pool, id).await;
+        if done(&job) {
+            return job;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {job:?}");
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a job has ended, and gives it back.
+pub async fn ended(pool: &PgPool, id: i64) -> Job {
+    job_when(pool, id, |job| job.status.is_final()).await
+}
+
+/// Runs SQL that a person might write by hand.
+pub async fn by_hand(pool: &PgPool, sql: impl Into<String>) {
+    let sql = sql.into();
+    sqlx::raw_sql(AssertSqlSafe(sql.clone()))
+        .execute(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// A query's one value.
+pub async fn value<T>(pool: &PgPool, sql: impl Into<String>) -> T
+where
+    T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    let sql = sql.into();
+    sqlx::query_scalar(AssertSqlSafe(sql.clone()))
+        .fetch_one(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// Waits until no group is in line and no job is flagged.
+pub async fn nothing_remains(pool: &PgPool) {
+    let remains = "select (select count(*) from seriatim.queue_group) + \
+                   (select count(*) from seriatim.job where flagged)";
+    eventually(pool, remains, 0_i64).await;
+}
+
+/// An error and its sources, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    std::iter::once(error.to_string())
+        .chain(sources.map(ToString::to_string))
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+/// What a processor reported to its error hook, each with its sources.
+#[derive(Clone, Default)]
+pub struct Errors(pub Log);
+
+impl Errors {
+    /// Takes down what a processor will report.
+    pub fn of(&self, builder: ProcessorBuilder) -> ProcessorBuilder {
+        let log = self.0.clone();
+        builder.on_error(move |error| log.add(format!("{error:?} {}", chain(error))))
+    }
+
+    /// Those whose variant has this name.
+    pub fn named(&self, variant: &str) -> Vec<String> {
+        let mut entries = self.0.entries();
+        entries.retain(|entry| entry.starts_with(variant));
+        entries
+    }
 }
