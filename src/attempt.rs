@@ -279,8 +279,8 @@ impl Run {
         }
     }
 
-    /// Runs the handler. The second value says whether the connection is in a known state: it is not where a handler
-    /// was dropped after it had begun to use it.
+    /// Runs the handler and leaves its savepoint. The second value says whether the connection is in a known state: it
+    /// is not where a handler was dropped after it had begun to use it, or had ended the transaction itself.
     async fn handle(
         &self,
         job: &mut ActiveJob,
@@ -296,14 +296,22 @@ impl Run {
         let limit = held.timeout.or(self.queue.options.timeout);
         let cancelled = job.cancelled.clone();
         let stopped = {
-            let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
+            let run = async {
+                let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
+                let result = returned(run.await);
+                // Within the same limits: a query that the handler gave up half-way has to end first.
+                match leave_savepoint(job, result).await {
+                    Ok(result) => (result, true),
+                    Err(result) => (result, false),
+                }
+            };
             let mut run = pin!(run);
             let mut expired = pin!(expired(limit));
             let mut asked = false;
             let stopped = loop {
                 tokio::select! {
                     biased;
-                    result = &mut run => return (returned(result), true),
+                    ended = &mut run => return ended,
                     () = signals.lost.cancelled() => break Stopped::HoldLost,
                     () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
                     () = self.shared.release.cancelled() => break Stopped::Deadline,
@@ -314,10 +322,10 @@ impl Run {
                 }
             };
             cancelled.cancel();
-            if let Ok(result) = timeout(WIND_UP, &mut run).await
+            if let Ok(ended) = timeout(WIND_UP, &mut run).await
                 && matches!(stopped, Stopped::Deadline)
             {
-                return (returned(result), true);
+                return ended;
             }
             stopped
         };
@@ -375,7 +383,6 @@ impl Run {
         held: &HeldJob,
         result: RunResult,
     ) -> Result<End, RunResult> {
-        let result = leave_savepoint(job, result).await?;
         let committing = matches!(result, RunResult::Succeeded(_));
         let recorded = async {
             let outcome = self.decide(&mut job.conn, held, result).await?;
