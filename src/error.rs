@@ -299,6 +299,9 @@ pub enum BackgroundError {
     /// The session that watches the holds failed. It is opened again.
     #[error("the monitor session failed")]
     Monitor(#[source] sqlx::Error),
+    /// The thread of the monitor could not be started. The processor claims nothing.
+    #[error("the monitor could not be started, so no job is claimed")]
+    NoMonitor(#[source] std::io::Error),
     /// The wake-up session failed. Polling goes on.
     #[error("the wake-up session failed, polling goes on")]
     Listener(#[source] sqlx::Error),

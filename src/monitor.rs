@@ -20,6 +20,8 @@ use crate::store::{SessionId, Sessions, Store};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_millis(500);
+/// How long the answer to a check may take that begins when holds should already count as lost.
+const LATE_ANSWER: Duration = Duration::from_millis(250);
 /// After a check that failed.
 const AGAIN: Duration = Duration::from_millis(50);
 /// A hold whose last good check began longer ago than this counts as lost. With the wind-up of a dropped handler it
@@ -100,7 +102,7 @@ impl Monitor {
     pub(crate) async fn run(
         &self,
         store: &Store,
-        side: &PgPool,
+        pool: &PgPool,
         stop: &CancellationToken,
         report: impl Fn(BackgroundError),
     ) {
@@ -117,8 +119,12 @@ impl Monitor {
             if watched.is_empty() {
                 continue;
             }
-            let deadline = self.deadline().min(begun + ANSWER);
-            match timeout_at(deadline, check(store, side, &mut conn, &watched)).await {
+            // A check that comes too late (the process was frozen) is still made: the sessions may have lived on.
+            let limit = match self.deadline() {
+                deadline if deadline > begun => deadline.min(begun + ANSWER),
+                _ => begun + LATE_ANSWER,
+            };
+            match timeout_at(limit, check(store, pool, &mut conn, &watched)).await {
                 Ok(Ok((alive, asked))) => self.judge(begun, &watched, &alive, &asked),
                 failed => {
                     // Dropped, not returned: whatever is wrong with it, a new one tells more.
@@ -128,7 +134,7 @@ impl Monitor {
                         Ok(Err(error)) => BackgroundError::Monitor(error),
                         _ => BackgroundError::TooSlow {
                             activity: "a check of the holds",
-                            limit: ANSWER,
+                            limit: limit.saturating_duration_since(begun),
                         },
                     });
                 }
@@ -180,14 +186,14 @@ impl Monitor {
 
 async fn check(
     store: &Store,
-    side: &PgPool,
+    pool: &PgPool,
     kept: &mut Option<PgConnection>,
     watched: &HashMap<u64, Watched>,
 ) -> Result<(Sessions, Vec<i64>), sqlx::Error> {
     // Taken out, so that a check that is given up drops its connection.
     let mut conn = match kept.take() {
         Some(conn) => conn,
-        None => side.acquire().await?.detach(),
+        None => pool.acquire().await?.detach(),
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let alive = store.sessions(&mut conn, pids).await?;

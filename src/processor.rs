@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use crate::handler::{ErasedHandler, JobHandler};
 use crate::janitor::Janitor;
 use crate::listener;
 use crate::queue::QueueOptions;
-use crate::shared::{ErrorHook, Shared};
+use crate::shared::{self, ErrorHook, Shared};
 use crate::shutdown::ShutdownReport;
 use crate::worker::Worker;
 
@@ -67,7 +67,7 @@ pub struct ProcessorBuilder {
 
 impl Processor {
     /// Begins a processor on `pool`, which must have a connection for each slot of each queue. Beside the pool the
-    /// processor opens up to three connections of its own, with the pool's options.
+    /// processor opens up to four connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
         ProcessorBuilder {
             pool,
@@ -115,7 +115,7 @@ impl Processor {
             };
             workers.spawn(worker.run());
         }
-        spawn_monitor(&mut side_tasks, &shared, &side_stop);
+        spawn_monitor(&mut side_tasks, &shared, &pool, &side_stop, &stop);
         if listen {
             spawn_listener(&mut side_tasks, &shared, &side_stop, wakes);
         }
@@ -136,16 +136,56 @@ impl Processor {
     }
 }
 
-fn spawn_monitor(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, stop: &CancellationToken) {
-    let (shared, stop) = (Arc::clone(shared), stop.clone());
-    tasks.spawn(async move {
-        let monitor = Arc::clone(&shared.monitor);
-        monitor
-            .run(&shared.store, &shared.side, &stop, |error| {
-                shared.report(&error);
-            })
-            .await;
-    });
+/// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
+/// their sessions live. Without a monitor nothing is claimed.
+fn spawn_monitor(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    pool: &PgPool,
+    side_stop: &CancellationToken,
+    stop: &CancellationToken,
+) {
+    let (ended, end) = oneshot::channel::<()>();
+    let refuse = {
+        let (shared, stop) = (Arc::clone(shared), stop.clone());
+        move |error| {
+            stop.cancel();
+            shared.report(&BackgroundError::NoMonitor(error));
+        }
+    };
+    let watch = {
+        let (shared, side_stop, pool) = (Arc::clone(shared), side_stop.clone(), pool.clone());
+        async move {
+            // Made here, for this runtime.
+            let pool = shared::side_pool(&pool, 1);
+            let report = |error| shared.report(&error);
+            shared
+                .monitor
+                .run(&shared.store, &pool, &side_stop, report)
+                .await;
+            pool.close().await;
+        }
+    };
+    let thread = {
+        let refuse = refuse.clone();
+        move || {
+            match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+            {
+                Ok(runtime) => runtime.block_on(watch),
+                Err(error) => refuse(error),
+            }
+            drop(ended);
+        }
+    };
+    match std::thread::Builder::new()
+        .name("seriatim-monitor".into())
+        .spawn(thread)
+    {
+        Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
+        Err(error) => refuse(error),
+    }
 }
 
 fn spawn_listener(

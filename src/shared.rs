@@ -11,8 +11,8 @@ use crate::monitor::Monitor;
 use crate::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
 
-/// Connections of its own beside the pool's: monitor, wake-ups, and one for housekeeping and late records. Made with
-/// the pool's options, and never waiting behind its jobs.
+/// Connections of its own beside the pool's, never waiting behind its jobs: one for wake-ups, and two for housekeeping
+/// and late records. The monitor has one more.
 const SIDE_CONNECTIONS: u32 = 3;
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
@@ -30,18 +30,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(store: Arc<Store>, pool: &PgPool, on_error: Option<ErrorHook>) -> Self {
-        let side = pool
-            .options()
-            .clone()
-            .max_connections(SIDE_CONNECTIONS)
-            .min_connections(0)
-            .acquire_timeout(Duration::from_secs(5))
-            .connect_lazy_with((*pool.connect_options()).clone());
         Self {
             store,
             limits: SessionLimits::default(),
             monitor: Arc::default(),
-            side,
+            side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),
             release: CancellationToken::new(),
             on_error,
@@ -56,4 +49,14 @@ impl Shared {
             hook(error);
         }
     }
+}
+
+/// Connections beside the pool's, with the pool's options. Belongs to the runtime in which it is made.
+pub(crate) fn side_pool(pool: &PgPool, connections: u32) -> PgPool {
+    pool.options()
+        .clone()
+        .max_connections(connections)
+        .min_connections(0)
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_lazy_with((*pool.connect_options()).clone())
 }

@@ -15,9 +15,11 @@ use crate::job::{AttemptRecord, Failure, Job, JobStatus};
 pub(super) struct Statements {
     job: Template,
     group_jobs: Template,
-    latest: Template,
+    #[cfg(feature = "testing")]
+    all: Template,
     halted: Template,
     counts: Template,
+    #[cfg(feature = "testing")]
     idle: Template,
 }
 
@@ -30,16 +32,14 @@ impl Statements {
             .order_by(("j", "id"), Order::Asc)
             .limit(limit(3))
             .to_owned();
-        let latest = jobs(names)
-            .and_where(sql("j.queue = ?1"))
-            .order_by(("j", "id"), Order::Asc)
-            .to_owned();
         Self {
             job: Template::new(by_id.build(PG)),
             group_jobs: Template::new(of_group.build(PG)),
-            latest: Template::new(latest.build(PG)),
+            #[cfg(feature = "testing")]
+            all: all(names),
             halted: halted(names),
             counts: counts(names),
+            #[cfg(feature = "testing")]
             idle: idle(names),
         }
     }
@@ -125,6 +125,16 @@ fn counts(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+#[cfg(feature = "testing")]
+fn all(names: &Names) -> Template {
+    let query = jobs(names)
+        .and_where(sql("j.queue = ?1"))
+        .order_by(("j", "id"), Order::Asc)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+#[cfg(feature = "testing")]
 fn idle(names: &Names) -> Template {
     let any = select()
         .expr(sql("1"))
@@ -188,7 +198,7 @@ impl Store {
         queue: &str,
     ) -> Result<Vec<Job>, sqlx::Error> {
         self.inspect
-            .latest
+            .all
             .query()
             .bind(queue)
             .fetch_all(executor)

@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod blocking_handlers;
 mod layers;
 mod outcomes;
 mod p1_order;
