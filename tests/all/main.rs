@@ -9,6 +9,8 @@
 )]
 
 mod blocking_handlers;
+mod building;
+mod enqueue_limits;
 mod layers;
 mod outcomes;
 mod p1_order;

@@ -79,7 +79,9 @@ async fn without_a_transaction(job: &mut ActiveJob, what: &str) -> Result<Value,
         "without tx, not polled" => drop(job.tx()),
         _ => {
             let entered = futures::poll!(std::pin::pin!(job.tx()));
-            assert!(entered.is_pending(), "the future is dropped half-way");
+            if entered.is_ready() {
+                Err(JobError::fail("too quick"))?;
+            }
             assert!(
                 job.tx().await.is_err(),
                 "the transaction is not to be used any more"
@@ -132,7 +134,12 @@ impl Bench {
         let jobs = seriatim::enqueue_many(self.pool(), jobs).await.unwrap();
         let next = ended(self.pool(), jobs[1].id).await;
         assert_eq!(next.status, JobStatus::Succeeded, "behind {what}");
-        ended(self.pool(), jobs[0].id).await
+        let job = ended(self.pool(), jobs[0].id).await;
+        if job.error.as_ref().is_some_and(|e| e.message == "too quick") {
+            // The server answered before the future could be dropped half-way.
+            return Box::pin(self.run(what)).await;
+        }
+        job
     }
 
     /// How many rows and child jobs there are of a job's making.
