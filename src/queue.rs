@@ -145,7 +145,7 @@ impl QueueOptions {
         if *concurrency == 0 || *concurrency > 10_000 {
             out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
         }
-        if let Some((setting, value, range)) = retry.mistake() {
+        for (setting, value, range) in retry.mistakes() {
             out_of_range(setting, value, range);
         }
         if let Some(limit) = timeout

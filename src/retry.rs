@@ -68,25 +68,30 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(seconds).unwrap_or(self.cap)
     }
 
-    /// What is wrong with the settings: (setting, value, allowed range).
-    pub(crate) fn mistake(&self) -> Option<(&'static str, String, &'static str)> {
-        if self.max_attempts == 0 || self.max_attempts > i32::MAX as u32 {
-            return Some((
-                "retry.max_attempts",
-                self.max_attempts.to_string(),
-                "1 to 2147483647",
-            ));
+    /// What is wrong with the settings: (setting, value, allowed range) each.
+    pub(crate) fn mistakes(&self) -> Vec<(&'static str, String, &'static str)> {
+        let Self {
+            max_attempts,
+            base: _, // Whatever it is, the cap is above it.
+            factor,
+            cap,
+            jitter,
+        } = self;
+        let mut found = Vec::new();
+        if *max_attempts == 0 || *max_attempts > i32::MAX as u32 {
+            let range = "1 to 2147483647";
+            found.push(("retry.max_attempts", max_attempts.to_string(), range));
         }
-        if !(self.factor >= 1.0 && self.factor.is_finite()) {
-            return Some(("retry.factor", self.factor.to_string(), "1 or more"));
+        if !(*factor >= 1.0 && factor.is_finite()) {
+            found.push(("retry.factor", factor.to_string(), "1 or more"));
         }
-        if !(0.0..=1.0).contains(&self.jitter) {
-            return Some(("retry.jitter", self.jitter.to_string(), "0 to 1"));
+        if !(0.0..=1.0).contains(jitter) {
+            found.push(("retry.jitter", jitter.to_string(), "0 to 1"));
         }
-        if self.cap > MAX_DELAY {
-            return Some(("retry.cap", format!("{:?}", self.cap), "at most 100 years"));
+        if *cap > MAX_DELAY {
+            found.push(("retry.cap", format!("{cap:?}"), "at most 100 years"));
         }
-        None
+        found
     }
 }
 
@@ -115,22 +120,19 @@ mod tests {
 
     #[test]
     fn absurd_settings_are_named() {
-        assert_eq!(
-            RetryPolicy::new(0).mistake().map(|m| m.0),
-            Some("retry.max_attempts")
-        );
-        assert_eq!(
-            RetryPolicy::new(1).factor(0.5).mistake().map(|m| m.0),
-            Some("retry.factor")
-        );
-        assert_eq!(
-            RetryPolicy::new(1).factor(f64::NAN).mistake().map(|m| m.0),
-            Some("retry.factor")
-        );
-        assert_eq!(
-            RetryPolicy::new(1).jitter(1.1).mistake().map(|m| m.0),
-            Some("retry.jitter")
-        );
-        assert_eq!(RetryPolicy::new(1).mistake(), None);
+        let named = |policy: RetryPolicy| -> Vec<_> {
+            policy.mistakes().into_iter().map(|found| found.0).collect()
+        };
+        let all = RetryPolicy::new(0).factor(0.5).jitter(1.1);
+        let all = named(all.cap(Duration::MAX));
+        let expected = [
+            "retry.max_attempts",
+            "retry.factor",
+            "retry.jitter",
+            "retry.cap",
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(named(RetryPolicy::new(1).factor(f64::NAN)), [expected[1]]);
+        assert!(named(RetryPolicy::new(1)).is_empty());
     }
 }
