@@ -320,7 +320,9 @@ impl ProcessorBuilder {
             mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
         }
         let connections = pool.options().get_max_connections();
-        let slots: usize = queues.iter().map(|(options, _)| options.concurrency).sum();
+        let slots = queues.iter().fold(0_usize, |slots, (options, _)| {
+            slots.saturating_add(options.concurrency)
+        });
         if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
             let each: Vec<String> = queues
                 .iter()
