@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::error::EnqueueError;
@@ -134,12 +134,12 @@ impl NewJob {
                 ));
             }
             Start::After(delay) => (Some(delay), None),
-            // timestamptz ends in 294276 AD and begins in 4713 BC; nobody means either.
-            Start::At(time) if time.timestamp().unsigned_abs() > 10_000 * 366 * 86_400 => {
+            // timestamptz begins in 4713 BC, adoption looks from 221 BC on, and nobody means either.
+            Start::At(time) if !(0..10_000).contains(&time.year()) => {
                 return Err(out_of_range(
                     "run_at",
                     time.to_string(),
-                    "a time within 10000 years",
+                    "in the years 0 to 9999",
                 ));
             }
             Start::At(time) => (None, Some(time)),
