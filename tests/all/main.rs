@@ -12,6 +12,8 @@ mod blocking_handlers;
 mod building;
 mod enqueue_limits;
 mod layers;
+mod migrate;
+mod out_of_attempts;
 mod outcomes;
 mod p1_order;
 mod p4_exactly_once;

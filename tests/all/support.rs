@@ -236,13 +236,17 @@ impl Errors {
     /// Takes down what a processor will report.
     pub fn of(&self, builder: ProcessorBuilder) -> ProcessorBuilder {
         let log = self.0.clone();
-        builder.on_error(move |error| log.add(format!("{error:?} {}", chain(error))))
+        builder.on_error(move |error| {
+            let debug = format!("{error:?}");
+            let variant = debug.split([' ', '(']).next().unwrap_or_default();
+            log.add(format!("{variant}: {}", chain(error)));
+        })
     }
 
     /// Those whose variant has this name.
     pub fn named(&self, variant: &str) -> Vec<String> {
         let mut entries = self.0.entries();
-        entries.retain(|entry| entry.starts_with(variant));
+        entries.retain(|entry| entry.split(':').next() == Some(variant));
         entries
     }
 }
