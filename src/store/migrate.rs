@@ -47,9 +47,17 @@ impl Store {
             schema: self.names.schema().to_owned(),
             source,
         };
-        if self.applied(conn).await.map_err(database)? == Some(LATEST) {
+        match self.applied(conn).await.map_err(database)? {
             // Nothing to do, and no right to create anything is needed.
-            return Ok(());
+            Some(LATEST) => return Ok(()),
+            Some(found) if found > LATEST => {
+                return Err(MigrateError::Newer {
+                    schema: self.names.schema().to_owned(),
+                    found,
+                    known: LATEST,
+                });
+            }
+            _ => {}
         }
         PgTransactionManager::begin(conn, Some(BEGIN.into_sql_str()))
             .await
