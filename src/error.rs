@@ -265,6 +265,20 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
+    /// The tables are not there, or not those of this version. The claim is tried again, so that a processor may start
+    /// before its migration.
+    #[error(
+        "queue {queue:?} has no tables in schema {schema:?}: call migrate() on this database first"
+    )]
+    NotMigrated {
+        /// The queue.
+        queue: String,
+        /// The schema.
+        schema: String,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
     /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs again.
     #[error("job {job} of queue {queue:?} could not be held for its run")]
     Hold {

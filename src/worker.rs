@@ -149,6 +149,11 @@ impl Worker {
                     conn.close();
                 }
                 Err(match failed {
+                    Ok(Err(source)) if lacks_tables(&source) => BackgroundError::NotMigrated {
+                        queue: queue(),
+                        schema: self.shared.store.names().schema().to_owned(),
+                        source,
+                    },
                     Ok(Err(source)) => BackgroundError::Claim {
                         queue: queue(),
                         source,
@@ -213,4 +218,10 @@ impl Worker {
             state.spare.extend(ended.ok().flatten());
         }
     }
+}
+
+/// 42P01, 42703 and 3F000: no such table, column or schema.
+fn lacks_tables(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))
 }
