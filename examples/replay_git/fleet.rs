@@ -1,0 +1,258 @@
+//! The worker processes: this program again, once for each, and what kills them.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use seriatim::{OutOfAttempts, Processor, QueueOptions, RetryPolicy};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::files::Apply;
+use crate::{QUEUE, Result};
+
+const KILL_EVERY: Duration = Duration::from_millis(500);
+/// How often we look whether a worker has ended by itself.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a worker process is told.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WorkerArgs {
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    concurrency: u32,
+    /// Tell of every job, not of the first one only.
+    #[arg(long)]
+    tell_all: bool,
+}
+
+/// A worker process: one processor, until the parent closes our standard input, by ending it or by its own end.
+pub(crate) async fn work(args: WorkerArgs) -> Result<()> {
+    let url = std::env::var("DATABASE_URL")?;
+    let pool = PgPoolOptions::new()
+        .max_connections(args.concurrency)
+        .connect(&url)
+        .await?;
+    let options = QueueOptions::new(QUEUE)
+        .concurrency(args.concurrency.try_into()?)
+        // A killed worker costs its jobs an attempt; what is out of order is not tried again anyway.
+        .retry(RetryPolicy::new(1_000).base(Duration::from_millis(20)))
+        // The later changes of the path would only fail in its wake.
+        .out_of_attempts(OutOfAttempts::Halt);
+    let handler = Apply {
+        worker: args.name,
+        tell_all: args.tell_all,
+        told: AtomicBool::new(false),
+    };
+    let running = Processor::builder(pool)
+        .queue(options, handler)
+        .build()?
+        .start();
+    // Nothing ever comes: the read returns when the other end is closed.
+    let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
+    running.shutdown(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+/// A kill, by the database's clock.
+#[derive(Debug, Clone)]
+pub(crate) struct Kill {
+    pub(crate) worker: String,
+    pub(crate) at: DateTime<Utc>,
+}
+
+pub(crate) struct Fleet {
+    url: String,
+    concurrency: u32,
+    tell_all: bool,
+    workers: Vec<Worker>,
+    started: usize,
+    told: mpsc::UnboundedReceiver<Told>,
+    tell: mpsc::UnboundedSender<Told>,
+    /// Which worker ran an attempt of a job, as far as they told.
+    pub(crate) runs: HashMap<(i64, u32), String>,
+    pub(crate) kills: Vec<Kill>,
+}
+
+struct Worker {
+    name: String,
+    process: Child,
+    /// It has begun a job. Before, there is nothing to learn from its death.
+    at_work: bool,
+}
+
+/// A worker began a job.
+struct Told {
+    worker: String,
+    job: i64,
+    attempt: u32,
+}
+
+impl Fleet {
+    pub(crate) fn start(
+        url: String,
+        size: usize,
+        concurrency: u32,
+        tell_all: bool,
+    ) -> Result<Self> {
+        let (tell, told) = mpsc::unbounded_channel();
+        let mut fleet = Self {
+            url,
+            concurrency,
+            tell_all,
+            workers: Vec::new(),
+            started: 0,
+            told,
+            tell,
+            runs: HashMap::new(),
+            kills: Vec::new(),
+        };
+        for _ in 0..size {
+            fleet.start_worker()?;
+        }
+        Ok(fleet)
+    }
+
+    fn start_worker(&mut self) -> Result<()> {
+        self.started += 1;
+        let name = format!("W{}", self.started);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("worker").args(["--name", &name]);
+        command.args(["--concurrency", &self.concurrency.to_string()]);
+        if self.tell_all {
+            command.arg("--tell-all");
+        }
+        let mut process = command
+            // Not as an argument: everyone can read those, and a URL may have a password.
+            .env("DATABASE_URL", &self.url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Ctrl-C is for the parent alone, which then ends us in order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(stdout) = process.stdout.take() {
+            tokio::spawn(listen(name.clone(), stdout, self.tell.clone()));
+        }
+        self.workers.push(Worker {
+            name,
+            process,
+            at_work: false,
+        });
+        Ok(())
+    }
+
+    /// Watches the workers, and kills them if there is to be chaos. Returns only with what went wrong.
+    pub(crate) async fn watch(
+        &mut self,
+        chaos: Option<&PgPool>,
+    ) -> Result<std::convert::Infallible> {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next_kill = Instant::now();
+        loop {
+            tokio::select! {
+                Some(told) = self.told.recv() => self.note(told),
+                _ = look.tick() => self.check()?,
+            }
+            if let Some(pool) = chaos
+                && Instant::now() >= next_kill
+                && self.kill_one(pool).await?
+            {
+                next_kill = Instant::now() + KILL_EVERY;
+            }
+        }
+    }
+
+    fn note(&mut self, told: Told) {
+        let its = |worker: &&mut Worker| worker.name == told.worker;
+        if let Some(worker) = self.workers.iter_mut().find(its) {
+            worker.at_work = true;
+        }
+        if self.tell_all {
+            self.runs.insert((told.job, told.attempt), told.worker);
+        }
+    }
+
+    /// A worker that ended by itself would leave us waiting for ever.
+    fn check(&mut self) -> Result<()> {
+        for worker in &mut self.workers {
+            if let Some(status) = worker.process.try_wait()? {
+                return Err(ended(&worker.name, status).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills one of the workers that have begun to work, if any, and starts another.
+    async fn kill_one(&mut self, pool: &PgPool) -> Result<bool> {
+        let workers = self.workers.iter().enumerate();
+        let at_work = workers.filter_map(|(place, worker)| worker.at_work.then_some(place));
+        let Some(victim) = fastrand::choice(at_work.collect::<Vec<_>>()) else {
+            return Ok(false);
+        };
+        let mut worker = self.workers.swap_remove(victim);
+        // SIGKILL: nothing of the worker's own runs any more.
+        worker.process.kill().await?;
+        let at = sqlx::query_scalar("select clock_timestamp()")
+            .fetch_one(pool)
+            .await?;
+        self.kills.push(Kill {
+            worker: worker.name,
+            at,
+        });
+        self.start_worker()?;
+        Ok(true)
+    }
+
+    /// Lets the workers end in order; kills what does not.
+    pub(crate) async fn end(&mut self) {
+        for worker in &mut self.workers {
+            drop(worker.process.stdin.take());
+        }
+        for worker in &mut self.workers {
+            if timeout(Duration::from_secs(4), worker.process.wait())
+                .await
+                .is_err()
+            {
+                // The only error is that it has ended meanwhile.
+                let _ = worker.process.kill().await;
+            }
+        }
+        while let Ok(told) = self.told.try_recv() {
+            self.note(told);
+        }
+    }
+}
+
+fn ended(name: &str, status: ExitStatus) -> String {
+    format!("worker process {name} ended by itself ({status}); what it said is above")
+}
+
+/// Reads a worker's lines: a job's id and its attempt.
+async fn listen(worker: String, stdout: ChildStdout, tell: mpsc::UnboundedSender<Told>) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Some((Ok(job), Ok(attempt))) = line
+            .split_once(' ')
+            .map(|(job, attempt)| (job.parse(), attempt.parse()))
+        else {
+            continue;
+        };
+        let worker = worker.clone();
+        // Nobody listens any more at the end of the run.
+        let _ = tell.send(Told {
+            worker,
+            job,
+            attempt,
+        });
+    }
+}
