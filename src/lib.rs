@@ -16,6 +16,8 @@ mod name;
 mod outcome;
 mod processor;
 mod queue;
+#[cfg(all(test, feature = "testing"))]
+mod races;
 mod retry;
 mod shared;
 mod shutdown;

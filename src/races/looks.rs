@@ -1,0 +1,186 @@
+//! A claim must look with a snapshot that is younger than its locks (P1, P2, P3).
+
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use super::scene::{KEEP, Q, Scene, begin, commit, pid, rollback, run, succeeded};
+
+/// Wrong: the heads are read in the statement that locks. The head's id, 0 for none.
+async fn lock_and_look_at_once(conn: &mut PgConnection, lock: &str) -> i64 {
+    let sql = format!(
+        "with moment as materialized (select pass_gate() as passed), \
+         turn as materialized (select g.group_id from seriatim.queue_group g, moment \
+           where passed and g.ready_at <= clock_timestamp() {lock}), \
+         head as materialized (select distinct on (j.queue, j.group_id) j.id \
+           from seriatim.job j join turn using (group_id) where j.status in ('queued', 'started') \
+           order by j.queue, j.group_id, j.id) \
+         select coalesce((select id from head), 0) from turn"
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_one(conn)
+        .await
+        .unwrap()
+}
+
+/// A group that is in line although all its jobs have ended: the next look will retire it.
+async fn drained_group(scene: &Scene, worker: &mut PgConnection) {
+    scene.enqueue("g").await;
+    let claim = scene.claim_one(worker).await;
+    scene.hold(worker, &claim).await;
+    let settled = scene
+        .store
+        .settle(worker, Q, &claim, &succeeded(), KEEP, true)
+        .await;
+    settled.unwrap();
+    commit(worker).await;
+    assert!(scene.row("g").await.unwrap().due);
+}
+
+#[tokio::test]
+async fn heads_read_by_the_statement_that_locks_strand_a_job() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    drained_group(&scene, &mut worker).await;
+    scene.close_gate().await;
+    let worker_pid = pid(&mut worker).await;
+    let wrong = tokio::spawn(async move {
+        begin(&mut worker).await;
+        let head = lock_and_look_at_once(&mut worker, "for no key update of g skip locked").await;
+        assert_eq!(head, 0);
+        run(&mut worker, "delete from seriatim.queue_group").await;
+        commit(&mut worker).await;
+    });
+    scene.until_waits(worker_pid, "advisory").await;
+    let job = scene.enqueue("g").await;
+    let mut adopter = scene.session().await;
+    assert_eq!(scene.adopt(&mut adopter).await, 1);
+    commit(&mut adopter).await;
+    scene.open_gate().await;
+    wrong.await.unwrap();
+    assert!(scene.is_stranded(job).await);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
+    for adopted_before in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        drained_group(&scene, &mut worker).await;
+        let mut adopter = scene.session().await;
+        begin(&mut worker).await;
+        // A statement of this transaction came before the job: its snapshot must not be used again.
+        assert!(scene.store.peek(&mut worker, Q).await.unwrap().groups);
+        let (job, turns);
+        if adopted_before {
+            job = scene.enqueue("g").await;
+            assert_eq!(scene.adopt(&mut adopter).await, 1);
+            commit(&mut adopter).await;
+            turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
+        } else {
+            turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
+            job = scene.enqueue("g").await;
+            assert_eq!(scene.adopt(&mut adopter).await, 0);
+            commit(&mut adopter).await;
+            assert!(scene.flagged(job).await);
+        }
+        let looks = scene.store.look(&mut worker, Q, &turns, 3).await.unwrap();
+        // By this transaction's clock the job is not due yet.
+        assert_eq!(looks["g"].head.as_ref().map(|head| head.id), Some(job));
+        scene.write(&mut worker, &turns, &looks).await;
+        assert!(!scene.is_stranded(job).await);
+        assert_eq!(scene.drain().await, [job]);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        drained_group(&scene, &mut worker).await;
+        begin(&mut worker).await;
+        let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
+        let looks = scene.store.look(&mut worker, Q, &turns, 3).await.unwrap();
+        assert!(looks["g"].drained);
+        let job = scene.enqueue("g").await;
+        if wrong {
+            // Wrong: an adopter that takes the row it sees for a row that stays.
+            run(
+                &mut scene.session().await,
+                "update seriatim.job set flagged = false where flagged and group_id in \
+                 (select group_id from seriatim.queue_group)",
+            )
+            .await;
+            run(&mut worker, "delete from seriatim.queue_group").await;
+            commit(&mut worker).await;
+            assert!(scene.is_stranded(job).await);
+        } else {
+            let mut adopter = scene.session().await;
+            assert_eq!(scene.adopt(&mut adopter).await, 0);
+            commit(&mut adopter).await;
+            assert!(scene.write(&mut worker, &turns, &looks).await.is_empty());
+            assert!(!scene.is_stranded(job).await);
+            assert_eq!(scene.drain().await, [job]);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn heads_read_by_a_statement_that_waited_run_a_finished_job_again() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let first = scene.enqueue("g").await;
+    let second = scene.enqueue("g").await;
+    let claim = scene.claim_one(&mut worker).await;
+    scene.lease("g", -1).await;
+    let held = scene.hold(&mut worker, &claim).await;
+    let mut late = scene.session().await;
+    let late_pid = pid(&mut late).await;
+    scene.close_gate().await;
+    scene.open_gate().await;
+    let wrong = tokio::spawn(async move {
+        begin(&mut late).await;
+        lock_and_look_at_once(&mut late, "for no key update of g").await
+    });
+    scene.until_waits(late_pid, "transactionid").await;
+    // The crate's claim does not wait for the holder, and gets nothing.
+    let mut other = scene.session().await;
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    commit(&mut worker).await;
+    assert_eq!(scene.status(first).await, "succeeded");
+    assert_eq!(wrong.await.unwrap(), first);
+    assert_eq!(scene.drain().await, [second]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_meets_a_retiring_settle_skips_it_whatever_becomes_of_it() {
+    for retired in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        let first = scene.enqueue("g").await;
+        let claim = scene.claim_one(&mut worker).await;
+        scene.lease("g", -1).await;
+        let held = scene.hold(&mut worker, &claim).await;
+        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        let second = scene.enqueue("g").await;
+        // Due in its snapshot, locked and deleted, and its flagged job can go nowhere yet.
+        let mut other = scene.session().await;
+        assert!(scene.claim(&mut other, 10).await.is_empty());
+        assert!(scene.flagged(second).await);
+        if retired {
+            commit(&mut worker).await;
+            assert_eq!(scene.row("g").await, None);
+            assert_eq!(scene.drain().await, [second]);
+        } else {
+            rollback(&mut worker).await;
+            assert_eq!(scene.row("g").await.unwrap().job, Some(first));
+            scene.run_job(&mut worker, &claim).await;
+            assert_eq!(scene.drain().await, [second]);
+        }
+        scene.end().await;
+    }
+}
