@@ -167,6 +167,44 @@ async fn the_follower_of_a_late_and_cancelled_id_is_not_overlooked() {
     }
 }
 
+/// P1 for the follower: a job that was enqueued after it was committed must not start before it, whether or not an
+/// adopter has come by.
+#[tokio::test]
+async fn the_follower_of_a_late_and_cancelled_id_goes_before_a_job_enqueued_behind_it() {
+    let scene = Scene::new().await;
+    let (mut late, low) = producer(&scene, &["g", "g"]).await;
+    scene.enqueue("g").await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_one(&mut worker).await;
+    let held = scene.hold(&mut worker, &claim).await;
+    commit(&mut late).await;
+    assert!(scene.cancel(low[0]).await);
+    let behind = scene.enqueue("g").await;
+    // An adopter comes by while the group is claimed: the late flag stays, the other one goes.
+    let mut adopter = scene.session().await;
+    scene.adopt(&mut adopter).await;
+    commit(&mut adopter).await;
+    assert!(scene.flagged(low[0]).await && !scene.flagged(behind).await);
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    commit(&mut worker).await;
+    // Another worker claims while the queue's adopter has not yet come to the group again.
+    begin(&mut adopter).await;
+    assert!(scene.store.peek(&mut adopter, Q).await.unwrap().adopter);
+    let first = scene.claim(&mut worker, 10).await;
+    if let Some(first) = first.first() {
+        assert_ne!(
+            first.job, behind,
+            "it was enqueued after {low:?} was committed"
+        );
+        scene.run_job(&mut worker, first).await;
+    }
+    commit(&mut adopter).await;
+    let mut ran: Vec<i64> = first.iter().map(|claim| claim.job).collect();
+    ran.extend(scene.drain().await);
+    assert_eq!(ran, [low[1], behind]);
+    scene.end().await;
+}
+
 #[tokio::test]
 async fn a_late_enqueue_that_is_rolled_back_leaves_the_group_as_it_was() {
     let scene = Scene::new().await;

@@ -79,8 +79,8 @@ fn take(names: &Names) -> Template {
 
 /// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
 ///
-/// The set per group is bounded: one unfinished job from `head_id` on, one flagged one (late or retried ids come in by
-/// their flag), or the claimed job of a take-over; never the backlog (P7).
+/// The set per group is bounded: one unfinished job from `head_id` on, one from the lowest flag on (late or retried ids
+/// come in by their flag), or the claimed job of a take-over; never the backlog (P7).
 fn look(names: &Names) -> Template {
     let first = |condition: Expr| {
         select()
@@ -112,8 +112,21 @@ fn look(names: &Names) -> Template {
         .and_where(sql("j.id = turn.job_id"))
         .and_where(unfinished("j"))
         .to_owned();
+    // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
+    // head_id and without a flag, are behind it.
+    let flagged = select()
+        .expr(sql("min(f.id)"))
+        .from_as(names.job(), "f")
+        .and_where(sql(
+            "f.queue = ?1 and f.group_id = turn.group_id and f.flagged",
+        ))
+        .to_owned();
+    let from_flag = Expr::cust_with_expr(
+        "j.id >= $1",
+        Expr::SubQuery(None, Box::new(flagged.into())),
+    );
     let candidates = free(first(sql("j.id >= turn.head_id")))
-        .union(UnionType::All, free(first(sql("j.flagged"))))
+        .union(UnionType::All, free(first(from_flag)))
         .union(UnionType::All, candidate(claimed))
         .to_owned();
     let heads = select()
