@@ -121,10 +121,8 @@ fn look(names: &Names) -> Template {
             "f.queue = ?1 and f.group_id = turn.group_id and f.flagged",
         ))
         .to_owned();
-    let from_flag = Expr::cust_with_expr(
-        "j.id >= $1",
-        Expr::SubQuery(None, Box::new(flagged.into())),
-    );
+    let from_flag =
+        Expr::cust_with_expr("j.id >= $1", Expr::SubQuery(None, Box::new(flagged.into())));
     let candidates = free(first(sql("j.id >= turn.head_id")))
         .union(UnionType::All, free(first(from_flag)))
         .union(UnionType::All, candidate(claimed))
