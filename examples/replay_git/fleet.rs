@@ -13,7 +13,7 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::files::Apply;
 use crate::{QUEUE, Result};
@@ -75,6 +75,7 @@ pub(crate) struct Fleet {
     tell_all: bool,
     workers: Vec<Worker>,
     started: usize,
+    any_at_work: bool,
     told: mpsc::UnboundedReceiver<Told>,
     tell: mpsc::UnboundedSender<Told>,
     /// Which worker ran an attempt of a job, as far as they told.
@@ -85,7 +86,7 @@ pub(crate) struct Fleet {
 struct Worker {
     name: String,
     process: Child,
-    /// It has begun a job. Before, there is nothing to learn from its death.
+    /// It has begun a job. One that is killed before teaches nothing, and on a slow machine none would ever begin one.
     at_work: bool,
 }
 
@@ -110,6 +111,7 @@ impl Fleet {
             tell_all,
             workers: Vec::new(),
             started: 0,
+            any_at_work: false,
             told,
             tell,
             runs: HashMap::new(),
@@ -157,22 +159,29 @@ impl Fleet {
     ) -> Result<std::convert::Infallible> {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut next_kill = Instant::now();
+        let mut kill = interval(KILL_EVERY);
+        kill.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some(told) = self.told.recv() => self.note(told),
+                Some(told) = self.told.recv() => {
+                    let first = self.note(told);
+                    // A short history would be over before its first kill.
+                    if let Some(pool) = chaos && first {
+                        self.kill_one(pool).await?;
+                        kill.reset();
+                    }
+                }
                 _ = look.tick() => self.check()?,
-            }
-            if let Some(pool) = chaos
-                && Instant::now() >= next_kill
-                && self.kill_one(pool).await?
-            {
-                next_kill = Instant::now() + KILL_EVERY;
+                _ = kill.tick() => if let Some(pool) = chaos {
+                    self.kill_one(pool).await?;
+                }
             }
         }
     }
 
-    fn note(&mut self, told: Told) {
+    /// Whether it is the first job that any worker began.
+    fn note(&mut self, told: Told) -> bool {
+        let first = !std::mem::replace(&mut self.any_at_work, true);
         let its = |worker: &&mut Worker| worker.name == told.worker;
         if let Some(worker) = self.workers.iter_mut().find(its) {
             worker.at_work = true;
@@ -180,6 +189,7 @@ impl Fleet {
         if self.tell_all {
             self.runs.insert((told.job, told.attempt), told.worker);
         }
+        first
     }
 
     /// A worker that ended by itself would leave us waiting for ever.
@@ -193,11 +203,11 @@ impl Fleet {
     }
 
     /// Kills one of the workers that have begun to work, if any, and starts another.
-    async fn kill_one(&mut self, pool: &PgPool) -> Result<bool> {
+    async fn kill_one(&mut self, pool: &PgPool) -> Result<()> {
         let workers = self.workers.iter().enumerate();
         let at_work = workers.filter_map(|(place, worker)| worker.at_work.then_some(place));
         let Some(victim) = fastrand::choice(at_work.collect::<Vec<_>>()) else {
-            return Ok(false);
+            return Ok(());
         };
         let mut worker = self.workers.swap_remove(victim);
         // SIGKILL: nothing of the worker's own runs any more.
@@ -209,8 +219,7 @@ impl Fleet {
             worker: worker.name,
             at,
         });
-        self.start_worker()?;
-        Ok(true)
+        self.start_worker()
     }
 
     /// Lets the workers end in order; kills what does not.
