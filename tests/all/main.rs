@@ -11,6 +11,7 @@
 mod blocking_handlers;
 mod building;
 mod enqueue_limits;
+mod examples;
 mod layers;
 mod migrate;
 mod out_of_attempts;
