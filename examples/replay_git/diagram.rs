@@ -10,8 +10,8 @@ use sqlx::PgPool;
 use crate::Result;
 use crate::fleet::Fleet;
 
-const GROUPS: usize = 4;
-const JOBS_OF_A_GROUP: usize = 5;
+const GROUPS: usize = 3;
+const JOBS_OF_A_GROUP: usize = 4;
 const EVENTS: usize = 48;
 
 /// The jobs that were enqueued, by group in the order of the groups' first jobs.
@@ -86,12 +86,14 @@ pub(crate) async fn draw(
         }
     }
     let shown: BTreeSet<String> = events.iter().flat_map(|e| e.workers.clone()).collect();
-    events.extend(fleet.kills.iter().filter_map(|kill| {
-        shown.contains(&kill.worker).then(|| Event {
-            at: kill.at,
-            line: format!("note over {}: killed", kill.worker),
-            workers: Vec::new(),
-        })
+    let killed = fleet
+        .kills
+        .iter()
+        .filter(|kill| shown.contains(&kill.worker));
+    events.extend(killed.map(|kill| Event {
+        at: kill.at,
+        line: format!("note over {}: killed", kill.worker),
+        workers: Vec::new(),
     }));
     events.sort_by_key(|event| event.at);
     events.truncate(EVENTS);

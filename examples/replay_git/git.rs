@@ -166,7 +166,7 @@ impl Changes {
                 return self.end().await;
             };
             let Some(change) = field.strip_prefix(b":") else {
-                self.commit = String::from_utf8(field)?.trim().to_owned();
+                self.commit = String::from_utf8(field)?;
                 continue;
             };
             let (old, new) = sides(std::str::from_utf8(change)?)?;
