@@ -81,10 +81,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("a processor starts");
     let finished = Arc::default();
     let running = start(pool, 1, &finished)?;
-    tokio::select! {
-        signal = seriatim::shutdown_signal() => signal?,
-        () = tokio::time::sleep(Duration::from_secs(1)) => {}
-    }
+    // Stopped by hand, it may not have begun the long job yet.
+    let must_release = tokio::select! {
+        signal = seriatim::shutdown_signal() => signal.map(|()| 0)?,
+        () = tokio::time::sleep(Duration::from_secs(1)) => 1,
+    };
     println!("it is shut down, with a deadline of 1 s");
     let report = running.shutdown(Duration::from_secs(1)).await;
     println!("{report:#?}");
@@ -102,9 +103,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
     finished.retain(|name| name.starts_with("yearly"));
-    if (report.finished, report.released) != (2, 1) || finished != ["yearly 1", "yearly 2"] {
+    if report.released < must_release || finished != ["yearly 1", "yearly 2"] {
         return Err(format!("not as it should be: {report:?}, {finished:?}").into());
     }
-    println!("the released job was the first of its group again");
+    println!("the group was run in order");
     Ok(())
 }

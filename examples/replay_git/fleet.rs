@@ -58,7 +58,12 @@ pub(crate) async fn work(args: WorkerArgs) -> Result<()> {
         .start();
     // Nothing ever comes: the read returns when the other end is closed.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
-    running.shutdown(Duration::from_secs(2)).await;
+    // Not for long: if the parent died, its server may be gone as well.
+    let _ = timeout(
+        Duration::from_secs(2),
+        running.shutdown(Duration::from_secs(1)),
+    )
+    .await;
     Ok(())
 }
 
