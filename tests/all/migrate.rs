@@ -173,20 +173,6 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     database.remove().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_schema_of_another_build_is_refused() {
-    let database = database().await;
-    let pool = database.pool();
-    // As if version 1 were not the latest: otherwise nothing is looked at.
-    by_hand(
-        pool,
-        "update seriatim.migration set version = 0, checksum = 'x'",
-    )
-    .await;
-    assert!(seriatim::migrate(pool).await.is_err());
-    database.remove().await.unwrap();
-}
-
 /// A role that may read and write but create nothing.
 struct Role {
     name: String,
