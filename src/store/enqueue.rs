@@ -25,7 +25,8 @@ impl Statements {
 /// One INSERT for any number of jobs; the first of each group is flagged.
 ///
 /// Locks nothing but its own rows, looks nothing up that it could wait for, and cannot conflict (P5). The wake-up is a
-/// hint: sent once per queue, and only for a queue in which an unlocked look shows an idle group.
+/// hint: sent once per queue, and only for a queue in which an unlocked look shows an idle group (at SERIALIZABLE:
+/// always).
 fn insert(names: &Names, notify: bool) -> Template {
     let input = rows_of(&[
         (1, "queue"),
@@ -90,6 +91,10 @@ fn insert(names: &Names, notify: bool) -> Template {
         .and_where(sql("run_at <= clock_timestamp()"))
         .cond_where(
             sea_query::Cond::any()
+                // There a look would be a dependency, by which producers abort each other (40001).
+                .add(sql(
+                    "current_setting('transaction_isolation') = 'serializable'",
+                ))
                 .add(
                     sea_query::Cond::all()
                         .add(sql("group_id is not null"))
