@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::store::keep_open;
 
 const RECONNECT: Duration = Duration::from_secs(1);
 
@@ -41,6 +42,7 @@ async fn listen(
     workers: &HashMap<String, Arc<Notify>>,
 ) -> Result<std::convert::Infallible, sqlx::Error> {
     let mut listener = PgListener::connect_with(side).await?;
+    keep_open(&mut listener).await?;
     listener.listen(channel).await?;
     loop {
         match listener.try_recv().await? {
@@ -50,7 +52,10 @@ async fn listen(
                 }
             }
             // The session was lost and opened again: hints may have been missed.
-            None => workers.values().for_each(|worker| worker.notify_one()),
+            None => {
+                keep_open(&mut listener).await?;
+                workers.values().for_each(|worker| worker.notify_one());
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::store::{SessionId, Sessions, Store};
+use crate::store::{SessionId, Sessions, Store, keep_open};
 
 /// Between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -193,7 +193,11 @@ async fn check(
     // Taken out, so that a check that is given up drops its connection.
     let mut conn = match kept.take() {
         Some(conn) => conn,
-        None => pool.acquire().await?.detach(),
+        None => {
+            let mut conn = pool.acquire().await?.detach();
+            keep_open(&mut conn).await?;
+            conn
+        }
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let alive = store.sessions(&mut conn, pids).await?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, PgConnection, SqlSafeStr};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 /// `transaction_timeout` came with version 17.
@@ -74,6 +74,16 @@ pub(crate) async fn begin_hold(
         }
         other => other,
     }
+}
+
+/// Shields a session that is kept open without a transaction from the host's limits.
+pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(
+        "set idle_session_timeout = 0; set statement_timeout = '2s'; set lock_timeout = '2s'",
+    )
+    .execute(session)
+    .await
+    .map(drop)
 }
 
 async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
