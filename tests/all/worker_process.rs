@@ -1,0 +1,192 @@
+//! A worker in a process of its own: this test binary, run again.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use seriatim::{
+    ActiveJob, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy,
+};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::support::{Log, chain, handler};
+use crate::witness;
+
+/// What the process is told.
+const VARIABLE: &str = "SERIATIM_TEST_WORKER";
+/// What its messages begin with, among what the test harness writes.
+const MARK: &str = "worker: ";
+
+/// A worker's settings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    pub url: String,
+    pub queues: Vec<String>,
+    pub slots: usize,
+    pub attempts: u32,
+    pub halt: bool,
+}
+
+impl Settings {
+    pub fn new(url: String, queues: &[&str]) -> Self {
+        Self {
+            url,
+            queues: queues.iter().map(ToString::to_string).collect(),
+            slots: 4,
+            attempts: 10,
+            halt: false,
+        }
+    }
+}
+
+/// The worker, as its parent sees it. It ends with its parent, or when dropped.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    name: String,
+    child: Child,
+}
+
+impl WorkerProcess {
+    /// Starts a worker; what it says goes to the log, behind its name.
+    pub fn start(name: impl Into<String>, settings: &Settings, log: &Log) -> Self {
+        let program = std::env::current_exe().unwrap();
+        Self::start_as(name, Command::new(program), settings, log)
+    }
+
+    /// As `start`, with a command that runs this test binary.
+    pub fn start_as(
+        name: impl Into<String>,
+        mut command: Command,
+        settings: &Settings,
+        log: &Log,
+    ) -> Self {
+        let name = name.into();
+        let mut child = command
+            .args(["--exact", "worker_process::work", "--ignored", "--nocapture"])
+            .env(VARIABLE, serde_json::to_string(settings).unwrap())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (log, speaker) = (log.clone(), name.clone());
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Some((_, said)) = line.split_once(MARK) {
+                    log.add(format!("{speaker}: {said}"));
+                }
+            }
+        });
+        Self { name, child }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends a signal: `STOP`, `CONT`, …
+    pub async fn signal(&self, signal: &str) {
+        let pid = self.child.id().unwrap();
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -s {signal} {pid}")])
+            .status();
+        assert!(sent.await.unwrap().success(), "{signal} to {pid}");
+    }
+
+    /// SIGKILL: returns when the process is gone.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) {
+        self.child.wait().await.unwrap();
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub async fn end(mut self) {
+        drop(self.child.stdin.take());
+        let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
+        assert!(status.unwrap().unwrap().success());
+    }
+}
+
+fn say(what: impl std::fmt::Display) {
+    println!("{MARK}{what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the worker of other tests, which run it in a process of its own"]
+async fn work() {
+    let Ok(settings) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let settings: Settings = serde_json::from_str(&settings).unwrap();
+    let slots = settings.slots * settings.queues.len();
+    let pool = async || {
+        PgPoolOptions::new()
+            .max_connections(u32::try_from(slots).unwrap())
+            .connect(&settings.url)
+            .await
+            .unwrap()
+    };
+    let outside = pool().await;
+    let mut builder = Processor::builder(pool().await)
+        .on_error(|error| say(format!("error: {error:?} {}", chain(error))));
+    let retry = RetryPolicy::new(settings.attempts).base(Duration::from_millis(10));
+    for queue in &settings.queues {
+        let options = QueueOptions::new(queue)
+            .concurrency(settings.slots)
+            .retry(retry.clone())
+            .out_of_attempts(if settings.halt {
+                OutOfAttempts::Halt
+            } else {
+                OutOfAttempts::Continue
+            });
+        let outside = outside.clone();
+        builder = builder.queue(
+            options,
+            handler(move |job, data| {
+                let outside = outside.clone();
+                Box::pin(async move { act(job, &outside, data).await })
+            }),
+        );
+    }
+    let running = builder.build().unwrap().start();
+    say("ready");
+    // Until our parent closes it, or is gone.
+    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    closed.await.unwrap().unwrap();
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// Does what the data says: a step of the witness, or an act by name. Acts are announced, and are for a first attempt;
+/// a later one succeeds at once, unless the act's name says always.
+async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value, JobError> {
+    let Some(act) = data.as_str().map(str::to_owned) else {
+        return witness::take_step(job, outside, data).await;
+    };
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+        .fetch_one(job.tx().await?)
+        .await?;
+    let group = job.group().unwrap_or("-");
+    say(format!("in {group} {} {} {pid}", job.id(), job.attempt()));
+    match act.as_str() {
+        "always abort" => std::process::abort(),
+        _ if job.attempt() > 1 => {}
+        "hang" => std::future::pending().await,
+        "query" => drop(
+            sqlx::query("select pg_sleep(60)")
+                .execute(job.tx().await?)
+                .await?,
+        ),
+        _ => {}
+    }
+    Ok(json!(job.attempt()))
+}
