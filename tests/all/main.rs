@@ -21,6 +21,8 @@ mod p1_order;
 mod p2_one_at_a_time;
 mod p4_exactly_once;
 mod p5_enqueue_never_waits;
+mod p6_failover;
+mod p9_attempts;
 mod support;
 mod testing;
 mod testing_jobs;

@@ -7,8 +7,9 @@ use seriatim::{Processor, QueueOptions, RetryPolicy, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{database, drained, handler, nothing_remains};
+use crate::support::{Log, PATIENCE, database, drained, handler, nothing_remains, value};
 use crate::witness::{self, Findings, Inside, Step, findings, take_step};
+use crate::worker_process::{Settings, WorkerProcess};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -26,12 +27,17 @@ fn step(producer: u32, n: u32) -> Step {
     }
 }
 
-/// Enqueues `jobs`, each for a random queue and group, one by one.
+/// Enqueues `jobs`, each for a random queue and group, in statements of one to ten.
 async fn produce(pool: &PgPool, producer: u32, first: u32, jobs: u32) {
-    for n in first..first + jobs {
-        let (queue, group) = (fastrand::choice(QUEUES), fastrand::choice(GROUPS));
-        let job = witness::job(queue.unwrap(), group, &step(producer, n));
-        seriatim::enqueue(pool, job).await.unwrap();
+    let mut from = first;
+    while from < first + jobs {
+        let to = (from + fastrand::u32(1..=10)).min(first + jobs);
+        let batch = (from..to).map(|n| {
+            let (queue, group) = (fastrand::choice(QUEUES), fastrand::choice(GROUPS));
+            witness::job(queue.unwrap(), group, &step(producer, n))
+        });
+        seriatim::enqueue_many(pool, batch).await.unwrap();
+        from = to;
     }
 }
 
@@ -102,11 +108,11 @@ async fn ten_processors_in_a_process_lose_no_increment() {
     let running = ten_processors(&database, &inside).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 100)).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 60)).await;
     all_done(pool).await;
     let rounds = (jobs, begun.elapsed());
     let begun = Instant::now();
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 500)).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 400)).await;
     all_done(pool).await;
     println!(
         "{} jobs in rounds in {:?}, {} at random in {:?}, up to {} groups at once",
@@ -124,4 +130,125 @@ async fn ten_processors_in_a_process_lose_no_increment() {
         running.shutdown(Duration::from_secs(5)).await;
     }
     database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_groups_the_increments_are_lost_that_show_an_overlap() {
+    let database = database().await;
+    let pool = database.pool();
+    witness::prepare(pool).await;
+    let inside = Inside::default();
+    let running = ten_processors(&database, &inside).await;
+    let jobs = (0..50).map(|n| witness::job(QUEUES[0], None, &step(0, n)));
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    all_done(pool).await;
+
+    let found = findings(pool, 50).await;
+    assert_ne!(found.lost_increments, [""; 0]);
+    assert_ne!(inside.overlaps(), [""; 0]);
+    assert_eq!((found.unfinished, found.not_once), (0, vec![]));
+    for running in running {
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+    database.remove().await.unwrap();
+}
+
+fn five_workers(settings: &Settings, log: &Log) -> Vec<WorkerProcess> {
+    (0..5)
+        .map(|n| WorkerProcess::start(format!("worker {n}"), settings, log))
+        .collect()
+}
+
+async fn are_ready(log: &Log, workers: usize) {
+    log.wait("the workers are ready", |entries| {
+        entries.iter().filter(|e| e.ends_with(": ready")).count() >= workers
+    })
+    .await;
+}
+
+/// What the sweep had to repair: nothing strands by itself.
+fn stranded(log: &Log) -> Vec<String> {
+    let mut errors = log.entries();
+    errors.retain(|entry| entry.contains(": error: Stranded"));
+    errors
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_lose_no_increment() {
+    let database = database().await;
+    let pool = database.pool();
+    witness::prepare(pool).await;
+    let mut settings = Settings::new(database.url(), &QUEUES);
+    settings.slots = 2;
+    let log = Log::default();
+    let workers = five_workers(&settings, &log);
+    are_ready(&log, 5).await;
+
+    let begun = Instant::now();
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 40)).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 400)).await;
+    all_done(pool).await;
+    println!("{jobs} jobs in 5 processes in {:?}", begun.elapsed());
+
+    assert_eq!(findings(pool, jobs).await, Findings::default());
+    assert_eq!(stranded(&log), [""; 0]);
+    for worker in workers {
+        worker.end().await;
+    }
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
+    let database = database().await;
+    let pool = database.pool();
+    witness::prepare(pool).await;
+    let mut settings = Settings::new(database.url(), &QUEUES);
+    settings.slots = 2;
+    settings.attempts = 100;
+    let log = Log::default();
+    let mut workers = five_workers(&settings, &log);
+    are_ready(&log, 5).await;
+
+    let begun = Instant::now();
+    let each = sized("SERIATIM_TEST_JOBS", 400);
+    let kills = sized("SERIATIM_TEST_KILLS", 8);
+    let producers = pool.clone();
+    let producing = tokio::spawn(async move { produce_at_random(&producers, each).await });
+    for kill in 0..kills {
+        // Kills come at a share of the work, at random moments of whatever runs then.
+        let share = i64::from(2 * each * kill / (kills + 1));
+        effects_are_there(pool, share).await;
+        let at = fastrand::usize(..workers.len());
+        workers.swap_remove(at).kill().await;
+        let name = format!("successor {kill}");
+        workers.push(WorkerProcess::start(name, &settings, &log));
+    }
+    let jobs = producing.await.unwrap();
+    all_done(pool).await;
+    let lost: i64 = value(pool, "select count(*) from seriatim.job where attempts > 1").await;
+    println!(
+        "{jobs} jobs with {kills} kills, which hit {lost}, in {:?}",
+        begun.elapsed()
+    );
+
+    assert_eq!(findings(pool, jobs).await, Findings::default());
+    assert_eq!(stranded(&log), [""; 0]);
+    for worker in workers {
+        worker.end().await;
+    }
+    database.remove().await.unwrap();
+}
+
+/// Waits until so many jobs have had their effect.
+async fn effects_are_there(pool: &PgPool, count: i64) {
+    let deadline = Instant::now() + PATIENCE * 4;
+    while value::<i64>(pool, "select count(*) from public.effect").await < count {
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain for {count} effects"
+        );
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

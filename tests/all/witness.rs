@@ -53,11 +53,10 @@ pub async fn take_step(
         i32::try_from(step.producer).unwrap(),
         i32::try_from(step.n).unwrap(),
     );
-    let seen: Option<i64> =
-        sqlx::query_scalar("select value from public.counter where place = $1")
-            .bind(&place)
-            .fetch_optional(outside)
-            .await?;
+    let seen: Option<i64> = sqlx::query_scalar("select value from public.counter where place = $1")
+        .bind(&place)
+        .fetch_optional(outside)
+        .await?;
     let seen = seen.unwrap_or(0);
     let id = job.id();
     sqlx::query("insert into public.effect (place, producer, n, job) values ($1, $2, $3, $4)")

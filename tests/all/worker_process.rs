@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use seriatim::{
-    ActiveJob, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy,
-};
+use seriatim::{ActiveJob, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use crate::support::{Log, chain, handler};
 use crate::witness;
@@ -49,6 +47,8 @@ impl Settings {
 pub struct WorkerProcess {
     name: String,
     child: Child,
+    /// The worker runs as long as it is open. Not in `child`, whose `wait` closes it.
+    input: ChildStdin,
 }
 
 impl WorkerProcess {
@@ -67,7 +67,12 @@ impl WorkerProcess {
     ) -> Self {
         let name = name.into();
         let mut child = command
-            .args(["--exact", "worker_process::work", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "worker_process::work",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(VARIABLE, serde_json::to_string(settings).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -83,11 +88,18 @@ impl WorkerProcess {
                 }
             }
         });
-        Self { name, child }
+        let input = child.stdin.take().unwrap();
+        Self { name, child, input }
     }
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Waits until it claims jobs.
+    pub async fn is_ready(&self, log: &Log) {
+        let ready = format!("{}: ready", self.name);
+        heard(log, |said| said == ready).await;
     }
 
     /// Sends a signal: `STOP`, `CONT`, …
@@ -111,10 +123,44 @@ impl WorkerProcess {
 
     /// Tells it to end, and waits until it has.
     pub async fn end(mut self) {
-        drop(self.child.stdin.take());
+        drop(self.input);
         let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
         assert!(status.unwrap().unwrap().success());
     }
+}
+
+/// Waits until a worker has said what is meant, and gives it back.
+pub async fn heard(log: &Log, meant: impl Fn(&str) -> bool) -> String {
+    let entries = log.wait("a worker says it", |entries| {
+        entries.iter().any(|said| meant(said))
+    });
+    let found = entries.await.into_iter().find(|said| meant(said));
+    found.unwrap()
+}
+
+/// An act of `act` below, as its worker announced it.
+#[derive(Debug, Clone)]
+pub struct Announced {
+    pub worker: String,
+    pub job: i64,
+    /// The session that holds it.
+    pub pid: i32,
+}
+
+/// Waits until a worker has announced the attempt of the group's job.
+pub async fn announced(log: &Log, group: &str, attempt: u32) -> Announced {
+    let parse = |said: &str| {
+        let (worker, said) = said.split_once(": in ")?;
+        let words: Vec<&str> = said.split(' ').collect();
+        let meant = words[0] == group && words[2] == attempt.to_string();
+        meant.then(|| Announced {
+            worker: worker.to_owned(),
+            job: words[1].parse().unwrap(),
+            pid: words[3].parse().unwrap(),
+        })
+    };
+    let said = heard(log, |said| parse(said).is_some()).await;
+    parse(&said).unwrap()
 }
 
 fn say(what: impl std::fmt::Display) {
