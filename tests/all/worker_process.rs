@@ -225,8 +225,20 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
     say(format!("in {group} {} {} {pid}", job.id(), job.attempt()));
     match act.as_str() {
         "always abort" => std::process::abort(),
-        _ if job.attempt() > 1 => {}
+        _ if job.attempt() > 1 => {
+            if act.contains("write") {
+                write(job).await?;
+            }
+        }
         "hang" => std::future::pending().await,
+        "wait, then write" => {
+            let_go_on(outside).await?;
+            write(job).await?;
+        }
+        "write, then wait" => {
+            write(job).await?;
+            let_go_on(outside).await?;
+        }
         "query" => drop(
             sqlx::query("select pg_sleep(60)")
                 .execute(job.tx().await?)
@@ -235,4 +247,26 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
         _ => {}
     }
     Ok(json!(job.attempt()))
+}
+
+/// Waits until the test lets it go on, which it does by dropping a table.
+async fn let_go_on(outside: &PgPool) -> Result<(), JobError> {
+    say("waits");
+    while sqlx::query_scalar("select to_regclass('public.go_on') is not null")
+        .fetch_one(outside)
+        .await?
+    {
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+async fn write(job: &mut ActiveJob) -> Result<(), JobError> {
+    let attempt = i32::try_from(job.attempt()).map_err(JobError::fail)?;
+    sqlx::query("insert into public.effect values (pg_backend_pid(), $1)")
+        .bind(attempt)
+        .execute(job.tx().await?)
+        .await?;
+    Ok(())
 }

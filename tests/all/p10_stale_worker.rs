@@ -1,0 +1,140 @@
+//! P10: a worker that lost its claim can neither settle the job nor commit through `job.tx()`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{JobStatus, Processor, Running};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::proxy::Proxy;
+use crate::support::{
+    Errors, Log, by_hand, database, ended, enqueue, handler, nothing_remains, queue, value,
+};
+use crate::worker_process::{Settings, WorkerProcess, announced, heard};
+
+/// Writes through the job's transaction when the test lets it go on; the worker's name is what it writes.
+async fn stale_worker(act: &str) {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "create table public.effect (pid int, attempt int); create table public.go_on ()",
+    )
+    .await;
+    let settings = Settings::new(database.url(), &["q"]);
+    let log = Log::default();
+    let stale = WorkerProcess::start("stale", &settings, &log);
+    enqueue(pool, "q", "g", act).await;
+    let next = enqueue(pool, "q", "g", "go on").await;
+    let held = announced(&log, "g", 1).await;
+    heard(&log, |said| said == "stale: waits").await;
+
+    // It neither sees that its session is gone, nor can it be dropped.
+    stale.signal("STOP").await;
+    let other = WorkerProcess::start("other", &settings, &log);
+    other.is_ready(&log).await;
+    let pid = held.pid;
+    assert!(value::<bool>(pool, format!("select pg_terminate_backend({pid})")).await);
+    let taken = announced(&log, "g", 2).await;
+    assert_eq!((taken.worker.as_str(), taken.job), ("other", held.job));
+    let by_the_other = ended(pool, held.job).await;
+    assert_eq!(
+        by_the_other.status,
+        JobStatus::Succeeded,
+        "{by_the_other:?}"
+    );
+    ended(pool, next).await;
+
+    by_hand(pool, "drop table public.go_on").await;
+    stale.signal("CONT").await;
+    heard(&log, |said| said.starts_with("stale: error: HoldLost")).await;
+    heard(&log, |said| said.starts_with("stale: error: Settle")).await;
+
+    let effects: Vec<i32> = value(pool, "select array_agg(attempt) from public.effect").await;
+    assert_eq!(effects, [2]);
+    assert_eq!(
+        ended(pool, held.job).await,
+        by_the_other,
+        "it is not settled again"
+    );
+    nothing_remains(pool).await;
+    // It is stale no more.
+    other.end().await;
+    enqueue(pool, "q", "h", "go on").await;
+    assert_eq!(announced(&log, "h", 1).await.worker, "stale");
+    nothing_remains(pool).await;
+    stale.end().await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_worker_writes_nothing_when_it_wakes_up() {
+    stale_worker("wait, then write").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_worker_commits_nothing_when_it_wakes_up() {
+    stale_worker("write, then wait").await;
+}
+
+/// A processor that logs what it runs.
+async fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
+    let log = log.clone();
+    errors
+        .of(Processor::builder(pool))
+        .listen(false)
+        .housekeeping(None)
+        .queue(
+            queue("q"),
+            handler(move |job, _| {
+                let log = log.clone();
+                Box::pin(async move {
+                    log.add(format!("{name} {}", job.attempt()));
+                    Ok(json!(name))
+                })
+            }),
+        )
+        .build()
+        .unwrap()
+        .start()
+}
+
+async fn late_hold(group: Option<&str>) {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, errors) = (Log::default(), Errors::default());
+    // The begin of a hold has this setting in it: the claim before it is committed.
+    let proxy = Proxy::start(&database.url(), Some("tcp_user_timeout")).await;
+    let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
+    let late = logging(through, "late", &log, &errors).await;
+    let job = seriatim::NewJob::new("q", &1);
+    let job = match group {
+        Some(group) => job.group(group),
+        None => job,
+    };
+    seriatim::enqueue(pool, job).await.unwrap();
+    proxy.is_cut().await;
+    let own = Errors::default();
+    let direct = database
+        .pool_with(PgPoolOptions::new().max_connections(4))
+        .await
+        .unwrap();
+    let prompt = logging(direct, "prompt", &log, &own).await;
+    assert_eq!(log.wait_for(1).await, ["prompt 2"]);
+    nothing_remains(pool).await;
+    proxy.mend();
+    let hold = errors.0.wait("the late hold is refused", |errors| {
+        errors.iter().any(|error| error.starts_with("Hold "))
+    });
+    hold.await;
+    assert_eq!(log.entries(), ["prompt 2"]);
+    late.shutdown(Duration::from_secs(5)).await;
+    prompt.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_taken_over_before_its_hold_starts_no_handler() {
+    tokio::join!(late_hold(Some("g")), late_hold(None));
+}
