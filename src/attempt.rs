@@ -322,10 +322,14 @@ impl Run {
                 }
             };
             cancelled.cancel();
-            if let Ok(ended) = timeout(WIND_UP, &mut run).await
+            if let Ok((result, clean)) = timeout(WIND_UP, &mut run).await
                 && matches!(stopped, Stopped::Deadline)
             {
-                return ended;
+                // An error because of the deadline is no failure of the job.
+                return match result {
+                    RunResult::Succeeded(_) => (result, clean),
+                    _ => (RunResult::Released, clean),
+                };
             }
             stopped
         };

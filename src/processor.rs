@@ -352,8 +352,8 @@ pub struct Running {
 
 impl Running {
     /// Stops claiming, waits for the running jobs until the deadline, then releases the rest: their handlers see
-    /// [`cancelled`](crate::ActiveJob::cancelled), are dropped 150 ms later, and the jobs go back to their place, with
-    /// the attempt not held against them.
+    /// [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. One that returns `Ok` in that time has
+    /// finished; all others go back to their place, and the attempt is not held against them.
     ///
     /// # Cancel safety
     /// Dropped, it leaves the processor as if this `Running` was dropped.

@@ -48,7 +48,7 @@ async fn stale_worker(act: &str) {
 
     by_hand(pool, "drop table public.go_on").await;
     stale.signal("CONT").await;
-    heard(&log, |said| said.starts_with("stale: error: HoldLost")).await;
+    // Whether it first misses its session or fails to use it, its settle is refused.
     heard(&log, |said| said.starts_with("stale: error: Settle")).await;
 
     let effects: Vec<i32> = value(pool, "select array_agg(attempt) from public.effect").await;
@@ -125,7 +125,7 @@ async fn late_hold(group: Option<&str>) {
     nothing_remains(pool).await;
     proxy.mend();
     let hold = errors.0.wait("the late hold is refused", |errors| {
-        errors.iter().any(|error| error.starts_with("Hold "))
+        errors.iter().any(|error| error.starts_with("Hold:"))
     });
     hold.await;
     assert_eq!(log.entries(), ["prompt 2"]);
