@@ -15,6 +15,7 @@ mod examples;
 mod hosts;
 mod layers;
 mod migrate;
+mod namespace;
 mod out_of_attempts;
 mod outcomes;
 mod p10_stale_worker;

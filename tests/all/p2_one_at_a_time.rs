@@ -7,7 +7,7 @@ use seriatim::{Processor, QueueOptions, RetryPolicy, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{Log, PATIENCE, database, drained, handler, nothing_remains, value};
+use crate::support::{Log, database, drained, handler, nothing_remains, value};
 use crate::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::worker_process::{Settings, WorkerProcess};
 
@@ -218,7 +218,7 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     for kill in 0..kills {
         // Kills come at a share of the work, at random moments of whatever runs then.
         let share = i64::from(2 * each * kill / (kills + 1));
-        effects_are_there(pool, share).await;
+        witness::effects_are_there(pool, share).await;
         let at = fastrand::usize(..workers.len());
         workers.swap_remove(at).kill().await;
         let name = format!("successor {kill}");
@@ -238,17 +238,4 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
         worker.end().await;
     }
     database.remove().await.unwrap();
-}
-
-/// Waits until so many jobs have had their effect.
-async fn effects_are_there(pool: &PgPool, count: i64) {
-    let deadline = Instant::now() + PATIENCE * 4;
-    while value::<i64>(pool, "select count(*) from public.effect").await < count {
-        assert!(
-            Instant::now() < deadline,
-            "waited in vain for {count} effects"
-        );
-        // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

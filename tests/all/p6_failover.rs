@@ -1,8 +1,21 @@
 //! P6: what a dead worker, a dead session or a dead server held moves on, fast and by itself.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use crate::support::{Log, database, enqueue, eventually, nothing_remains, value};
+use serde_json::json;
+use seriatim::Processor;
+use seriatim::testing::{Server, TestDatabase};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::namespace::Namespace;
+use crate::proxy::Proxy;
+use crate::support::{
+    Errors, Log, database, drained, ended, enqueue, eventually, handler, job_of, nothing_remains,
+    processor, queue, value,
+};
+use crate::witness::{self, Findings, Inside, Step, findings};
 use crate::worker_process::{Settings, WorkerProcess, announced};
 
 /// What DESIGN promises for a worker or a session that is killed.
@@ -12,6 +25,12 @@ const PROMISED: Duration = Duration::from_secs(3);
 fn median(mut figures: Vec<Duration>) -> Duration {
     figures.sort();
     figures[figures.len() / 2]
+}
+
+async fn one_sleeps_in_a_query(pool: &PgPool) {
+    let sleepers = "select count(*) from pg_stat_activity where wait_event = 'PgSleep' \
+                    and datname = current_database()";
+    eventually(pool, sleepers, 1_i64).await;
 }
 
 fn promised(what: &str, figures: Vec<Duration>) {
@@ -45,12 +64,7 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
             true,
         )
         .await;
-        eventually(
-            pool,
-            "select count(*) from pg_stat_activity where wait_event = 'PgSleep'",
-            1_i64,
-        )
-        .await;
+        one_sleeps_in_a_query(pool).await;
         enqueue(pool, "q", &new, "hang").await;
         // This one's lease has not run out.
         announced(&log, &new, 1).await;
@@ -104,12 +118,7 @@ async fn a_terminated_sessions_group_moves_on_within_three_seconds() {
             enqueue(pool, "q", &group, act).await;
             let held = announced(&log, &group, 1).await;
             if act == "query" {
-                eventually(
-                    pool,
-                    "select count(*) from pg_stat_activity where wait_event = 'PgSleep'",
-                    1_i64,
-                )
-                .await;
+                one_sleeps_in_a_query(pool).await;
             }
             let killed = Instant::now();
             let pid = held.pid;
@@ -122,5 +131,240 @@ async fn a_terminated_sessions_group_moves_on_within_three_seconds() {
     promised("session terminated, handler in a query", busy);
     nothing_remains(pool).await;
     worker.end().await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(reason) => {
+            println!("skipped: a host cannot vanish here without a network namespace: {reason}");
+            return;
+        }
+    };
+    let [ours, _] = &namespace.addresses;
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("pg_hba.conf");
+    std::fs::write(
+        &rules,
+        "host all all 127.0.0.1/32 trust\nhost all all 198.51.100.0/24 trust\n",
+    )
+    .unwrap();
+    // The server runs as another user.
+    for (path, mode) in [(folder.path(), 0o755), (&rules, 0o644)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let server = Server::builder()
+        .setting("listen_addresses", format!("127.0.0.1,{ours}"))
+        .setting("hba_file", rules.to_str().unwrap());
+    let server = server.start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let pool = database.pool();
+    let log = Log::default();
+
+    let there = Settings::new(database.url().replace("127.0.0.1", ours), &["q"]);
+    let command = namespace.command(&std::env::current_exe().unwrap());
+    let vanishing = WorkerProcess::start_as("vanishing", command, &there, &log);
+    for (group, act) in [("hangs", "hang"), ("queries", "query")] {
+        enqueue(pool, "q", group, act).await;
+        assert_eq!(announced(&log, group, 1).await.worker, "vanishing");
+    }
+    one_sleeps_in_a_query(pool).await;
+    let other = WorkerProcess::start("other", &Settings::new(database.url(), &["q"]), &log);
+    other.is_ready(&log).await;
+
+    let vanished = Instant::now();
+    namespace.vanish();
+    let moved_on = async |group| {
+        announced(&log, group, 2).await;
+        vanished.elapsed()
+    };
+    let (hangs, queries) = tokio::join!(moved_on("hangs"), moved_on("queries"));
+    println!("host vanished: {hangs:.2?} between queries, {queries:.2?} in a query");
+    assert!(hangs.max(queries) <= Duration::from_secs(15));
+    nothing_remains(pool).await;
+    vanishing.kill().await;
+    other.end().await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_group() {
+    struct Dropped(Log);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.add("dropped");
+        }
+    }
+    let database = database().await;
+    let pool = database.pool();
+    let (log, errors) = (Log::default(), Errors::default());
+    let processor = |pool, name: &'static str| {
+        let log = log.clone();
+        let handler = handler(move |job, _| {
+            let log = log.clone();
+            Box::pin(async move {
+                log.add(format!("{name} {}", job.attempt()));
+                if job.attempt() == 1 {
+                    let _dropped = Dropped(log.clone());
+                    job.cancelled().await;
+                    log.add("told");
+                    std::future::pending::<()>().await;
+                }
+                Ok(json!(name))
+            })
+        });
+        Processor::builder(pool).queue(queue("q"), handler)
+    };
+    let proxy = Proxy::start(&database.url(), None).await;
+    let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
+    let cut_off = errors
+        .of(processor(through, "cut off"))
+        .build()
+        .unwrap()
+        .start();
+    let job = enqueue(pool, "q", "g", 1).await;
+    log.wait_for(1).await;
+    let direct = database
+        .pool_with(PgPoolOptions::new().max_connections(4))
+        .await
+        .unwrap();
+    let other = processor(direct, "other").build().unwrap().start();
+
+    // Its sessions end, and it does not hear of it.
+    proxy.cut();
+    let end = format!(
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = '{}'",
+        Proxy::NAME
+    );
+    assert!(value::<i64>(pool, end).await > 0);
+    log.wait_for(4).await;
+    assert_eq!(log.entries(), ["cut off 1", "told", "dropped", "other 2"]);
+    assert_eq!(ended(pool, job).await.attempts, 2);
+
+    proxy.mend();
+    other.shutdown(Duration::from_secs(5)).await;
+    let job = seriatim::enqueue(pool, job_of("q", "g", 2))
+        .await
+        .unwrap()
+        .id;
+    let own = "the one that was cut off works again";
+    log.wait(own, |entries| entries.last().unwrap() == "cut off 1")
+        .await;
+    assert_eq!(errors.named("HoldLost").len(), 1);
+    seriatim::Client::default().cancel(pool, job).await.unwrap();
+    cut_off.shutdown(Duration::ZERO).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_resumes_by_itself_after_each_kind_of_restart() {
+    let server = Server::start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let pool = database.pool();
+    witness::prepare(pool).await;
+    let (inside, errors) = (Inside::default(), Errors::default());
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let (inside, outside) = (inside.clone(), pool.clone());
+        let run = handler(move |job, data| {
+            let (inside, outside) = (inside.clone(), outside.clone());
+            Box::pin(async move {
+                let _entered = inside.enter(job);
+                witness::take_step(job, &outside, data).await
+            })
+        });
+        let builder = errors.of(processor(&database, 4).await);
+        running.push(builder.queue(queue("q"), run).build().unwrap().start());
+    }
+    let jobs = (0..300).map(|n| {
+        let group = ["a", "b", "c", "d", "e"][n % 5];
+        let n = u32::try_from(n).unwrap();
+        witness::job(
+            "q",
+            Some(group),
+            &Step {
+                producer: 0,
+                n,
+                ms: 30,
+            },
+        )
+        .max_attempts(100)
+    });
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    for (effects, down) in [(40, 0), (100, 0), (160, 3)] {
+        witness::effects_are_there(pool, effects).await;
+        if effects == 40 {
+            server.stop().await.unwrap();
+        } else {
+            server.stop_immediately().await.unwrap();
+        }
+        // The time without a server is what is tested.
+        tokio::time::sleep(Duration::from_secs(down)).await;
+        server.start_again().await.unwrap();
+    }
+    drained(pool, "q").await;
+    nothing_remains(pool).await;
+    assert_eq!(findings(pool, 300).await, Findings::default());
+    assert_eq!(inside.overlaps(), [""; 0]);
+    let lost: i64 = value(pool, "select count(*) from seriatim.job where attempts > 1").await;
+    println!("three restarts ended {lost} attempts");
+    assert!(lost > 0, "handlers were running");
+    assert_eq!(errors.named("Stranded"), [""; 0]);
+    for running in running {
+        let report = running.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(report.still_running, 0);
+    }
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
+    let database = database().await;
+    let patience = Duration::from_millis(200);
+    let shared = PgPoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(patience);
+    let shared = database.pool_with(shared).await.unwrap();
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        taken.push(shared.acquire().await.unwrap());
+    }
+    let (log, errors) = (Log::default(), Errors::default());
+    let seen = log.clone();
+    let begun = Instant::now();
+    let running = errors
+        .of(Processor::builder(shared.clone()))
+        .queue(
+            queue("q"),
+            handler(move |job, _| {
+                seen.add(job.attempt().to_string());
+                Box::pin(async { Ok(json!(null)) })
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    for n in 0..10 {
+        enqueue(database.pool(), "q", &format!("g{n}"), n).await;
+    }
+    errors.0.wait_for(4).await;
+    // Four times the pool's patience, and each time a longer pause.
+    assert!(
+        begun.elapsed() > patience * 4 + Duration::from_millis(350),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(errors.named("Connection").len(), errors.0.entries().len());
+    assert_eq!(log.entries(), [""; 0]);
+
+    // One connection is enough to go on.
+    taken.pop();
+    log.wait_for(10).await;
+    drop(taken);
+    nothing_remains(database.pool()).await;
+    assert_eq!(log.entries(), ["1"; 10]);
+    running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }

@@ -17,6 +17,9 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// What its sessions are called in `pg_stat_activity`.
+    pub const NAME: &str = "through the proxy";
+
     /// A proxy in front of the database at `url`. It cuts itself before it forwards, for the first time, something of
     /// a client's with `fatal` in it.
     pub async fn start(url: &str, fatal: Option<&'static str>) -> Self {
@@ -25,7 +28,7 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let proxy = Self {
             cut: Arc::new(watch::channel(false).0),
-            options: server.clone().port(port),
+            options: server.clone().port(port).application_name(Self::NAME),
         };
         let (cut, tripped) = (Arc::clone(&proxy.cut), Arc::new(AtomicBool::new(false)));
         tokio::spawn(async move {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use seriatim::{ActiveJob, JobError, NewJob};
 use sqlx::PgPool;
 
-use crate::support::{by_hand, value};
+use crate::support::{PATIENCE, by_hand, value};
 
 /// A job of the witness.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,6 +82,19 @@ pub async fn take_step(
     .execute(outside)
     .await?;
     Ok(json!(seen))
+}
+
+/// Waits until so many jobs have had their effect.
+pub async fn effects_are_there(pool: &PgPool, count: i64) {
+    let deadline = tokio::time::Instant::now() + PATIENCE * 4;
+    while value::<i64>(pool, "select count(*) from public.effect").await < count {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain for {count} effects"
+        );
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// What broke a promise; empty is good.

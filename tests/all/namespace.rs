@@ -1,0 +1,74 @@
+//! A network namespace: a machine of its own, as far as TCP can tell, that can vanish without a word.
+
+use std::process::Command;
+
+/// Removed when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    /// The ends of the cable, here and there.
+    ends: [String; 2],
+    /// The addresses of the ends.
+    pub addresses: [String; 2],
+}
+
+impl Namespace {
+    /// A namespace with a cable to it, or why there cannot be one.
+    pub fn new() -> Result<Self, String> {
+        let pid = std::process::id();
+        // Of a network that is for documentation: no real one has these addresses.
+        let address = |n| format!("198.51.100.{}", pid % 63 * 4 + n);
+        let namespace = Self {
+            name: format!("seriatim{pid}"),
+            ends: [format!("srt{pid}a"), format!("srt{pid}b")],
+            addresses: [address(1), address(2)],
+        };
+        let (name, [here, there]) = (namespace.name.as_str(), &namespace.ends);
+        let [ours, theirs] = namespace.addresses.each_ref().map(|a| format!("{a}/30"));
+        ip(&["netns", "add", name])?;
+        ip(&[
+            "link", "add", here, "type", "veth", "peer", "name", there, "netns", name,
+        ])?;
+        ip(&["addr", "add", &ours, "dev", here])?;
+        ip(&["link", "set", here, "up"])?;
+        ip(&["-n", name, "addr", "add", &theirs, "dev", there])?;
+        ip(&["-n", name, "link", "set", there, "up"])?;
+        Ok(namespace)
+    }
+
+    /// A command that runs `program` there.
+    pub fn command(&self, program: &std::path::Path) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// From now on nothing gets through in either direction, and nobody is told: packets go to a card that nobody has.
+    pub fn vanish(&self) {
+        let nobody = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
+        let [ours, theirs] = &self.addresses;
+        let [here, there] = &self.ends;
+        let send = |at: &[&str], to: &str, over: &str| {
+            let to = ["neigh", "replace", to, "dev", over];
+            ip(&[at, &to, &nobody].concat()).unwrap();
+        };
+        send(&[], theirs, here);
+        send(&["-n", &self.name], ours, there);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // The cable goes with it.
+        let _ = ip(&["netns", "del", &self.name]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output();
+    match output {
+        Err(error) => Err(format!("`ip` cannot be run: {error}")),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
