@@ -24,6 +24,7 @@ mod p2_one_at_a_time;
 mod p4_exactly_once;
 mod p5_enqueue_never_waits;
 mod p6_failover;
+mod p8_fairness;
 mod p9_attempts;
 mod proxy;
 mod support;
