@@ -4,7 +4,7 @@
 //! next look comes later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a
 //! later look sees the job). That is why nothing strands (P3).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -18,8 +18,9 @@ use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, wit
 
 /// How many flags one page of an adoption takes.
 const PAGE: i64 = 256;
-/// How many pages one claim goes on for while it meets groups that it has to skip.
-const PAGES: usize = 4;
+/// How many pages one claim goes on for while it meets groups that it has to skip. Each page leaves out the groups that
+/// those before it met, so that no number of one group's flags hides another group (P8).
+const PAGES: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -123,13 +124,13 @@ fn peek(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
-/// Locks a page of flagged jobs, due ones first.
+/// Locks a page of flagged jobs, due ones first, without those of the named groups.
 fn flagged(names: &Names) -> Template {
     let query = select()
         .columns(["id", "group_id", "run_at"])
         .from_as(names.job(), "j")
         .and_where(sql(
-            "j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3)",
+            "j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3) and j.group_id <> all(?5)",
         ))
         .order_by("run_at", Order::Asc)
         .order_by("id", Order::Asc)
@@ -275,16 +276,15 @@ impl Store {
             DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000),
             0,
         );
+        let mut skipped = Vec::new();
         for _ in 0..PAGES {
-            let flags = self.flagged(conn, queue, after).await?;
-            let Some(last) = flags.last() else {
-                return Ok(adopted);
-            };
-            after = (last.run_at, last.id);
+            let flags = self.flagged(conn, queue, after, &skipped).await?;
             adopted.more = i64::try_from(flags.len()).is_ok_and(|n| n == PAGE);
-            let (groups, skipped) = self.put_in_line(conn, queue, &flags).await?;
-            adopted.groups += groups;
-            if !(adopted.more && skipped) {
+            let Some(last) = flags.last() else { break };
+            after = (last.run_at, last.id);
+            let before = skipped.len();
+            adopted.groups += self.put_in_line(conn, queue, &flags, &mut skipped).await?;
+            if !adopted.more || skipped.len() == before {
                 break;
             }
         }
@@ -296,6 +296,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         after: (DateTime<Utc>, i64),
+        without: &[String],
     ) -> Result<Vec<Flag>, sqlx::Error> {
         let page = self
             .adopt
@@ -304,7 +305,8 @@ impl Store {
             .bind(queue)
             .bind(after.0)
             .bind(after.1)
-            .bind(PAGE);
+            .bind(PAGE)
+            .bind(without);
         let rows = page.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
@@ -317,13 +319,14 @@ impl Store {
             .collect()
     }
 
-    /// How many groups are in line now, and whether some had to be skipped.
+    /// How many groups are in line now; those with flags that had to stay are added to `skipped`.
     async fn put_in_line(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         flags: &[Flag],
-    ) -> Result<(usize, bool), sqlx::Error> {
+        skipped: &mut Vec<String>,
+    ) -> Result<usize, sqlx::Error> {
         let mut first: HashMap<&str, i64> = HashMap::new();
         for flag in flags {
             first
@@ -362,18 +365,18 @@ impl Store {
                 from.insert(row.try_get(0)?, i64::MIN);
             }
         }
-        let cleared: Vec<i64> = flags
-            .iter()
-            .filter(|flag| {
-                from.get(&flag.group)
-                    .is_some_and(|lowest| flag.id >= *lowest)
-            })
-            .map(|flag| flag.id)
-            .collect();
-        let skipped = cleared.len() < flags.len();
+        let mut cleared = Vec::new();
+        let mut kept = HashSet::new();
+        for flag in flags {
+            match from.get(&flag.group) {
+                Some(lowest) if flag.id >= *lowest => cleared.push(flag.id),
+                _ => drop(kept.insert(flag.group.as_str())),
+            }
+        }
+        skipped.extend(kept.into_iter().map(str::to_owned));
         if !cleared.is_empty() {
             self.adopt.clear.query().bind(cleared).execute(conn).await?;
         }
-        Ok((from.len(), skipped))
+        Ok(from.len())
     }
 }
