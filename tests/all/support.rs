@@ -12,7 +12,7 @@ use seriatim::{
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 /// How long an event may take to come: far more than it should, on a machine under load.
@@ -248,5 +248,26 @@ impl Errors {
         let mut entries = self.0.entries();
         entries.retain(|entry| entry.split(':').next() == Some(variant));
         entries
+    }
+}
+
+/// What handlers wait at until the test lets them pass.
+#[derive(Clone)]
+pub struct Gate(Arc<Semaphore>);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+}
+
+impl Gate {
+    /// Lets so many pass, those that wait and those that come.
+    pub fn pass(&self, handlers: usize) {
+        self.0.add_permits(handlers);
+    }
+
+    pub async fn passed(&self) {
+        self.0.acquire().await.unwrap().forget();
     }
 }
