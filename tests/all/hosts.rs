@@ -101,6 +101,12 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     nothing_remains(database.pool()).await;
     // An idle while, in which the host's limits on idle sessions pass.
     tokio::time::sleep(Duration::from_millis(500)).await;
+    let listens = "select coalesce(bool_and(backend_start < now() - interval '450 ms'), false) \
+                   from pg_stat_activity where query ilike 'listen %' and datname = current_database()";
+    assert!(
+        value::<bool>(database.pool(), listens).await,
+        "the session of the wake-ups was there all the while"
+    );
     running.shutdown(Duration::from_secs(5)).await;
     assert!(errors.0.entries().is_empty(), "{:?}", errors.0.entries());
     database.remove().await.unwrap();

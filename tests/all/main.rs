@@ -10,6 +10,7 @@
 
 mod blocking_handlers;
 mod building;
+mod cancel;
 mod enqueue_limits;
 mod examples;
 mod hosts;
@@ -27,6 +28,7 @@ mod p6_failover;
 mod p8_fairness;
 mod p9_attempts;
 mod proxy;
+mod shutdown;
 mod support;
 mod testing;
 mod testing_jobs;

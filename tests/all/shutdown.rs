@@ -1,0 +1,316 @@
+//! Ending a processor: running jobs end or are given back, and the report says which.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::testing::TestDatabase;
+use seriatim::{ActiveJob, FailureKind, JobError, JobStatus, NewJob, Running};
+use sqlx::PgPool;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{
+    Errors, Log, database, drained, ended, eventually, handler, job, job_of, nothing_remains,
+    processor, queue, value,
+};
+
+#[derive(Clone, Default)]
+struct Bench {
+    log: Log,
+    go: CancellationToken,
+    unblock: Arc<AtomicBool>,
+    errors: Errors,
+}
+
+impl Bench {
+    async fn act(self, job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
+        let what = data.as_str().unwrap_or_default();
+        self.log.add(format!("{what} {}", job.attempt()));
+        match (what, job.attempt()) {
+            ("quick", _) => {}
+            ("waits", _) => self.go.cancelled().await,
+            ("stubborn" | "in a query" | "polite", 2) => {}
+            ("stubborn", _) => std::future::pending().await,
+            ("in a query", _) => {
+                sqlx::query("select pg_sleep(600)")
+                    .execute(job.tx().await?)
+                    .await?;
+            }
+            ("polite", _) => {
+                job.cancelled().await;
+                Err(JobError::retry("told to stop"))?;
+            }
+            ("finishes when told", _) => job.cancelled().await,
+            _ => {
+                // Its future can neither return nor be dropped. `block_in_place`, so that the tests' own tasks that
+                // happen to be queued on this thread go on.
+                tokio::task::block_in_place(|| {
+                    while !self.unblock.load(Ordering::Relaxed) {
+                        // It blocks its thread on purpose: nothing can be awaited.
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }
+        }
+        Ok(data)
+    }
+
+    async fn start(&self, database: &TestDatabase) -> Running {
+        let bench = self.clone();
+        let builder = self.errors.of(processor(database, 10).await);
+        builder
+            .queue(
+                queue("q"),
+                handler(move |job, data| Box::pin(bench.clone().act(job, data))),
+            )
+            .build()
+            .unwrap()
+            .start()
+    }
+}
+
+/// The runtime's end waits for a blocked thread, also when the test has failed.
+struct Unblock(Bench);
+
+impl Drop for Unblock {
+    fn drop(&mut self) {
+        self.0.unblock.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A job that nobody claims, and how many were claimed before: a claim that is on its way when a processor is told to
+/// stop may still bring some.
+async fn not_claimed(pool: &PgPool) -> (i64, u64) {
+    for before in 0..20 {
+        let id = put(pool, &format!("late {before}"), "quick").await;
+        // A worker that still claims comes within its poll of 50 ms.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        if job(pool, id).await.status == JobStatus::Queued {
+            return (id, before);
+        }
+    }
+    panic!("it claims on and on");
+}
+
+async fn put(pool: &PgPool, group: &str, data: &str) -> i64 {
+    let job = job_of("q", group, data).max_attempts(1);
+    seriatim::enqueue(pool, job).await.unwrap().id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_waits_for_running_jobs_and_claims_no_more() {
+    let database = database().await;
+    let (pool, bench) = (database.pool(), Bench::default());
+    let running = bench.start(&database).await;
+    let early = put(pool, "e", "quick").await;
+    ended(pool, early).await;
+    let waits = [put(pool, "g", "waits").await, put(pool, "h", "waits").await];
+    bench.log.wait_for(3).await;
+    let behind = put(pool, "g", "quick").await;
+    let shutdown = tokio::spawn(running.shutdown(Duration::from_secs(60)));
+    let (late, in_time) = not_claimed(pool).await;
+    assert!(!shutdown.is_finished());
+    bench.go.cancel();
+    let report = shutdown.await.unwrap();
+    assert_eq!(
+        (report.finished, report.released, report.lost),
+        (2 + in_time, 0, 0),
+        "those that ran when it began"
+    );
+    assert_eq!(report.still_running, 0);
+    for id in waits {
+        assert_eq!(job(pool, id).await.status, JobStatus::Succeeded);
+    }
+    for id in [behind, late] {
+        assert_eq!(job(pool, id).await.status, JobStatus::Queued);
+    }
+    let sessions = "select count(*) from pg_stat_activity where datname = current_database() \
+                    and query ilike 'listen %'";
+    eventually(pool, sessions, 0_i64).await;
+
+    let running = bench.start(&database).await;
+    drained(pool, "q").await;
+    nothing_remains(pool).await;
+    let report = running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(report, seriatim::ShutdownReport::default());
+    assert!(bench.errors.0.entries().is_empty());
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
+    let database = database().await;
+    let (pool, bench) = (database.pool(), Bench::default());
+    let running = bench.start(&database).await;
+    let acts = ["stubborn", "in a query", "finishes when told"];
+    let mut ids = Vec::new();
+    for act in acts {
+        ids.push(put(pool, act, act).await);
+    }
+    let loose = NewJob::new("q", "stubborn").max_attempts(1);
+    ids.push(seriatim::enqueue(pool, loose).await.unwrap().id);
+    bench.log.wait_for(4).await;
+    let behind = put(pool, "stubborn", "quick").await;
+
+    let begun = Instant::now();
+    let report = running.shutdown(Duration::from_millis(100)).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{report:?}");
+    assert_eq!((report.finished, report.released), (1, 3), "{report:?}");
+    assert_eq!((report.lost, report.still_running), (0, 0), "{report:?}");
+    assert_eq!(job(pool, ids[2]).await.status, JobStatus::Succeeded);
+    for (n, id) in ids.iter().enumerate().filter(|(n, _)| *n != 2) {
+        let job = job(pool, *id).await;
+        assert_eq!((job.status, job.attempts), (JobStatus::Queued, 1), "{n}");
+        assert_eq!(job.history[0].kind, FailureKind::Released);
+        assert_eq!(job.error, None);
+    }
+    // Their only attempt is still theirs, and they are still before what is behind them.
+    let running = bench.start(&database).await;
+    for (n, id) in ids.iter().enumerate().filter(|(n, _)| *n != 2) {
+        let job = ended(pool, *id).await;
+        assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 2), "{n}");
+    }
+    let next = ended(pool, behind).await;
+    assert!(next.last_started_at >= job(pool, ids[0]).await.finished_at);
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert!(bench.errors.0.entries().is_empty());
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_in_answer_to_the_deadline_is_a_failed_attempt() {
+    let database = database().await;
+    let (pool, bench) = (database.pool(), Bench::default());
+    let running = bench.start(&database).await;
+    let job = job_of("q", "g", "polite").max_attempts(2);
+    let id = seriatim::enqueue(pool, job).await.unwrap().id;
+    bench.log.wait_for(1).await;
+    let report = running.shutdown(Duration::from_millis(50)).await;
+    // What the handler said itself counts.
+    assert_eq!((report.finished, report.released), (1, 0), "{report:?}");
+    let job = crate::support::job(pool, id).await;
+    assert_eq!(job.history[0].kind, FailureKind::Error);
+    let running = bench.start(&database).await;
+    assert_eq!(ended(pool, id).await.attempts, 2);
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handlers_that_block_their_threads_count_as_still_running() {
+    let database = database().await;
+    let (pool, bench) = (database.pool(), Bench::default());
+    let unblock = Unblock(bench.clone());
+    let running = bench.start(&database).await;
+    let waits = put(pool, "waits", "waits").await;
+    let stubborn = put(pool, "stubborn", "stubborn").await;
+    bench.log.wait_for(2).await;
+    let blocked = [
+        put(pool, "a", "blocks").await,
+        put(pool, "b", "blocks").await,
+    ];
+    bench.log.wait_for(4).await;
+    bench.go.cancel();
+    ended(pool, waits).await;
+    let report = running.shutdown(Duration::from_millis(100)).await;
+    assert_eq!(report.still_running, 2, "{report:?}");
+    assert_eq!(report.released, 1, "{report:?}");
+    assert_eq!(job(pool, stubborn).await.status, JobStatus::Queued);
+    for id in blocked {
+        assert_eq!(job(pool, id).await.status, JobStatus::Started);
+    }
+    drop(unblock);
+    // They come to an end after all; nobody is left to report it to.
+    for id in blocked {
+        let ended = crate::support::job_when(pool, id, |job| job.status != JobStatus::Started);
+        ended.await;
+    }
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_running_claims_no_more_and_lets_its_jobs_end() {
+    let database = database().await;
+    let (pool, bench) = (database.pool(), Bench::default());
+    let running = bench.start(&database).await;
+    let waits = put(pool, "g", "waits").await;
+    bench.log.wait_for(1).await;
+    drop(running);
+    let (late, _) = not_claimed(pool).await;
+    bench.go.cancel();
+    assert_eq!(ended(pool, waits).await.status, JobStatus::Succeeded);
+    assert_eq!(job(pool, late).await.status, JobStatus::Queued);
+    // Its sessions go too, once the last job has ended.
+    let listening = "select count(*) from pg_stat_activity where datname = current_database() \
+                     and query ilike 'listen %'";
+    eventually(pool, listening, 0_i64).await;
+    database.remove().await.unwrap();
+}
+
+/// What [`child`] works on.
+const DATABASE: &str = "SERIATIM_TEST_SHUTDOWN";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
+    for (signal, done) in [("TERM", 0), ("INT", 1)] {
+        let database = database().await;
+        let pool = database.pool();
+        let id = put(pool, "g", "stubborn").await;
+        let child = tokio::process::Command::new(std::env::current_exe().unwrap())
+            .args(["shutdown::child", "--exact", "--ignored", "--nocapture"])
+            .env(DATABASE, database.url())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        eventually(
+            pool,
+            "select status::text from seriatim.job",
+            "started".to_owned(),
+        )
+        .await;
+        let sent = std::process::Command::new("sh")
+            .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal])
+            .arg(child.id().unwrap().to_string())
+            .status();
+        assert!(sent.unwrap().success());
+        let output = tokio::time::timeout(crate::support::PATIENCE, child.wait_with_output());
+        let output = output.await.expect("it ends").unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{done} {said}");
+        assert!(said.contains("released: 1"), "{said}");
+        assert_eq!(job(pool, id).await.status, JobStatus::Queued);
+        let listening = "select count(*) from pg_stat_activity where query ilike 'listen %' \
+                         and datname = current_database()";
+        assert_eq!(value::<i64>(pool, listening).await, 0);
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test above, in a process of its own"]
+async fn child() {
+    let pool = PgPool::connect(&std::env::var(DATABASE).unwrap())
+        .await
+        .unwrap();
+    let signal = tokio::spawn(seriatim::shutdown_signal());
+    // The signal may come as soon as the job has started; its handler is set by then.
+    tokio::task::yield_now().await;
+    let bench = Bench::default();
+    let running = seriatim::Processor::builder(pool)
+        .queue(
+            queue("q"),
+            handler(move |job, data| Box::pin(bench.clone().act(job, data))),
+        )
+        .build()
+        .unwrap()
+        .start();
+    signal.await.unwrap().unwrap();
+    let report = running.shutdown(Duration::from_millis(100)).await;
+    println!("\n{report:?} {}", json!(null));
+}
