@@ -1,0 +1,214 @@
+//! Retention: each status has its own, what is still needed stays, and one process at a time deletes.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{
+    Client, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention, RetryPolicy,
+};
+use sqlx::{Executor, PgPool};
+
+use crate::support::{
+    Errors, FnHandler, by_hand, database, eventually, handler, job_of, nothing_remains, processor,
+    queue, value,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn obedient() -> FnHandler {
+    handler(|job, data| {
+        let cancelled = job.cancelled();
+        Box::pin(async move {
+            match data.as_str() {
+                Some("fails") => Err(JobError::fail("as asked")),
+                Some("cancelled") => {
+                    cancelled.await;
+                    Err(JobError::retry("told to stop"))
+                }
+                _ => Ok(json!(null)),
+            }
+        })
+    })
+}
+
+fn keeps_house(pool: PgPool, options: QueueOptions) -> Processor {
+    Processor::builder(pool)
+        .poll_interval(Duration::from_millis(50))
+        .housekeeping(Duration::from_millis(20))
+        .queue(options, obedient())
+        .build()
+        .unwrap()
+}
+
+/// Finished jobs as they look some minutes after their end.
+async fn old(pool: &PgPool, status: &str, minutes: u32, count: u32) {
+    by_hand(
+        pool,
+        format!(
+            "insert into seriatim.job (queue, group_id, status, data, finished_at) \
+             select 'q', '{status} {minutes}', '{status}', 'null', now() - interval '{minutes} min' \
+             from generate_series(1, {count})"
+        ),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_status_is_kept_for_its_own_time() {
+    let database = database().await;
+    let pool = database.pool();
+    for status in ["succeeded", "failed", "cancelled"] {
+        for minutes in [50, 70, 130, 60 * 24 * 900] {
+            old(pool, status, minutes, 1).await;
+        }
+    }
+    by_hand(
+        pool,
+        "insert into seriatim.job (queue, status, data, finished_at) \
+         values ('another', 'failed', '1', now() - interval '900 days')",
+    )
+    .await;
+    let options = queue("q")
+        .keep_succeeded(Retention::For(HOUR))
+        .keep_failed(Retention::For(2 * HOUR))
+        .keep_cancelled(Retention::Forever);
+    let running = keeps_house(pool.clone(), options).start();
+    // One succeeded, two failed, four cancelled, and that of a queue of somebody else.
+    eventually(pool, "select count(*) from seriatim.job", 8_i64).await;
+    let left: Vec<String> = value(
+        pool,
+        "select array_agg(distinct group_id order by group_id) from seriatim.job \
+         where queue = 'q' and status <> 'cancelled'",
+    )
+    .await;
+    assert_eq!(left, ["failed 50", "failed 70", "succeeded 50"]);
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_never_kept_goes_with_its_settle() {
+    let database = database().await;
+    let pool = database.pool();
+    let options = |name| {
+        queue(name)
+            .retry(RetryPolicy::new(1))
+            .keep_succeeded(Retention::Never)
+            .keep_failed(Retention::Never)
+            .keep_cancelled(Retention::Never)
+    };
+    let running = processor(&database, 20)
+        .await
+        .housekeeping(None)
+        .queue(options("q"), obedient())
+        .queue(
+            options("halts").out_of_attempts(OutOfAttempts::Halt),
+            obedient(),
+        )
+        .build()
+        .unwrap()
+        .start();
+    let mut cancels = Vec::new();
+    for what in ["succeeds", "fails", "cancelled"] {
+        let jobs = [
+            job_of("q", what, what),
+            job_of("q", what, "behind"),
+            NewJob::new("q", what),
+            // Without a group it halts nothing.
+            NewJob::new("halts", what),
+        ];
+        let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        if what == "cancelled" {
+            cancels = vec![jobs[0].id, jobs[2].id, jobs[3].id];
+        }
+    }
+    eventually(
+        pool,
+        "select count(*) from seriatim.job where status = 'started' and data = '\"cancelled\"'",
+        3_i64,
+    )
+    .await;
+    for id in cancels {
+        Client::default().cancel(pool, id).await.unwrap();
+    }
+    let left = "select coalesce(string_agg(format('%s %s %s', queue, status, data), ', '), '') \
+                from seriatim.job";
+    eventually(pool, left, String::new()).await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flagged_job_stays_until_its_group_was_looked_at() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut conn = database.connect().await.unwrap();
+    // Somebody else adopts, and takes all day.
+    conn.execute("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
+        .await
+        .unwrap();
+    old(pool, "cancelled", 90, 1).await;
+    by_hand(pool, "update seriatim.job set flagged = true").await;
+    let options = queue("q").keep_cancelled(Retention::For(HOUR));
+    let running = keeps_house(pool.clone(), options).start();
+    for round in 0..3 {
+        old(pool, "cancelled", 80 + round, 1).await;
+        eventually(
+            pool,
+            "select count(*) from seriatim.job where not flagged",
+            0_i64,
+        )
+        .await;
+    }
+    assert_eq!(
+        value::<i64>(pool, "select count(*) from seriatim.job").await,
+        1
+    );
+    conn.execute("select pg_advisory_unlock_all()")
+        .await
+        .unwrap();
+    eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut conn = database.connect().await.unwrap();
+    conn.execute("select pg_advisory_lock(hashtextextended('seriatim janitor seriatim', 0))")
+        .await
+        .unwrap();
+    old(pool, "succeeded", 90, 1_777).await;
+    let options = || queue("q").keep_succeeded(Retention::For(HOUR));
+    let errors = Errors::default();
+    let one = keeps_house(pool.clone(), options()).start();
+    let builder = errors.of(processor(&database, 10).await);
+    let other = builder
+        .housekeeping(Duration::from_millis(20))
+        .queue(options(), obedient())
+        .build()
+        .unwrap()
+        .start();
+    // Time for ten rounds, of which none may do anything.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let count = "select count(*) from seriatim.job";
+    assert_eq!(value::<i64>(pool, count).await, 1_777);
+
+    let mut reader = pool.begin().await.unwrap();
+    let locked = "select id from seriatim.job order by id limit 3 for share";
+    reader.execute(locked).await.unwrap();
+    conn.execute("select pg_advisory_unlock_all()")
+        .await
+        .unwrap();
+    eventually(pool, count, 3_i64).await;
+    reader.rollback().await.unwrap();
+    eventually(pool, count, 0_i64).await;
+    one.shutdown(Duration::from_secs(5)).await;
+    other.shutdown(Duration::from_secs(5)).await;
+    assert!(errors.0.entries().is_empty());
+    database.remove().await.unwrap();
+}
