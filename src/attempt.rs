@@ -21,8 +21,13 @@ use crate::job::FailureKind;
 use crate::job_error::storable_text;
 use crate::monitor::Signals;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
+<<<<<<< HEAD
 use crate::queue::QueueOptions;
 use crate::shared::Shared;
+=======
+use crate::processor::Shared;
+use crate::queue::{OutOfAttempts, QueueOptions};
+>>>>>>> 4fb8837 (Let a job without a group halt nothing)
 use crate::store::{HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short};
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
@@ -483,11 +488,16 @@ impl Run {
                     .cancel_requested(conn, self.claim.job)
                     .await?,
         };
+        // Without a group there is nothing to halt.
+        let then = match self.claim.group {
+            Some(_) => options.out_of_attempts,
+            None => OutOfAttempts::Continue,
+        };
         Ok(outcome::decide(
             result,
             attempt,
             &options.retry,
-            options.out_of_attempts,
+            then,
             fastrand::f64(),
         ))
     }
