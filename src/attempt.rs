@@ -21,13 +21,8 @@ use crate::job::FailureKind;
 use crate::job_error::storable_text;
 use crate::monitor::Signals;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
-<<<<<<< HEAD
-use crate::queue::QueueOptions;
-use crate::shared::Shared;
-=======
-use crate::processor::Shared;
 use crate::queue::{OutOfAttempts, QueueOptions};
->>>>>>> 4fb8837 (Let a job without a group halt nothing)
+use crate::shared::Shared;
 use crate::store::{HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short};
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
