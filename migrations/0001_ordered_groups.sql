@@ -42,6 +42,8 @@ create table job (
   constraint job_attempts check (attempts >= 0 and attempts_forgiven between 0 and attempts),
   constraint job_max_attempts check (max_attempts > 0),
   constraint job_timeout check (timeout_ms > 0),
+  -- An adopter could do nothing with such a flag, and would stumble over it again and again.
+  constraint job_flagged check (not flagged or group_id is not null),
   constraint job_finished check ((finished_at is not null) = (status in ('succeeded', 'failed', 'cancelled'))),
   constraint job_claim check (claim is null or (group_id is null and status = 'started'))
 ) with (
