@@ -8,9 +8,13 @@
 // A test says what it expects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod book;
 mod crossing;
 mod fence;
+mod labour;
 mod late;
+mod load;
 mod looks;
 mod retiring;
 mod scene;
+mod stress;
