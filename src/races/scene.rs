@@ -282,6 +282,16 @@ impl Scene {
             .await;
     }
 
+    pub(super) async fn until_gone(&self, pid: i32) {
+        let sql = format!("select count(*) from pg_stat_activity where pid = {pid}");
+        let deadline = Instant::now() + PATIENCE;
+        while self.id(&sql).await > 0 {
+            assert!(Instant::now() < deadline, "{pid} is still there");
+            // The database has no event for this.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// Waits until `pid` waits for a lock of that type ("advisory" is the gate).
     pub(super) async fn until_waits(&self, pid: i32, event: &str) {
         let sql = format!(
