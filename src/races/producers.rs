@@ -26,12 +26,18 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
     for level in OLD_SNAPSHOTS {
         let scene = Scene::new().await;
         let mut upserting = old_snapshot(&scene, level).await;
-        let mut sharing = old_snapshot(&scene, level).await;
         let mut producer = old_snapshot(&scene, level).await;
-        let first = scene.enqueue("g").await;
+        scene.enqueue("g").await;
+        let second = scene.enqueue("g").await;
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
         let held = scene.hold(&mut worker, &claim).await;
+        let ids = enqueue(&mut producer, &["g", "h", "g"]).await;
+        let client = Client::default();
+        let job = NewJob::new(Q, &1).group("g");
+        let notified = client.enqueue(&mut producer, job).await.unwrap().id;
+        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        commit(&mut worker).await;
         // Wrong: producers that touch the group's row.
         let upsert = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
                       values ('q', 'g', now(), 1) on conflict (queue, group_id) do update set ready_at = now()";
@@ -40,21 +46,10 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
             Some("40001"),
             "{level}"
         );
-        let ids = enqueue(&mut producer, &["g", "h", "g"]).await;
-        let client = Client::default();
-        let job = NewJob::new(Q, &1).group("g");
-        let notified = client.enqueue(&mut producer, job).await.unwrap().id;
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
-        commit(&mut worker).await;
-        // Wrong: a foreign key, and with it FOR KEY SHARE on a row that has changed since.
-        let share =
-            "select 1 from seriatim.job where status = 'queued' and group_id = 'g' for key share";
-        assert_eq!(code(&mut sharing, share).await, None);
         run(&mut producer, "commit").await;
-        assert!(first < ids[0]);
         let mut ran = scene.drain().await;
         ran.retain(|id| *id != ids[1]);
-        assert_eq!(ran, [ids[0], ids[2], notified]);
+        assert_eq!(ran, [second, ids[0], ids[2], notified]);
         scene.end().await;
     }
 }

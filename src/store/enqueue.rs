@@ -1,10 +1,10 @@
 //! Producers only insert.
 
-use sea_query::{InsertStatement, Order};
+use sea_query::{Expr, InsertStatement, Order, UnionType};
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
-use super::template::{Names, Template, cte, rows_of, select, select_into, sql, with};
+use super::template::{Names, Template, cte, none_of, rows_of, select, select_into, sql, with};
 use crate::job::{CheckedJob, Enqueued};
 
 #[derive(Debug)]
@@ -83,28 +83,37 @@ fn insert(names: &Names, notify: bool) -> Template {
         .expr(sql("1"))
         .from_as(names.job(), "j")
         .and_where(sql("j.queue = inserted.queue and j.group_id is null and j.status = 'queued' and j.run_at <= now()"))
+        // Its index's order, so that no plan reads history to find one.
+        .order_by(("j", "run_at"), Order::Asc)
         .to_owned();
+    // A serializable transaction looks at nothing: a look would be a dependency, by which producers abort each other
+    // (40001).
+    let unless_serializable = |nothing| {
+        Expr::cust_with_expr(
+            "case when current_setting('transaction_isolation') = 'serializable' then true else $1 end",
+            nothing,
+        )
+    };
+    let due = |group: &'static str| {
+        select()
+            .distinct()
+            .columns(["queue", "group_id"])
+            .from("inserted")
+            .and_where(sql("run_at <= clock_timestamp()"))
+            .and_where(sql(group))
+            .to_owned()
+    };
     let idle = select()
-        .distinct()
-        .column("queue")
-        .from("inserted")
-        .and_where(sql("run_at <= clock_timestamp()"))
-        .cond_where(
-            sea_query::Cond::any()
-                // There a look would be a dependency, by which producers abort each other (40001).
-                .add(sql(
-                    "current_setting('transaction_isolation') = 'serializable'",
-                ))
-                .add(
-                    sea_query::Cond::all()
-                        .add(sql("group_id is not null"))
-                        .add(sea_query::Expr::not_exists(in_line)),
-                )
-                .add(
-                    sea_query::Cond::all()
-                        .add(sql("group_id is null"))
-                        .add(sea_query::Expr::not_exists(others_wait)),
-                ),
+        .column(("inserted", "queue"))
+        .from_subquery(due("group_id is not null"), "inserted")
+        .and_where(unless_serializable(none_of(in_line)))
+        .union(
+            UnionType::Distinct,
+            select()
+                .column(("inserted", "queue"))
+                .from_subquery(due("group_id is null"), "inserted")
+                .and_where(unless_serializable(none_of(others_wait)))
+                .to_owned(),
         )
         .to_owned();
     let woken = select()
@@ -115,10 +124,7 @@ fn insert(names: &Names, notify: bool) -> Template {
     ids.column("id")
         .from("inserted")
         // Named, so that it runs; its value is of no use.
-        .expr_as(
-            sea_query::Expr::SubQuery(None, Box::new(woken.into())),
-            "woken",
-        )
+        .expr_as(Expr::SubQuery(None, Box::new(woken.into())), "woken")
         .order_by("id", Order::Asc);
     with(
         [
