@@ -89,7 +89,9 @@ create table queue_group (
   autovacuum_vacuum_cost_delay = 0
 );
 
-create index queue_group_ready on queue_group (queue, ready_at);
+-- Partial, although nearly every row is in it: so a look-up by queue and group can only be planned with the primary key,
+-- also while the statistics say that the table is empty.
+create index queue_group_ready on queue_group (queue, ready_at) where ready_at < 'infinity';
 create index queue_group_halted on queue_group (queue, halted_at) where halted_at is not null;
 
 -- Requests about a job that is running or being claimed: its row is locked, so they are left here and read by its

@@ -14,7 +14,7 @@ use sea_query::{
 use sqlx::{PgConnection, Row};
 
 use super::Store;
-use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
+use super::template::{Names, PG, Template, cte, groups_of, limit, none_of, select, sql, with};
 
 /// How many flags one page of an adoption takes.
 const PAGE: i64 = 256;
@@ -73,52 +73,57 @@ impl Statements {
 }
 
 fn peek(names: &Names) -> Template {
-    let any = |condition: &'static str| {
+    // Each in its index's order, so that no plan reads another index, or a backlog, to find one row.
+    let first = |condition: &'static str, order: &'static str| {
         select()
-            .expr(sql("1"))
+            .column(("j", order))
             .from_as(names.job(), "j")
             .and_where(sql(condition))
+            .order_by(("j", order), Order::Asc)
+            .limit(1)
             .to_owned()
     };
-    let flagged = any("j.queue = ?1 and j.flagged");
-    let loose =
-        any("j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()");
-    let lapsed = any(
-        "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
+    let flagged = first("j.queue = ?1 and j.flagged", "run_at");
+    let loose = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()",
+        "run_at",
     );
-    let due = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.ready_at <= now()"))
-        .to_owned();
-    let next_group = select()
-        .expr(sql("min(g.ready_at)"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.ready_at > now()"))
-        .to_owned();
-    let next_loose = select()
-        .expr(sql("min(j.run_at)"))
-        .from_as(names.job(), "j")
-        .and_where(sql(
-            "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at > now()",
-        ))
-        .to_owned();
+    let lapsed = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
+        "lease_until",
+    );
+    let next_loose = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at > now()",
+        "run_at",
+    );
+    let first_group = |condition: &'static str| {
+        select()
+            .column(("g", "ready_at"))
+            .from_as(names.queue_group(), "g")
+            .and_where(sql(condition))
+            .order_by(("g", "ready_at"), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
+    let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
     let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let seconds = Expr::cust_with_exprs(
         "extract(epoch from nullif(least($1, $2), 'infinity') - clock_timestamp())::float8",
         [sub(next_group), sub(next_loose)],
     );
+    let is_some = |query| Expr::cust_with_expr("$1 is not null", sub(query));
     let query = select()
         .expr_as(
             Expr::cust_with_expr(
                 "case when $1 then pg_try_advisory_xact_lock(hashtextextended(?2, 0)) end",
-                Expr::exists(flagged),
+                is_some(flagged),
             ),
             "adopter",
         )
-        .expr_as(Expr::exists(due), "groups")
-        .expr_as(Expr::exists(loose), "loose")
-        .expr_as(Expr::exists(lapsed), "lapsed")
+        .expr_as(is_some(due), "groups")
+        .expr_as(is_some(loose), "loose")
+        .expr_as(is_some(lapsed), "lapsed")
         .expr_as(seconds, "next")
         .to_owned();
     Template::new(query.build(PG))
@@ -143,14 +148,14 @@ fn flagged(names: &Names) -> Template {
 /// Locks the free rows of the groups; wakes the sleeping ones unless halted; lowers `head_id` for ids that came late.
 fn wake_free(names: &Names) -> Template {
     let free = select()
-        .columns([("g", "group_id"), ("flag", "first_id")])
+        .columns([("g", "queue"), ("g", "group_id"), ("flag", "first_id")])
         .from_as(names.queue_group(), "g")
         .join(
             sea_query::JoinType::InnerJoin,
             "flag",
-            sql("flag.group_id = g.group_id"),
+            sql("flag.queue = g.queue and flag.group_id = g.group_id"),
         )
-        .and_where(sql("g.queue = ?1 and g.claim is null"))
+        .and_where(sql("g.claim is null"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let woken = UpdateStatement::new()
@@ -161,7 +166,7 @@ fn wake_free(names: &Names) -> Template {
         )
         .value("head_id", sql("least(g.head_id, free.first_id)"))
         .from("free")
-        .and_where(sql("g.queue = ?1 and g.group_id = free.group_id"))
+        .and_where(sql("g.queue = free.queue and g.group_id = free.group_id"))
         .and_where(sql(
             "(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)",
         ))
@@ -169,7 +174,7 @@ fn wake_free(names: &Names) -> Template {
     let query = select().column("group_id").from("free").to_owned();
     with(
         [
-            cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")])),
+            cte("flag", groups_of(&[(2, "group_id"), (3, "first_id")])),
             cte("free", free),
             cte("woken", woken),
         ],
@@ -180,14 +185,17 @@ fn wake_free(names: &Names) -> Template {
 /// Shares the lock of claimed rows with whoever runs the group: their settle cannot have passed its exclusive lock yet.
 fn share_claimed(names: &Names) -> Template {
     let query = select()
-        .columns(["group_id", "head_id"])
+        .columns([("g", "group_id"), ("g", "head_id")])
         .from_as(names.queue_group(), "g")
-        .and_where(sql(
-            "g.queue = ?1 and g.group_id = any(?2) and g.claim is not null",
-        ))
+        .join(
+            sea_query::JoinType::InnerJoin,
+            "flag",
+            sql("flag.queue = g.queue and flag.group_id = g.group_id"),
+        )
+        .and_where(sql("g.claim is not null"))
         .lock_with_tables_behavior(LockType::KeyShare, ["g"], LockBehavior::SkipLocked)
         .to_owned();
-    Template::new(query.build(PG))
+    with([cte("flag", groups_of(&[(2, "group_id")]))], query)
 }
 
 /// Inserts rows for groups that have none. Only what it returns was inserted: a conflict that did nothing is no proof
@@ -196,17 +204,17 @@ fn insert_new(names: &Names) -> Template {
     let in_line = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = flag.group_id"))
+        .and_where(sql("g.queue = flag.queue and g.group_id = flag.group_id"))
         .to_owned();
     let rows = select()
         .exprs([
-            sql("?1"),
+            sql("flag.queue"),
             sql("flag.group_id"),
             sql("now()"),
             sql("flag.first_id"),
         ])
         .from("flag")
-        .and_where(Expr::not_exists(in_line))
+        .and_where(none_of(in_line))
         .to_owned();
     let mut insert = InsertStatement::new();
     insert
@@ -216,7 +224,7 @@ fn insert_new(names: &Names) -> Template {
         .returning(Query::returning().columns(["group_id"]));
     super::template::select_into(&mut insert, rows);
     with(
-        [cte("flag", rows_of(&[(2, "group_id"), (3, "first_id")]))],
+        [cte("flag", groups_of(&[(2, "group_id"), (3, "first_id")]))],
         insert,
     )
 }

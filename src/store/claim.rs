@@ -10,7 +10,9 @@ use sea_query::{
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
+use super::template::{
+    Names, PG, Template, cte, groups_of, limit, none_of, rows_of, select, sql, with,
+};
 use super::{Store, unfinished};
 use crate::job::Job;
 use crate::turn::{Head, Look, Plan, Turn};
@@ -69,7 +71,9 @@ fn take(names: &Names) -> Template {
         .columns(["group_id", "job_id", "head_id"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.ready_at <= now()"))
+        .and_where(sql(
+            "g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'",
+        ))
         .order_by("ready_at", Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
@@ -80,7 +84,8 @@ fn take(names: &Names) -> Template {
 /// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
 ///
 /// The set per group is bounded: one unfinished job from `head_id` on, one from the lowest flag on (late or retried ids
-/// come in by their flag), or the claimed job of a take-over; never the backlog (P7).
+/// come in by their flag), or the claimed job of a take-over; never the backlog (P7). What is looked up by id says
+/// `finished_at is null` for unfinished: the words of a partial index could have that read as a whole instead.
 fn look(names: &Names) -> Template {
     let first = |condition: Expr| {
         select()
@@ -109,8 +114,7 @@ fn look(names: &Names) -> Template {
     let claimed = select()
         .columns([("j", "id"), ("j", "run_at")])
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = turn.job_id"))
-        .and_where(unfinished("j"))
+        .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
         .to_owned();
     // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
     // head_id and without a flag, are behind it.
@@ -149,7 +153,7 @@ fn look(names: &Names) -> Template {
             sql("turn.group_id = head.group_id"),
         )
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
-        .and_where(unfinished("j"))
+        .and_where(sql("j.finished_at is null"))
         .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
@@ -159,7 +163,7 @@ fn look(names: &Names) -> Template {
         .and_where(sql("u.queue = ?1 and u.group_id = turn.group_id"))
         .and_where(unfinished("u"))
         .to_owned();
-    let drained = Expr::cust_with_expr("head.id is null and not $1", Expr::exists(any));
+    let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
     let query = select()
         .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
         .expr_as(
@@ -210,10 +214,10 @@ fn start(names: &Names) -> Template {
             ),
         ])
         .from("turn")
-        .and_where(sql("j.id = turn.job_id"))
-        .and_where(unfinished("j"))
+        .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
         .returning(sea_query::Query::returning().exprs([
             sql("j.id"),
+            sql("j.queue"),
             sql("j.group_id"),
             sql("turn.run"),
         ]))
@@ -234,7 +238,9 @@ fn start(names: &Names) -> Template {
             ),
         ])
         .from("started")
-        .and_where(sql("g.queue = ?1 and g.group_id = started.group_id"))
+        .and_where(sql(
+            "g.queue = started.queue and g.group_id = started.group_id",
+        ))
         .returning(sea_query::Query::returning().exprs([sql("g.group_id"), sql("g.claim")]))
         .to_owned();
     let query = select()
@@ -308,9 +314,9 @@ fn defer(names: &Names) -> Template {
             ),
         ])
         .from("turn")
-        .and_where(sql("g.queue = ?1 and g.group_id = turn.group_id"))
+        .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
         .to_owned();
-    let turn = rows_of(&[
+    let turn = groups_of(&[
         (2, "group_id"),
         (3, "until"),
         (4, "after"),
@@ -325,27 +331,42 @@ fn defer(names: &Names) -> Template {
 /// shares the row, and the row then stays for another look.
 fn retire(names: &Names) -> Template {
     let sole = select()
-        .column("group_id")
+        .columns([("g", "queue"), ("g", "group_id")])
         .from_as(names.queue_group(), "g")
-        .and_where(sql(
-            "g.queue = ?1 and g.group_id = any(?2) and g.claim is null and g.halted_at is null",
-        ))
+        .join(
+            JoinType::InnerJoin,
+            "turn",
+            sql("turn.queue = g.queue and turn.group_id = g.group_id"),
+        )
+        .and_where(sql("g.claim is null and g.halted_at is null"))
         .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let any = select()
         .expr(sql("1"))
         .from_as(names.job(), "u")
-        .and_where(sql("u.queue = ?1 and u.group_id = queue_group.group_id"))
+        .and_where(sql("u.queue = sole.queue and u.group_id = sole.group_id"))
         .and_where(unfinished("u"))
+        .to_owned();
+    let drained = select()
+        .columns(["queue", "group_id"])
+        .from("sole")
+        .and_where(none_of(any))
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
         .and_where(sql(
-            "queue = ?1 and group_id in (select group_id from sole)",
+            "(queue, group_id) in (select queue, group_id from drained)",
         ))
-        .and_where(Expr::not_exists(any))
         .to_owned();
-    with([cte("sole", sole)], query)
+    let turn = groups_of(&[(2, "group_id")]);
+    with(
+        [
+            cte("turn", turn),
+            cte("sole", sole),
+            cte("drained", drained),
+        ],
+        query,
+    )
 }
 
 impl Store {

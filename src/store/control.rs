@@ -74,7 +74,9 @@ fn cancel(names: &Names) -> Template {
             ("flagged", sql("j.group_id is not null")),
         ])
         .from("target")
-        .and_where(sql("j.id = target.id and j.status = 'queued'"))
+        .and_where(sql(
+            "j.id = ?1 and j.id = target.id and j.status = 'queued'",
+        ))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     let busy = select()
@@ -113,7 +115,7 @@ fn retry(names: &Names) -> Template {
         ])
         .from("target")
         .and_where(sql(
-            "j.id = target.id and j.status in ('failed', 'cancelled')",
+            "j.id = ?1 and j.id = target.id and j.status in ('failed', 'cancelled')",
         ))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
@@ -153,7 +155,7 @@ fn skip(names: &Names) -> Template {
             ("status", sql("'failed'")),
         ])
         .from("target")
-        .and_where(sql("j.id = target.id and j.status in ('queued', 'failed')"))
+        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('queued', 'failed')"))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(

@@ -28,10 +28,12 @@ impl Default for SessionLimits {
 const BEGIN: &str = "begin isolation level read committed read write";
 
 /// A frozen process must not hold up a queue: 2 s for a statement and between statements.
-/// Plans must not depend on statistics taken while the tables were empty, and a claim must survive a server crash.
+/// Plans must not depend on statistics taken while the tables were empty: what is left of them is a look-up by an index
+/// for each row of a batch. And a claim must survive a server crash.
 const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '2s'\
     ; set local idle_in_transaction_session_timeout = '2s'\
-    ; set local enable_seqscan = off; set local jit = off; set local synchronous_commit = on";
+    ; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_mergejoin = off\
+    ; set local enable_hashjoin = off; set local jit = off; set local synchronous_commit = on";
 
 /// A handler may take its time, also between statements; but a client that is gone must be noticed: inside a query by
 /// `client_connection_check_interval`, a host that vanished without a word by TCP, in about 10 s.
