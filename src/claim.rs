@@ -38,6 +38,26 @@ pub(crate) async fn claim(
     slots: usize,
     first: First,
 ) -> Result<Claimed, sqlx::Error> {
+    match try_claim(store, conn, options, slots, first).await {
+        // 55P03: it was about to wait for a lock. What it has locked must be free for others, and it looks again soon.
+        Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("55P03") => {
+            PgTransactionManager::rollback(conn).await?;
+            Ok(Claimed {
+                more: true,
+                ..Claimed::default()
+            })
+        }
+        other => other,
+    }
+}
+
+async fn try_claim(
+    store: &Store,
+    conn: &mut PgConnection,
+    options: &QueueOptions,
+    slots: usize,
+    first: First,
+) -> Result<Claimed, sqlx::Error> {
     begin_short(conn).await?;
     let queue = options.name();
     let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);

@@ -343,9 +343,13 @@ pub(super) async fn enqueue(conn: &mut PgConnection, groups: &[&str]) -> Vec<i64
 /// As the library begins a short transaction, but it may be slow between its statements: a script is.
 pub(super) async fn begin(conn: &mut PgConnection) {
     begin_short(conn).await.unwrap();
-    for setting in ["idle_in_transaction_session_timeout", "statement_timeout"] {
-        run(conn, &format!("set local {setting} = '60s'")).await;
-    }
+    run(
+        conn,
+        "set local idle_in_transaction_session_timeout = '60s'",
+    )
+    .await;
+    run(conn, "set local statement_timeout = '60s'").await;
+    run(conn, "set local lock_timeout = '5s'").await;
 }
 
 pub(super) async fn commit(conn: &mut PgConnection) {

@@ -126,6 +126,32 @@ async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
     scene.end().await;
 }
 
+/// The same lock: whatever makes a claim wait, it must not wait for as long as a handler runs, nor fail.
+#[tokio::test]
+async fn a_claim_that_would_wait_gives_up_and_looks_again() {
+    let scene = Scene::new().await;
+    scene.enqueue("g").await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let claim = scene.claim_one(&mut worker).await;
+    scene.hold(&mut worker, &claim).await;
+    run(
+        &mut worker,
+        "update seriatim.queue_group set suspect = null",
+    )
+    .await;
+    run(&mut worker, "select 1 from seriatim.queue_group for update").await;
+    let second = scene.enqueue("g").await;
+    let (store, first) = (&scene.store, crate::claim::First::Groups);
+    let claimed = crate::claim::claim(store, &mut other, &scene.options, 10, first).await;
+    let claimed = claimed.unwrap();
+    assert!(claimed.more && claimed.jobs.is_empty());
+    rollback(&mut worker).await;
+    // On the same connection, in a new transaction.
+    scene.run_job(&mut worker, &claim).await;
+    assert_eq!(scene.claim_one(&mut other).await.job, second);
+    scene.end().await;
+}
+
 #[tokio::test]
 async fn an_adopter_waits_for_no_hold_and_no_settle() {
     for followed in [true, false] {

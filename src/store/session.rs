@@ -27,10 +27,12 @@ impl Default for SessionLimits {
 /// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
 const BEGIN: &str = "begin isolation level read committed read write";
 
-/// A frozen process must not hold up a queue: 2 s for a statement and between statements.
+/// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing here is meant to wait
+/// for a lock. But `SKIP LOCKED` does wait for one thing: where the writer of a row commits just as it is being skipped,
+/// the row's next version is locked without skipping, and that may be a handler's by then. Hence 100 ms.
 /// Plans must not depend on statistics taken while the tables were empty: what is left of them is a look-up by an index
 /// for each row of a batch. And a claim must survive a server crash.
-const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '2s'\
+const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '100ms'\
     ; set local idle_in_transaction_session_timeout = '2s'\
     ; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_mergejoin = off\
     ; set local enable_hashjoin = off; set local jit = off; set local synchronous_commit = on";
