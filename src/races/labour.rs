@@ -64,11 +64,13 @@ async fn run(
     claim: Started,
     mut conn: PgConnection,
 ) -> Option<PgConnection> {
-    if rng.u8(0..30) == 0 {
+    // What is left at the end is to be gone soon.
+    let mishaps = !stress.stop.load(Ordering::Relaxed);
+    if mishaps && rng.u8(0..30) == 0 {
         stress.book.count("stalled before the hold");
         sleep(pause(&mut rng, 300)).await;
     }
-    if rng.u8(0..40) == 0 {
+    if mishaps && rng.u8(0..40) == 0 {
         stress.book.count("died before the hold");
         return Some(conn);
     }
@@ -116,7 +118,12 @@ async fn run_held(
     }
     // Before the locks go: another may enter as soon as they do.
     stress.book.leave(group, claim.job);
-    let result = match rng.u8(0..20) {
+    let mishap = if stress.stop.load(Ordering::Relaxed) {
+        rng.u8(4..20)
+    } else {
+        rng.u8(0..20)
+    };
+    let result = match mishap {
         _ if held.cancel_requested => RunResult::Cancelled,
         _ if !claim.run => RunResult::Exhausted,
         0 => {
