@@ -45,17 +45,16 @@ async fn listen(
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;
     loop {
-        match listener.try_recv().await? {
-            Some(hint) => {
-                if let Some(worker) = workers.get(hint.payload()) {
-                    worker.notify_one();
-                }
-            }
+        let Some(hint) = listener.try_recv().await? else {
             // The session was lost and opened again: hints may have been missed.
-            None => {
-                keep_open(&mut listener).await?;
-                workers.values().for_each(|worker| worker.notify_one());
+            keep_open(&mut listener).await?;
+            for worker in workers.values() {
+                worker.notify_one();
             }
+            continue;
+        };
+        if let Some(worker) = workers.get(hint.payload()) {
+            worker.notify_one();
         }
     }
 }

@@ -191,13 +191,12 @@ async fn check(
     watched: &HashMap<u64, Watched>,
 ) -> Result<(Sessions, Vec<i64>), sqlx::Error> {
     // Taken out, so that a check that is given up drops its connection.
-    let mut conn = match kept.take() {
-        Some(conn) => conn,
-        None => {
-            let mut conn = pool.acquire().await?.detach();
-            keep_open(&mut conn).await?;
-            conn
-        }
+    let mut conn = if let Some(conn) = kept.take() {
+        conn
+    } else {
+        let mut conn = pool.acquire().await?.detach();
+        keep_open(&mut conn).await?;
+        conn
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let alive = store.sessions(&mut conn, pids).await?;

@@ -222,6 +222,8 @@ impl Worker {
 
 /// 42P01, 42703 and 3F000: no such table, column or schema.
 fn lacks_tables(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))
 }

@@ -81,12 +81,13 @@ fn take(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
-/// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
+/// The jobs among which a taken group's head is: a bounded set per group, never the backlog (P7). One unfinished job from
+/// `head_id` on, one from the lowest flag on (late or retried ids come in by their flag), or the claimed job of a
+/// take-over.
 ///
-/// The set per group is bounded: one unfinished job from `head_id` on, one from the lowest flag on (late or retried ids
-/// come in by their flag), or the claimed job of a take-over; never the backlog (P7). What is looked up by id says
-/// `finished_at is null` for unfinished: the words of a partial index could have that read as a whole instead.
-fn look(names: &Names) -> Template {
+/// What is looked up by id says `finished_at is null` for unfinished: the words of a partial index could have that read as
+/// a whole instead.
+fn candidates(names: &Names) -> SelectStatement {
     let first = |condition: Expr| {
         select()
             .columns([("j", "id"), ("j", "run_at")])
@@ -127,10 +128,14 @@ fn look(names: &Names) -> Template {
         .to_owned();
     let from_flag =
         Expr::cust_with_expr("j.id >= $1", Expr::SubQuery(None, Box::new(flagged.into())));
-    let candidates = free(first(sql("j.id >= turn.head_id")))
+    free(first(sql("j.id >= turn.head_id")))
         .union(UnionType::All, free(first(from_flag)))
         .union(UnionType::All, candidate(claimed))
-        .to_owned();
+        .to_owned()
+}
+
+/// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
+fn look(names: &Names) -> Template {
     let heads = select()
         .distinct_on(["queue", "group_id"])
         .columns(["queue", "group_id", "id", "run_at"])
@@ -185,7 +190,7 @@ fn look(names: &Names) -> Template {
     with(
         [
             cte("turn", turn),
-            cte("candidate", candidates),
+            cte("candidate", candidates(names)),
             cte("head", heads),
             cte("locked", locked),
         ],

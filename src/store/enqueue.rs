@@ -1,6 +1,6 @@
 //! Producers only insert.
 
-use sea_query::{Expr, InsertStatement, Order, UnionType};
+use sea_query::{Expr, InsertStatement, Order, SelectStatement, UnionType};
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
@@ -71,6 +71,28 @@ fn insert(names: &Names, notify: bool) -> Template {
     if !notify {
         return with([cte("input", input), cte("inserted", inserted)], ids);
     }
+    let woken = select()
+        .expr_as(sql("count(pg_notify(?8, queue))"), "woken")
+        .from("idle")
+        .to_owned();
+    let mut ids = select();
+    ids.column("id")
+        .from("inserted")
+        // Named, so that it runs; its value is of no use.
+        .expr_as(Expr::SubQuery(None, Box::new(woken.into())), "woken")
+        .order_by("id", Order::Asc);
+    with(
+        [
+            cte("input", input),
+            cte("inserted", inserted),
+            cte("idle", idle(names)),
+        ],
+        ids,
+    )
+}
+
+/// The queues of the inserted jobs that look idle: a hint, from a look that locks nothing.
+fn idle(names: &Names) -> SelectStatement {
     // A group with a row is in line already; its worker will come to this job.
     let in_line = select()
         .expr(sql("1"))
@@ -103,7 +125,7 @@ fn insert(names: &Names, notify: bool) -> Template {
             .and_where(sql(group))
             .to_owned()
     };
-    let idle = select()
+    select()
         .column(("inserted", "queue"))
         .from_subquery(due("group_id is not null"), "inserted")
         .and_where(unless_serializable(none_of(in_line)))
@@ -115,25 +137,7 @@ fn insert(names: &Names, notify: bool) -> Template {
                 .and_where(unless_serializable(none_of(others_wait)))
                 .to_owned(),
         )
-        .to_owned();
-    let woken = select()
-        .expr_as(sql("count(pg_notify(?8, queue))"), "woken")
-        .from("idle")
-        .to_owned();
-    let mut ids = select();
-    ids.column("id")
-        .from("inserted")
-        // Named, so that it runs; its value is of no use.
-        .expr_as(Expr::SubQuery(None, Box::new(woken.into())), "woken")
-        .order_by("id", Order::Asc);
-    with(
-        [
-            cte("input", input),
-            cte("inserted", inserted),
-            cte("idle", idle),
-        ],
-        ids,
-    )
+        .to_owned()
 }
 
 impl Store {
