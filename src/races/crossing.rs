@@ -25,7 +25,7 @@ async fn batches_that_lock_flagged_jobs_without_skipping_deadlock() {
         .unwrap_err();
     let code = error
         .as_database_error()
-        .and_then(|e| e.code().map(|c| c.into_owned()));
+        .and_then(|e| e.code().map(std::borrow::Cow::into_owned));
     assert_eq!(code.as_deref(), Some("40P01"), "{error}");
     drop(two);
     waiting.await.unwrap();

@@ -94,7 +94,7 @@ async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
     let job = NewJob::new(Q, &1)
         .group("g")
-        .delay(std::time::Duration::from_secs(3600));
+        .delay(std::time::Duration::from_hours(1));
     let id = crate::enqueue(&mut worker, job).await.unwrap().id;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
@@ -132,19 +132,18 @@ async fn the_follower_of_a_late_and_cancelled_id_is_not_overlooked() {
         let mut adopter = scene.session().await;
         let mut left = Vec::new();
         let mut running = None;
-        match row {
-            "asleep" => left.push(sleeper(&scene).await),
-            _ => {
-                scene.enqueue("g").await;
-                let claim = scene.claim_one(&mut worker).await;
-                let held = scene.hold(&mut worker, &claim).await;
-                if row == "free" {
-                    left.push(scene.enqueue("g").await);
-                    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
-                    commit(&mut worker).await;
-                } else {
-                    running = Some((claim, held));
-                }
+        if row == "asleep" {
+            left.push(sleeper(&scene).await);
+        } else {
+            scene.enqueue("g").await;
+            let claim = scene.claim_one(&mut worker).await;
+            let held = scene.hold(&mut worker, &claim).await;
+            if row == "free" {
+                left.push(scene.enqueue("g").await);
+                scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+                commit(&mut worker).await;
+            } else {
+                running = Some((claim, held));
             }
         }
         commit(&mut late).await;

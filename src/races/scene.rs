@@ -105,10 +105,8 @@ impl Scene {
              from seriatim.queue_group where group_id = '{group}'"
         );
         let mut me = self.me.lock().await;
-        let row = sqlx::query(AssertSqlSafe(sql))
-            .fetch_optional(&mut *me)
-            .await
-            .unwrap()?;
+        let row = sqlx::query(AssertSqlSafe(sql)).fetch_optional(&mut *me);
+        let row = row.await.unwrap()?;
         Some(GroupRow {
             job: row.get(0),
             head: row.get(1),

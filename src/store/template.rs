@@ -41,11 +41,6 @@ impl Template {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn sql(&self) -> &str {
-        &self.sql
-    }
-
     /// The statement, ready for its arguments.
     pub(super) fn query(&self) -> Query<'static, Postgres, PgArguments> {
         sqlx::query(AssertSqlSafe(Arc::clone(&self.sql)))
