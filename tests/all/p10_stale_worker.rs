@@ -79,7 +79,7 @@ async fn a_frozen_worker_commits_nothing_when_it_wakes_up() {
 }
 
 /// A processor that logs what it runs.
-async fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
+fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
     let log = log.clone();
     errors
         .of(Processor::builder(pool))
@@ -107,7 +107,7 @@ async fn late_hold(group: Option<&str>) {
     // The begin of a hold has this setting in it: the claim before it is committed.
     let proxy = Proxy::start(&database.url(), Some("tcp_user_timeout")).await;
     let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
-    let late = logging(through, "late", &log, &errors).await;
+    let late = logging(through, "late", &log, &errors);
     let job = seriatim::NewJob::new("q", &1);
     let job = match group {
         Some(group) => job.group(group),
@@ -120,7 +120,7 @@ async fn late_hold(group: Option<&str>) {
         .pool_with(PgPoolOptions::new().max_connections(4))
         .await
         .unwrap();
-    let prompt = logging(direct, "prompt", &log, &own).await;
+    let prompt = logging(direct, "prompt", &log, &own);
     assert_eq!(log.wait_for(1).await, ["prompt 2"]);
     nothing_remains(pool).await;
     proxy.mend();

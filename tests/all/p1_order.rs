@@ -124,7 +124,7 @@ async fn a_delayed_head_holds_its_followers() {
     let pool = database.pool();
     let log = Log::default();
     let running = start(&database, 4, &log, &Gate::default()).await;
-    let later = Duration::from_secs(3600);
+    let later = Duration::from_hours(1);
     let delayed = job_of("q", "g", "delayed").delay(later);
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id;
     enqueue(pool, "q", "g", "behind it").await;

@@ -108,11 +108,11 @@ async fn ten_processors_in_a_process_lose_no_increment() {
     let running = ten_processors(&database, &inside).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 60)).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 30)).await;
     all_done(pool).await;
     let rounds = (jobs, begun.elapsed());
     let begun = Instant::now();
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 400)).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 300)).await;
     all_done(pool).await;
     println!(
         "{} jobs in rounds in {:?}, {} at random in {:?}, up to {} groups at once",
@@ -185,8 +185,8 @@ async fn processes_lose_no_increment() {
     are_ready(&log, 5).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 40)).await;
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 400)).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 10)).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 300)).await;
     all_done(pool).await;
     println!("{jobs} jobs in 5 processes in {:?}", begun.elapsed());
 
@@ -211,7 +211,7 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     are_ready(&log, 5).await;
 
     let begun = Instant::now();
-    let each = sized("SERIATIM_TEST_JOBS", 400);
+    let each = sized("SERIATIM_TEST_JOBS", 300);
     let kills = sized("SERIATIM_TEST_KILLS", 8);
     let producers = pool.clone();
     let producing = tokio::spawn(async move { produce_at_random(&producers, each).await });

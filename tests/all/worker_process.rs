@@ -225,25 +225,23 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
     say(format!("in {group} {} {} {pid}", job.id(), job.attempt()));
     match act.as_str() {
         "always abort" => std::process::abort(),
-        _ if job.attempt() > 1 => {
-            if act.contains("write") {
-                write(job).await?;
-            }
-        }
-        "hang" => std::future::pending().await,
         "wait, then write" => {
-            let_go_on(outside).await?;
+            if job.attempt() == 1 {
+                let_go_on(outside).await?;
+            }
             write(job).await?;
         }
         "write, then wait" => {
             write(job).await?;
-            let_go_on(outside).await?;
+            if job.attempt() == 1 {
+                let_go_on(outside).await?;
+            }
         }
-        "query" => drop(
-            sqlx::query("select pg_sleep(60)")
-                .execute(job.tx().await?)
-                .await?,
-        ),
+        "hang" if job.attempt() == 1 => std::future::pending().await,
+        "query" if job.attempt() == 1 => {
+            let query = sqlx::query("select pg_sleep(60)");
+            query.execute(job.tx().await?).await?;
+        }
         _ => {}
     }
     Ok(json!(job.attempt()))
