@@ -69,7 +69,7 @@ async fn a_job_that_waits_never_runs() {
     assert_eq!(ended(pool, last).await.status, JobStatus::Succeeded);
 
     // The delayed head of a group that sleeps: what is behind it is woken.
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let head = put(pool, job_of("q", "h", "never").delay(hour)).await;
     let behind = put(pool, job_of("q", "h", "quick")).await;
     eventually(
@@ -166,7 +166,7 @@ async fn a_request_about_a_locked_row_is_carried_out_later() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     let running = bench(&database, &log).await.build().unwrap().start();
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let ids = [
         put(pool, job_of("q", "g", "never").delay(hour)).await,
         put(pool, NewJob::new("q", "never").delay(hour)).await,

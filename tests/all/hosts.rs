@@ -75,7 +75,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     }
     let loose = seriatim::NewJob::new("q", "loose");
     ids.push(seriatim::enqueue(producer, loose).await.unwrap().id);
-    let gone = job_of("q", "later", 1).delay(Duration::from_secs(3600));
+    let gone = job_of("q", "later", 1).delay(Duration::from_hours(1));
     let gone = seriatim::enqueue(producer, gone).await.unwrap().id;
     Client::default().cancel(producer, gone).await.unwrap();
     for id in ids {

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::{
-    Client, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention, RetryPolicy,
+    Client, JobError, JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
+    RetryPolicy,
 };
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, FnHandler, by_hand, database, eventually, handler, job_of, nothing_remains, processor,
-    queue, value,
+    Errors, FnHandler, by_hand, database, ended, eventually, handler, job, job_of, nothing_remains,
+    processor, queue, value,
 };
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 
 fn obedient() -> FnHandler {
     handler(|job, data| {
@@ -210,5 +211,40 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     one.shutdown(Duration::from_secs(5)).await;
     other.shutdown(Duration::from_secs(5)).await;
     assert!(errors.0.entries().is_empty());
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
+    let database = database().await;
+    let pool = database.pool();
+    let running = processor(&database, 10)
+        .await
+        .housekeeping(Duration::from_millis(20))
+        .queue(
+            queue("q")
+                .keep_failed(Retention::Never)
+                .out_of_attempts(OutOfAttempts::Halt),
+            handler(|_, _| Box::pin(async { Err(JobError::fail("no")) })),
+        )
+        .build()
+        .unwrap()
+        .start();
+    let bad = seriatim::enqueue(pool, job_of("q", "g", 1))
+        .await
+        .unwrap()
+        .id;
+    ended(pool, bad).await;
+    // A job without a group halts nothing, and so is not kept.
+    let loose = NewJob::new("q", &1);
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id;
+    let settled = format!("select last_value >= {loose} from seriatim.job_id_seq");
+    assert!(value::<bool>(pool, settled).await);
+    eventually(pool, "select count(*) from seriatim.job", 1_i64).await;
+    assert_eq!(job(pool, bad).await.status, JobStatus::Failed);
+    Client::default().resume(pool, "q", "g").await.unwrap();
+    eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }

@@ -37,7 +37,7 @@ async fn counts_tell_the_states_apart() {
         .build()
         .unwrap()
         .start();
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let jobs = [
         job_of("q", "a", "fails"),
         job_of("q", "a", 1),
@@ -89,7 +89,7 @@ async fn a_job_is_shown_as_it_was_enqueued() {
     let new = NewJob::new("q", &data)
         .group("g")
         .max_attempts(7)
-        .delay(Duration::from_secs(60));
+        .delay(Duration::from_mins(1));
     let mut tx = pool.begin().await.unwrap();
     let id = seriatim::enqueue(&mut *tx, new).await.unwrap().id;
     let seen = client.job(&mut *tx, id).await.unwrap();

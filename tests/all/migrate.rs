@@ -111,7 +111,7 @@ async fn odd_schema_names_work_side_by_side() {
         let running = processor(&database, 10)
             .await
             .client(&client)
-            .poll_interval(Duration::from_secs(3600))
+            .poll_interval(Duration::from_hours(1))
             .queue(queue("q"), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
             .build()
             .unwrap()

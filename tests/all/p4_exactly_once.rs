@@ -29,18 +29,18 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
     let first = job.attempt() == 1;
     let tx = job.tx().await?;
     match what.as_str() {
-        "ok" | "nested" => {}
         "error" => Err(JobError::retry("as asked"))?,
         "error once" if first => Err(JobError::retry("as asked"))?,
-        "error once" => {}
+        "ok" | "error once" => {}
         "panic" => panic!("as asked"),
         "hang" => std::future::pending().await,
-        "hang in a query" => drop(sqlx::query("select pg_sleep(60)").execute(tx).await?),
-        "deferred" => drop(
-            sqlx::query("insert into public.child values (4)")
-                .execute(tx)
-                .await?,
-        ),
+        "hang in a query" => {
+            sqlx::query("select pg_sleep(60)").execute(tx).await?;
+        }
+        "deferred" => {
+            let orphan = "insert into public.child values (4)";
+            sqlx::query(orphan).execute(tx).await?;
+        }
         "swallowed" => {
             let failed = sqlx::query("select 1 / 0").execute(tx).await;
             assert!(failed.is_err());

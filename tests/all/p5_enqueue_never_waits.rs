@@ -350,7 +350,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     }
     // A time long past is no reason to overtake.
     let jobs = [
-        job_of("q", "past", 1).delay(Duration::from_secs(3600)),
+        job_of("q", "past", 1).delay(Duration::from_hours(1)),
         job_of("q", "past", 2).run_at(chrono::DateTime::UNIX_EPOCH),
     ];
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();

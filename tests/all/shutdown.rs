@@ -29,9 +29,8 @@ impl Bench {
         let what = data.as_str().unwrap_or_default();
         self.log.add(format!("{what} {}", job.attempt()));
         match (what, job.attempt()) {
-            ("quick", _) => {}
             ("waits", _) => self.go.cancelled().await,
-            ("stubborn" | "in a query" | "polite", 2) => {}
+            ("quick", _) | ("stubborn" | "in a query" | "polite", 2) => {}
             ("stubborn", _) => std::future::pending().await,
             ("in a query", _) => {
                 sqlx::query("select pg_sleep(600)")
@@ -109,7 +108,7 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     let waits = [put(pool, "g", "waits").await, put(pool, "h", "waits").await];
     bench.log.wait_for(3).await;
     let behind = put(pool, "g", "quick").await;
-    let shutdown = tokio::spawn(running.shutdown(Duration::from_secs(60)));
+    let shutdown = tokio::spawn(running.shutdown(Duration::from_mins(1)));
     let (late, in_time) = not_claimed(pool).await;
     assert!(!shutdown.is_finished());
     bench.go.cancel();
