@@ -11,7 +11,7 @@ use seriatim::{
     QueueOptions, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
@@ -167,8 +167,8 @@ pub fn job_of(queue: &str, group: &str, data: impl Into<Value>) -> NewJob {
 }
 
 /// A job that is there.
-pub async fn job(pool: &PgPool, id: i64) -> Job {
-    let job = Client::default().job(pool, id).await.unwrap();
+pub async fn job(executor: impl PgExecutor<'_>, id: i64) -> Job {
+    let job = Client::default().job(executor, id).await.unwrap();
     job.unwrap_or_else(|| panic!("job {id} is not there"))
 }
 
