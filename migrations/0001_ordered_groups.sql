@@ -101,3 +101,25 @@ create table cancel_request (
   requested_at timestamptz not null default clock_timestamp()
 );
 create index cancel_request_job on cancel_request (job_id);
+
+-- Whether an enqueue should wake a worker: a hint, from a look that locks nothing. A group with a row is in line already,
+-- and its worker will come to the job.
+-- A function, for its settings: in a producer's session, a plan made while the tables were as good as empty would go on
+-- scanning them.
+create function looks_idle(of_queue text, of_group text) returns boolean
+language plpgsql stable
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+  -- There a look would be a dependency, by which producers abort each other (40001).
+  if current_setting('transaction_isolation') = 'serializable' then
+    return true;
+  end if;
+  if of_group is null then
+    return not exists (
+      select from job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.run_at <= now());
+  end if;
+  return not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group);
+end $$;

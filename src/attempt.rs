@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,10 @@ use crate::monitor::Signals;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::{OutOfAttempts, QueueOptions};
 use crate::shared::Shared;
-use crate::store::{HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short};
+use crate::store::{
+    FREE_PLANS, HeldJob, HoldAnswer, Keep, PINNED_PLANS, SessionId, Started, begin_hold,
+    begin_short,
+};
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
 /// With `monitor::LIMIT` it stays below the grace of a take-over.
@@ -99,7 +102,8 @@ impl ActiveJob {
     /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
     /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
     /// `begin()` on it gives a savepoint. Its isolation level is READ COMMITTED, and it has no statement timeout: the
-    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: the attempt then fails, and runs again.
+    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
+    /// while the attempt fails and runs again.
     ///
     /// # Cancel safety
     /// A first call that is dropped before it returns ends the attempt as failed.
@@ -112,6 +116,8 @@ impl ActiveJob {
             Savepoint::None => {
                 self.savepoint = Savepoint::Entering;
                 PgTransactionManager::begin(&mut self.conn, None).await?;
+                // Behind the savepoint: rolling back to it pins the plans again.
+                self.conn.execute(FREE_PLANS).await?;
                 self.savepoint = Savepoint::Set;
             }
             Savepoint::Entering => {
@@ -589,7 +595,8 @@ async fn leave_savepoint(job: &mut ActiveJob, result: RunResult) -> Result<RunRe
     }
     let result = match result {
         RunResult::Succeeded(output) => {
-            match job.conn.execute("set constraints all immediate").await {
+            let leave = format!("set constraints all immediate; {PINNED_PLANS}");
+            match job.conn.execute(AssertSqlSafe(leave)).await {
                 Ok(_) => match PgTransactionManager::commit(&mut job.conn).await {
                     Ok(()) => return Ok(RunResult::Succeeded(output)),
                     Err(error) => return Err(broken(&error, true)),

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sea_query::{
-    Expr, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, UpdateStatement,
+    Expr, InsertStatement, JoinType, LockBehavior, LockType, OnConflict, Order, Query,
+    SelectStatement, UpdateStatement,
 };
 use sqlx::{PgConnection, Row};
 
@@ -145,18 +146,26 @@ fn flagged(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// The row of a flag's group in a state, locked. A row at a time: even a plan that takes the table for empty looks it up by
+/// its key then.
+fn row_of_flag(names: &Names, state: &'static str, lock: LockType) -> SelectStatement {
+    select()
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "head_id")])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = flag.queue and g.group_id = flag.group_id"))
+        .and_where(sql(state))
+        .limit(1)
+        .lock_with_tables_behavior(lock, ["g"], LockBehavior::SkipLocked)
+        .to_owned()
+}
+
 /// Locks the free rows of the groups; wakes the sleeping ones unless halted; lowers `head_id` for ids that came late.
 fn wake_free(names: &Names) -> Template {
+    let row = row_of_flag(names, "g.claim is null", LockType::NoKeyUpdate);
     let free = select()
         .columns([("g", "queue"), ("g", "group_id"), ("flag", "first_id")])
-        .from_as(names.queue_group(), "g")
-        .join(
-            sea_query::JoinType::InnerJoin,
-            "flag",
-            sql("flag.queue = g.queue and flag.group_id = g.group_id"),
-        )
-        .and_where(sql("g.claim is null"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .from("flag")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
     let woken = UpdateStatement::new()
         .table(sea_query::IntoTableRef::into_table_ref(names.queue_group()).alias("g"))
@@ -184,16 +193,11 @@ fn wake_free(names: &Names) -> Template {
 
 /// Shares the lock of claimed rows with whoever runs the group: their settle cannot have passed its exclusive lock yet.
 fn share_claimed(names: &Names) -> Template {
+    let row = row_of_flag(names, "g.claim is not null", LockType::KeyShare);
     let query = select()
         .columns([("g", "group_id"), ("g", "head_id")])
-        .from_as(names.queue_group(), "g")
-        .join(
-            sea_query::JoinType::InnerJoin,
-            "flag",
-            sql("flag.queue = g.queue and flag.group_id = g.group_id"),
-        )
-        .and_where(sql("g.claim is not null"))
-        .lock_with_tables_behavior(LockType::KeyShare, ["g"], LockBehavior::SkipLocked)
+        .from("flag")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
     with([cte("flag", groups_of(&[(2, "group_id")]))], query)
 }

@@ -1,10 +1,10 @@
 //! Producers only insert.
 
-use sea_query::{Expr, InsertStatement, Order, SelectStatement, UnionType};
+use sea_query::{Expr, InsertStatement, Order, SelectStatement};
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
-use super::template::{Names, Template, cte, none_of, rows_of, select, select_into, sql, with};
+use super::template::{Names, Template, cte, rows_of, select, select_into, sql, with};
 use crate::job::{CheckedJob, Enqueued};
 
 #[derive(Debug)]
@@ -85,58 +85,31 @@ fn insert(names: &Names, notify: bool) -> Template {
         [
             cte("input", input),
             cte("inserted", inserted),
+            cte("due", due()),
             cte("idle", idle(names)),
         ],
         ids,
     )
 }
 
-/// The queues of the inserted jobs that look idle: a hint, from a look that locks nothing.
-fn idle(names: &Names) -> SelectStatement {
-    // A group with a row is in line already; its worker will come to this job.
-    let in_line = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql(
-            "g.queue = inserted.queue and g.group_id = inserted.group_id",
-        ))
-        .to_owned();
-    let others_wait = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = inserted.queue and j.group_id is null and j.status = 'queued' and j.run_at <= now()"))
-        // Its index's order, so that no plan reads history to find one.
-        .order_by(("j", "run_at"), Order::Asc)
-        .to_owned();
-    // A serializable transaction looks at nothing: a look would be a dependency, by which producers abort each other
-    // (40001).
-    let unless_serializable = |nothing| {
-        Expr::cust_with_expr(
-            "case when current_setting('transaction_isolation') = 'serializable' then true else $1 end",
-            nothing,
-        )
-    };
-    let due = |group: &'static str| {
-        select()
-            .distinct()
-            .columns(["queue", "group_id"])
-            .from("inserted")
-            .and_where(sql("run_at <= clock_timestamp()"))
-            .and_where(sql(group))
-            .to_owned()
-    };
+/// The groups of the inserted jobs that are due, each once: a subquery would be looked into once per job.
+fn due() -> SelectStatement {
     select()
-        .column(("inserted", "queue"))
-        .from_subquery(due("group_id is not null"), "inserted")
-        .and_where(unless_serializable(none_of(in_line)))
-        .union(
-            UnionType::Distinct,
-            select()
-                .column(("inserted", "queue"))
-                .from_subquery(due("group_id is null"), "inserted")
-                .and_where(unless_serializable(none_of(others_wait)))
-                .to_owned(),
-        )
+        .distinct()
+        .columns(["queue", "group_id"])
+        .from("inserted")
+        .and_where(sql("run_at <= clock_timestamp()"))
+        .to_owned()
+}
+
+/// The queues of those that look idle: a hint. See `looks_idle` in the migrations.
+fn idle(names: &Names) -> SelectStatement {
+    let looks_idle = names.quoted("looks_idle");
+    select()
+        .distinct()
+        .column("queue")
+        .from("due")
+        .and_where(sql(format!("{looks_idle}(queue, group_id)")))
         .to_owned()
 }
 

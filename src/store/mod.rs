@@ -23,7 +23,9 @@ pub(crate) use claim::{Started, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use monitor::Sessions;
-pub(crate) use session::{SessionLimits, begin_hold, begin_short, keep_open};
+pub(crate) use session::{
+    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, keep_open,
+};
 pub(crate) use settle::Keep;
 pub(crate) use template::Names;
 

@@ -30,25 +30,34 @@ const BEGIN: &str = "begin isolation level read committed read write";
 /// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing here is meant to wait
 /// for a lock. But `SKIP LOCKED` does wait for one thing: where the writer of a row commits just as it is being skipped,
 /// the row's next version is locked without skipping, and that may be a handler's by then. Hence 100 ms.
-/// Plans must not depend on statistics taken while the tables were empty: what is left of them is a look-up by an index
-/// for each row of a batch. And a claim must survive a server crash.
+/// And a claim must survive a server crash.
 const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '100ms'\
     ; set local idle_in_transaction_session_timeout = '2s'\
-    ; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_mergejoin = off\
-    ; set local enable_hashjoin = off; set local jit = off; set local synchronous_commit = on";
+    ; set local synchronous_commit = on; ";
+
+/// Plans must not depend on statistics taken while the tables were empty: what is left of them is a look-up by an index
+/// for each row of a batch. For the library's own statements.
+pub(crate) const PINNED_PLANS: &str = "set local enable_seqscan = off\
+    ; set local enable_bitmapscan = off; set local enable_mergejoin = off\
+    ; set local enable_hashjoin = off; set local jit = off";
+
+/// The session's own settings again, for a handler's statements.
+pub(crate) const FREE_PLANS: &str = "set local enable_seqscan = default\
+    ; set local enable_bitmapscan = default; set local enable_mergejoin = default\
+    ; set local enable_hashjoin = default; set local jit = default";
 
 /// A handler may take its time, also between statements; but a client that is gone must be noticed: inside a query by
 /// `client_connection_check_interval`, a host that vanished without a word by TCP, in about 10 s.
 const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = 0\
     ; set local idle_in_transaction_session_timeout = 0\
     ; set local tcp_keepalives_idle = 4; set local tcp_keepalives_interval = 2\
-    ; set local tcp_keepalives_count = 3; set local tcp_user_timeout = '10s'";
+    ; set local tcp_keepalives_count = 3; set local tcp_user_timeout = '10s'; ";
 
 /// Begins a short transaction of the library's own (claim, settle by token, housekeeping).
 ///
 /// Not cancel safe: a caller that gives up must close the connection.
 pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let mut statement = format!("{BEGIN}{SHORT}");
+    let mut statement = format!("{BEGIN}{SHORT}{PINNED_PLANS}");
     if knows_transaction_timeout(conn) {
         statement.push_str("; set local transaction_timeout = 0");
     }
@@ -61,7 +70,7 @@ pub(crate) async fn begin_hold(
     limits: &SessionLimits,
 ) -> Result<(), sqlx::Error> {
     let check = limits.check_interval.load(Ordering::Relaxed);
-    let mut statement = format!("{BEGIN}{LONG}");
+    let mut statement = format!("{BEGIN}{LONG}{PINNED_PLANS}");
     if knows_transaction_timeout(conn) {
         statement.push_str("; set local transaction_timeout = 0");
     }
