@@ -133,7 +133,11 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     drained(pool, "q").await;
     nothing_remains(pool).await;
     let report = running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(report, seriatim::ShutdownReport::default());
+    // The last job may still be on its way out.
+    assert_eq!(
+        (report.released, report.lost, report.still_running),
+        (0, 0, 0)
+    );
     assert!(bench.errors.0.entries().is_empty());
     database.remove().await.unwrap();
 }
