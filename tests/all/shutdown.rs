@@ -184,20 +184,20 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_in_answer_to_the_deadline_is_a_failed_attempt() {
+async fn an_error_in_answer_to_the_deadline_is_no_failure() {
     let database = database().await;
     let (pool, bench) = (database.pool(), Bench::default());
     let running = bench.start(&database).await;
-    let job = job_of("q", "g", "polite").max_attempts(2);
-    let id = seriatim::enqueue(pool, job).await.unwrap().id;
+    let id = put(pool, "g", "polite").await;
     bench.log.wait_for(1).await;
     let report = running.shutdown(Duration::from_millis(50)).await;
-    // What the handler said itself counts.
-    assert_eq!((report.finished, report.released), (1, 0), "{report:?}");
-    let job = crate::support::job(pool, id).await;
-    assert_eq!(job.history[0].kind, FailureKind::Error);
+    assert_eq!((report.finished, report.released), (0, 1), "{report:?}");
+    let released = job(pool, id).await;
+    assert_eq!(released.history[0].kind, FailureKind::Released);
+    assert_eq!(released.error, None);
     let running = bench.start(&database).await;
-    assert_eq!(ended(pool, id).await.attempts, 2);
+    let job = ended(pool, id).await;
+    assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 2));
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
