@@ -156,7 +156,8 @@ async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
                 job
             }
         });
-        crate::enqueue_many(&mut *conn, jobs).await.unwrap();
+        let client = crate::Client::default();
+        client.enqueue_many(&mut *conn, jobs).await.unwrap();
         // In its caller's session: a table of one page may be read as a whole for each job.
         meter.tolerate_small_scans(scene, conn).await;
         meter.check(conn, "enqueue of 1000", 1000 * 4).await;
