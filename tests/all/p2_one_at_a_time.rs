@@ -7,7 +7,7 @@ use seriatim::{Processor, QueueOptions, RetryPolicy, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{Log, database, drained, handler, nothing_remains, value};
+use crate::support::{Log, database, handler, nothing_remains, value};
 use crate::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::worker_process::{Settings, WorkerProcess};
 
@@ -93,9 +93,7 @@ fn options(queue: &str) -> QueueOptions {
 }
 
 async fn all_done(pool: &PgPool) {
-    for queue in QUEUES {
-        drained(pool, queue).await;
-    }
+    witness::all_have_ended(pool).await;
     nothing_remains(pool).await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -86,14 +86,29 @@ pub async fn take_step(
 
 /// Waits until so many jobs have had their effect.
 pub async fn effects_are_there(pool: &PgPool, count: i64) {
-    let deadline = tokio::time::Instant::now() + PATIENCE * 4;
-    while value::<i64>(pool, "select count(*) from public.effect").await < count {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "waited in vain for {count} effects"
-        );
+    goes_on_until(pool, "select count(*) from public.effect", |n| n >= count).await;
+}
+
+/// Waits until no job is unfinished.
+pub async fn all_have_ended(pool: &PgPool) {
+    let unfinished = "select count(*) from seriatim.job where status in ('queued', 'started')";
+    goes_on_until(pool, unfinished, |n| n == 0).await;
+}
+
+/// Waits for a count, as long as it changes: on a machine under load thousands of jobs take their time.
+async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) -> bool) {
+    let (mut last, mut changed) = (-1, Instant::now());
+    loop {
+        let now: i64 = value(pool, count).await;
+        if done(now) {
+            return;
+        }
+        if now != last {
+            (last, changed) = (now, Instant::now());
+        }
+        assert!(changed.elapsed() < PATIENCE, "it stays at {now}: {count}");
         // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
