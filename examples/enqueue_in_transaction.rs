@@ -47,9 +47,7 @@ async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), 
 
 /// Prints what everybody can see.
 async fn look(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
-    let orders: i64 = sqlx::query_scalar("select count(*) from purchase")
-        .fetch_one(pool)
-        .await?;
+    let orders: i64 = sqlx::query_scalar("select count(*) from purchase").fetch_one(pool).await?;
     let jobs = Client::default().counts(pool, QUEUE).await?;
     println!(
         "{when:<24} orders: {orders}  jobs queued: {}  succeeded: {}",
@@ -88,9 +86,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     running.shutdown(Duration::from_secs(5)).await;
     let run = look(pool, "after the run").await?;
-    let shipped: Vec<String> = sqlx::query_scalar("select item from purchase where shipped")
-        .fetch_all(pool)
-        .await?;
+    let shipped: Vec<String> =
+        sqlx::query_scalar("select item from purchase where shipped").fetch_all(pool).await?;
     println!("shipped: {}", shipped.join(", "));
     database.remove().await?;
 

@@ -52,10 +52,7 @@ fn start(
     speed: u64,
     finished: &Arc<Mutex<Vec<String>>>,
 ) -> Result<Running, Box<dyn Error>> {
-    let handler = Write {
-        speed,
-        finished: Arc::clone(finished),
-    };
+    let handler = Write { speed, finished: Arc::clone(finished) };
     Ok(Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(4), handler)
         .build()?
@@ -98,10 +95,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await?;
 
-    let mut finished = finished
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner).clone();
     finished.retain(|name| name.starts_with("yearly"));
     if report.released < must_release || finished != ["yearly 1", "yearly 2"] {
         return Err(format!("not as it should be: {report:?}, {finished:?}").into());

@@ -151,16 +151,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let book = Arc::new(Book::default());
     // So many attempts that chance cannot use them up.
-    let retry = RetryPolicy::new(100)
-        .base(Duration::from_millis(5))
-        .factor(1.0);
+    let retry = RetryPolicy::new(100).base(Duration::from_millis(5)).factor(1.0);
     let running = Processor::builder(pool.clone())
-        .queue(
-            QueueOptions::new(QUEUE)
-                .concurrency(ACCOUNTS.len())
-                .retry(retry),
-            Arc::clone(&book),
-        )
+        .queue(QueueOptions::new(QUEUE).concurrency(ACCOUNTS.len()).retry(retry), Arc::clone(&book))
         .build()?
         .start();
 
@@ -168,9 +161,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut enqueued = Vec::new();
     for number in 1..=TRANSFERS {
         let postings = transfer(number);
-        let jobs = postings
-            .iter()
-            .map(|posting| NewJob::new(QUEUE, posting).group(&posting.account));
+        let jobs =
+            postings.iter().map(|posting| NewJob::new(QUEUE, posting).group(&posting.account));
         seriatim::enqueue_many(pool, jobs).await?;
         enqueued.extend(postings);
     }
@@ -185,9 +177,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
     let right = check(pool, &enqueued).await?;
     database.remove().await?;
-    if right {
-        Ok(())
-    } else {
-        Err("the books are wrong".into())
-    }
+    if right { Ok(()) } else { Err("the books are wrong".into()) }
 }

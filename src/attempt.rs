@@ -1,31 +1,29 @@
 //! One attempt of one claimed job: hold, handle, decide, settle.
 
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use futures::FutureExt;
+use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::active_job::{ActiveJob, Savepoint, leave_savepoint};
 use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::handler::ErasedHandler;
 use crate::job::FailureKind;
-use crate::job_error::storable_text;
+use crate::mishap::{broken, lost_connection, returned};
 use crate::monitor::Signals;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::{OutOfAttempts, QueueOptions};
 use crate::shared::Shared;
 use crate::store::{
-    FREE_PLANS, HeldJob, HoldAnswer, Keep, PINNED_PLANS, SessionId, Started, begin_hold,
-    begin_short,
+    HeldJob, HoldAnswer, Keep, SessionId, Started, begin_hold, begin_short, gave_up_waiting,
 };
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
@@ -38,124 +36,6 @@ const HOLD_LIMIT: Duration = Duration::from_secs(2);
 /// How long an outcome is tried to be recorded on another connection, before it is left to a take-over.
 const RECORD_LIMIT: Duration = Duration::from_secs(15);
 
-/// The job that a handler runs, and the transaction that holds it.
-pub struct ActiveJob {
-    id: i64,
-    queue: Arc<str>,
-    group: Option<String>,
-    attempt: u32,
-    max_attempts: u32,
-    created_at: DateTime<Utc>,
-    run_at: DateTime<Utc>,
-    conn: SlotConnection,
-    savepoint: Savepoint,
-    cancelled: CancellationToken,
-}
-
-/// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Savepoint {
-    None,
-    /// Being set. Found like this later, the future that set it was dropped, and with it the whole transaction.
-    Entering,
-    Set,
-}
-
-impl ActiveJob {
-    /// The job's id.
-    pub fn id(&self) -> i64 {
-        self.id
-    }
-
-    /// The job's queue.
-    pub fn queue(&self) -> &str {
-        &self.queue
-    }
-
-    /// The job's group, if it has one.
-    pub fn group(&self) -> Option<&str> {
-        self.group.as_deref()
-    }
-
-    /// Which attempt this is, from 1. Attempts that were ended by a shutdown count here too.
-    pub fn attempt(&self) -> u32 {
-        self.attempt
-    }
-
-    /// How many attempts the job may use up.
-    pub fn max_attempts(&self) -> u32 {
-        self.max_attempts
-    }
-
-    /// When the job was enqueued.
-    pub fn created_at(&self) -> DateTime<Utc> {
-        self.created_at
-    }
-
-    /// When the job was due.
-    pub fn run_at(&self) -> DateTime<Utc> {
-        self.run_at
-    }
-
-    /// The transaction that holds the job's and the group's row locks.
-    ///
-    /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
-    /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
-    /// `begin()` on it gives a savepoint. Its isolation level is READ COMMITTED, and it has no statement timeout: the
-    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
-    /// while the attempt fails and runs again.
-    ///
-    /// # Cancel safety
-    /// A first call that is dropped before it returns ends the attempt as failed.
-    ///
-    /// # Errors
-    /// What the database says; the hold is lost then, and the attempt will be retried.
-    pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
-        match self.savepoint {
-            Savepoint::Set => {}
-            Savepoint::None => {
-                self.savepoint = Savepoint::Entering;
-                PgTransactionManager::begin(&mut self.conn, None).await?;
-                // Behind the savepoint: rolling back to it pins the plans again.
-                self.conn.execute(FREE_PLANS).await?;
-                self.savepoint = Savepoint::Set;
-            }
-            Savepoint::Entering => {
-                let message = "an earlier call of ActiveJob::tx was dropped, which broke the job's transaction";
-                return Err(sqlx::Error::Protocol(message.to_owned()));
-            }
-        }
-        Ok(&mut self.conn)
-    }
-
-    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
-    /// job, or a shutdown's deadline has passed.
-    ///
-    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to cancel drops
-    /// nothing: a handler that returns an error then ends the job as `cancelled`, one that returns `Ok` has succeeded.
-    ///
-    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that the handler spawned.
-    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.cancelled.clone().cancelled_owned()
-    }
-
-    /// Whether [`cancelled`](Self::cancelled) has resolved.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.is_cancelled()
-    }
-}
-
-impl fmt::Debug for ActiveJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ActiveJob")
-            .field("id", &self.id)
-            .field("queue", &self.queue)
-            .field("group", &self.group)
-            .field("attempt", &self.attempt)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A queue as one processor runs it.
 pub(crate) struct QueueRuntime {
     pub(crate) name: Arc<str>,
@@ -166,12 +46,7 @@ pub(crate) struct QueueRuntime {
 
 impl QueueRuntime {
     pub(crate) fn new(options: QueueOptions, handler: Box<dyn ErasedHandler>) -> Self {
-        Self {
-            name: options.name().into(),
-            keep: (&options).into(),
-            options,
-            handler,
-        }
+        Self { name: options.name().into(), keep: (&options).into(), options, handler }
     }
 }
 
@@ -212,10 +87,7 @@ impl Run {
             Ok(None) => return self.not_held(conn, None),
             Err(error) => return self.not_held(conn, Some(error)),
         };
-        let watch = self
-            .shared
-            .monitor
-            .watch(self.claim.job, held.session, since);
+        let watch = self.shared.monitor.watch(self.claim.job, held.session, since);
         let mut job = self.active(&held, conn);
         let (result, clean) = self.handle(&mut job, &held, &watch.signals).await;
         let (end, conn) = self.settle(job, held, &watch.signals, result, clean).await;
@@ -233,7 +105,15 @@ impl Run {
         let deadline = Instant::now() + HOLD_LIMIT;
         begin_hold(conn, limits).await?;
         while Instant::now() < deadline {
-            match store.hold(conn, &self.queue.name, &self.claim).await? {
+            let answer = match store.hold(conn, &self.queue.name, &self.claim).await {
+                Err(error) if gave_up_waiting(&error) => {
+                    PgTransactionManager::rollback(conn).await?;
+                    begin_hold(conn, limits).await?;
+                    continue;
+                }
+                answer => answer?,
+            };
+            match answer {
                 HoldAnswer::Held(held) if !held.doubted => return Ok(Some(*held)),
                 HoldAnswer::Held(_) => {
                     PgTransactionManager::rollback(conn).await?;
@@ -274,9 +154,7 @@ impl Run {
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
             attempt: held.attempt,
-            max_attempts: held
-                .max_attempts
-                .unwrap_or(self.queue.options.retry.max_attempts),
+            max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
             created_at: held.created_at,
             run_at: held.run_at,
             conn,
@@ -377,8 +255,7 @@ impl Run {
         };
         if matches!(result, RunResult::Broken(FailureKind::ConnectionLost, _)) {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.shared
-                .report(&BackgroundError::HoldLost { queue, job });
+            self.shared.report(&BackgroundError::HoldLost { queue, job });
         }
         // Closed before the record, which needs the locks that its session may still have.
         job.conn.close();
@@ -429,8 +306,7 @@ impl Run {
             sleep(pause).await;
         }
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.shared
-            .report(&BackgroundError::Settle { queue, job, source });
+        self.shared.report(&BackgroundError::Settle { queue, job, source });
         End::Lost
     }
 
@@ -453,11 +329,7 @@ impl Run {
             HoldAnswer::Lost => {
                 PgTransactionManager::rollback(&mut conn).await?;
                 let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-                self.shared.report(&BackgroundError::Settle {
-                    queue,
-                    job,
-                    source: None,
-                });
+                self.shared.report(&BackgroundError::Settle { queue, job, source: None });
                 return Ok(Some(End::Lost));
             }
         };
@@ -483,24 +355,14 @@ impl Run {
             counted: held.attempt - held.forgiven.min(held.attempt),
             max: held.max_attempts.unwrap_or(options.retry.max_attempts),
             cancel_requested: !succeeded
-                && self
-                    .shared
-                    .store
-                    .cancel_requested(conn, self.claim.job)
-                    .await?,
+                && self.shared.store.cancel_requested(conn, self.claim.job).await?,
         };
         // Without a group there is nothing to halt.
         let then = match self.claim.group {
             Some(_) => options.out_of_attempts,
             None => OutOfAttempts::Continue,
         };
-        Ok(outcome::decide(
-            result,
-            attempt,
-            &options.retry,
-            then,
-            fastrand::f64(),
-        ))
+        Ok(outcome::decide(result, attempt, &options.retry, then, fastrand::f64()))
     }
 
     async fn record(
@@ -511,14 +373,7 @@ impl Run {
     ) -> Result<(), sqlx::Error> {
         let store = &self.shared.store;
         store
-            .settle(
-                conn,
-                &self.queue.name,
-                &self.claim,
-                outcome,
-                self.queue.keep,
-                held.followed,
-            )
+            .settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed)
             .await
     }
 
@@ -570,98 +425,5 @@ async fn expired(limit: Option<Duration>) {
     match limit {
         Some(limit) => sleep(limit).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Leaves the handler's savepoint: releases it behind a success, else rolls back to it. The locks were taken before it
-/// and stay. A deferred constraint fails here, as the attempt, and not at the commit.
-async fn leave_savepoint(job: &mut ActiveJob, result: RunResult) -> Result<RunResult, RunResult> {
-    let expected = match job.savepoint {
-        Savepoint::None => 1,
-        Savepoint::Set => 2,
-        Savepoint::Entering => return Err(broken_transaction(result)),
-    };
-    // A nested transaction that the handler forgot to end.
-    while PgTransactionManager::get_transaction_depth(&job.conn) > expected {
-        if PgTransactionManager::rollback(&mut job.conn).await.is_err() {
-            return Err(broken_transaction(result));
-        }
-    }
-    if PgTransactionManager::get_transaction_depth(&job.conn) < expected {
-        return Err(broken_transaction(result));
-    }
-    if expected == 1 {
-        return Ok(result);
-    }
-    let result = match result {
-        RunResult::Succeeded(output) => {
-            let leave = format!("set constraints all immediate; {PINNED_PLANS}");
-            match job.conn.execute(AssertSqlSafe(leave)).await {
-                Ok(_) => match PgTransactionManager::commit(&mut job.conn).await {
-                    Ok(()) => return Ok(RunResult::Succeeded(output)),
-                    Err(error) => return Err(broken(&error, true)),
-                },
-                Err(error) => match broken(&error, true) {
-                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
-                    refused => refused,
-                },
-            }
-        }
-        other => other,
-    };
-    match PgTransactionManager::rollback(&mut job.conn).await {
-        Ok(()) => Ok(result),
-        Err(_) => Err(broken_transaction(result)),
-    }
-}
-
-/// The transaction does not stand any more. A success was not committed; another result is recorded as it is.
-fn broken_transaction(result: RunResult) -> RunResult {
-    match result {
-        RunResult::Succeeded(_) => {
-            let message = "the job's transaction was ended or broken inside the handler";
-            RunResult::Broken(FailureKind::Commit, message.to_owned())
-        }
-        other => other,
-    }
-}
-
-/// What an error of the settle itself means for the attempt.
-fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
-    let message = storable_text(&error.to_string());
-    match error {
-        sqlx::Error::Database(e) if !is_shutdown(e.code().as_deref()) => {
-            let kind = if committing {
-                FailureKind::Commit
-            } else {
-                FailureKind::Error
-            };
-            RunResult::Broken(kind, message)
-        }
-        _ => RunResult::Broken(FailureKind::ConnectionLost, message),
-    }
-}
-
-/// 57P01–57P05: the server ends the session.
-fn is_shutdown(code: Option<&str>) -> bool {
-    code.is_some_and(|code| code.starts_with("57P"))
-}
-
-fn lost_connection() -> RunResult {
-    let message = "the database session that held the job was lost";
-    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
-}
-
-fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
-    match result {
-        Ok(result) => result,
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = text.unwrap_or_else(|| String::from("the handler panicked"));
-            RunResult::Broken(FailureKind::Panic, storable_text(&message))
-        }
     }
 }

@@ -7,7 +7,7 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
-use crate::store::{Started, Store, TurnPlan, begin_short};
+use crate::store::{Started, Store, TurnPlan, begin_short, gave_up_waiting};
 use crate::turn::{self, Look};
 
 /// What a claim brought.
@@ -39,13 +39,10 @@ pub(crate) async fn claim(
     first: First,
 ) -> Result<Claimed, sqlx::Error> {
     match try_claim(store, conn, options, slots, first).await {
-        // 55P03: it was about to wait for a lock. What it has locked must be free for others, and it looks again soon.
-        Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("55P03") => {
+        // What it has locked must be free for others, and it looks again soon.
+        Err(error) if gave_up_waiting(&error) => {
             PgTransactionManager::rollback(conn).await?;
-            Ok(Claimed {
-                more: true,
-                ..Claimed::default()
-            })
+            Ok(Claimed { more: true, ..Claimed::default() })
         }
         other => other,
     }
@@ -62,11 +59,7 @@ async fn try_claim(
     let queue = options.name();
     let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
     let peek = store.peek(conn, queue).await?;
-    let mut claimed = Claimed {
-        more: peek.others_adopt,
-        next: peek.next,
-        ..Claimed::default()
-    };
+    let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
     let mut adopted = 0;
     if peek.adopter {
         let result = store.adopt(conn, queue).await?;
@@ -76,9 +69,7 @@ async fn try_claim(
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
     if peek.loose && first == First::Loose {
         let n = as_limit(room(&claimed));
-        claimed
-            .jobs
-            .extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
     }
     if (peek.groups || adopted > 0) && room(&claimed) > 0 {
         let n = room(&claimed);
@@ -89,15 +80,11 @@ async fn try_claim(
     }
     if peek.lapsed {
         let n = as_limit(room(&claimed));
-        claimed
-            .jobs
-            .extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
     }
     if peek.loose && first == First::Groups {
         let n = as_limit(room(&claimed));
-        claimed
-            .jobs
-            .extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
     }
     claimed.more |= room(&claimed) == 0;
     PgTransactionManager::commit(conn).await?;
@@ -122,10 +109,7 @@ async fn claim_groups(
         .iter()
         .map(|turn| {
             let look = looks.remove(&turn.group).unwrap_or_else(Look::default);
-            TurnPlan {
-                group: turn.group.clone(),
-                plan: turn::plan(turn, &look),
-            }
+            TurnPlan { group: turn.group.clone(), plan: turn::plan(turn, &look) }
         })
         .collect();
     let started = store.start(conn, queue, &plans).await?;

@@ -56,11 +56,7 @@ pub struct Retried {
 impl Default for Client {
     /// The schema `seriatim`, data up to 1 MiB, wake-ups on.
     fn default() -> Self {
-        Self {
-            store: Store::default_schema(),
-            data_limit: 1024 * 1024,
-            notify: true,
-        }
+        Self { store: Store::default_schema(), data_limit: 1024 * 1024, notify: true }
     }
 }
 
@@ -69,10 +65,7 @@ impl Client {
     /// characters. An application of its own in the same database takes a schema of its own.
     pub fn new(schema: &str) -> Result<Self, NameError> {
         name::check_schema(schema)?;
-        Ok(Self {
-            store: Arc::new(Store::new(schema)),
-            ..Self::default()
-        })
+        Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
     /// The largest data of a job, in bytes of JSON. Default 1 MiB.
@@ -109,10 +102,7 @@ impl Client {
         let mut conn = pool
             .acquire()
             .await
-            .map_err(|source| MigrateError::Database {
-                schema: schema(),
-                source,
-            })?;
+            .map_err(|source| MigrateError::Database { schema: schema(), source })?;
         self.store.migrate(&mut conn).await
     }
 
@@ -130,9 +120,7 @@ impl Client {
         job: NewJob,
     ) -> Result<Enqueued, EnqueueError> {
         let mut enqueued = self.enqueue_many(executor, [job]).await?;
-        enqueued
-            .pop()
-            .ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+        enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
     }
 
     /// Enqueues any number of jobs in one statement; the results come in the order of the jobs. All or none.
@@ -152,10 +140,7 @@ impl Client {
         if checked.is_empty() {
             return Ok(Vec::new());
         }
-        self.store
-            .insert_jobs(executor, checked, self.notify)
-            .await
-            .map_err(EnqueueError::Database)
+        self.store.insert_jobs(executor, checked, self.notify).await.map_err(EnqueueError::Database)
     }
 
     /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until then the job's
@@ -189,16 +174,8 @@ impl Client {
     ) -> Result<Retried, ControlError> {
         let report = self.store.retry(executor, job).await?;
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
-        self.finish(
-            report,
-            job,
-            &dead,
-            "retried",
-            "only a failed or cancelled job can be",
-        )?;
-        Ok(Retried {
-            overtaken: report.overtaken,
-        })
+        self.finish(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
+        Ok(Retried { overtaken: report.overtaken })
     }
 
     /// Gives a job up, so that its group goes on: a queued one ends as `failed`; a failed one stays so, and the group
@@ -210,13 +187,7 @@ impl Client {
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
         let report = self.store.skip(executor, job).await?;
         let skippable = [JobStatus::Queued, JobStatus::Failed];
-        self.finish(
-            report,
-            job,
-            &skippable,
-            "skipped",
-            "cancel a running one instead",
-        )
+        self.finish(report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
     #[allow(clippy::unused_self)] // Reads as a step of the request.
@@ -248,10 +219,7 @@ impl Client {
         if self.store.resume(executor, queue, group).await? {
             return Ok(());
         }
-        Err(ControlError::NotHalted {
-            queue: queue.to_owned(),
-            group: group.to_owned(),
-        })
+        Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })
     }
 
     /// A job by its id; none if there is no such job, or retention has deleted it.
@@ -271,9 +239,7 @@ impl Client {
         group: &str,
         most: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        self.store
-            .group_jobs(executor, queue, group, most.into())
-            .await
+        self.store.group_jobs(executor, queue, group, most.into()).await
     }
 
     /// The halted groups of a queue, the longest halted first.
@@ -303,12 +269,7 @@ fn refused(
 ) -> ControlError {
     match status {
         None => ControlError::NoSuchJob { id },
-        Some(status) => ControlError::WrongStatus {
-            id,
-            status,
-            request,
-            advice,
-        },
+        Some(status) => ControlError::WrongStatus { id, status, request, advice },
     }
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::attempt::ActiveJob;
+use crate::active_job::ActiveJob;
 use crate::job::{FailureKind, has_nul};
 use crate::job_error::{JobError, storable};
 use crate::outcome::RunResult;

@@ -44,10 +44,9 @@ impl Janitor<'_> {
             match timeout(LIMIT, self.tick(round, &mut cursors, &report)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => report(BackgroundError::Janitor(error)),
-                Err(_) => report(BackgroundError::TooSlow {
-                    activity: "housekeeping",
-                    limit: LIMIT,
-                }),
+                Err(_) => {
+                    report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT })
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -65,9 +64,8 @@ impl Janitor<'_> {
         let mut conn = self.side.acquire().await?;
         // Until the tick is through: a tick that is given up leaves the connection in an unknown state.
         conn.close_on_drop();
-        let requests = self.alone(&mut conn, async |conn| {
-            self.store.settle_requests(conn).await.map(drop)
-        });
+        let requests =
+            self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
         if !requests.await? || !round {
             return Ok(());
         }
@@ -76,10 +74,7 @@ impl Janitor<'_> {
             let cursor = cursors.entry(queue.name().to_owned()).or_default();
             let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
             if repaired > 0 {
-                report(BackgroundError::Stranded {
-                    queue: queue.name().to_owned(),
-                    repaired,
-                });
+                report(BackgroundError::Stranded { queue: queue.name().to_owned(), repaired });
             }
         }
         Ok(())
@@ -121,10 +116,7 @@ impl Janitor<'_> {
             for _ in 0..BATCH.1 {
                 let mut deleted = 0;
                 let batch = async |conn: &mut PgConnection| {
-                    deleted = self
-                        .store
-                        .prune(conn, queue.name(), status, age, BATCH.0)
-                        .await?;
+                    deleted = self.store.prune(conn, queue.name(), status, age, BATCH.0).await?;
                     Ok(())
                 };
                 self.alone(conn, batch).await?;

@@ -95,87 +95,48 @@ impl NewJob {
 
     /// Checks everything that can be checked without the database; `index` is the job's position in the call.
     pub(crate) fn check(self, index: usize, data_limit: usize) -> Result<CheckedJob, EnqueueError> {
-        let Self {
-            queue,
-            group,
-            data,
-            start,
-            max_attempts,
-            timeout,
-        } = self;
+        let Self { queue, group, data, start, max_attempts, timeout } = self;
         name::check_queue(&queue).map_err(|source| EnqueueError::Name { index, source })?;
         if let Some(group) = &group {
             name::check_group(group).map_err(|source| EnqueueError::Name { index, source })?;
         }
         let data = data.map_err(|source| EnqueueError::Serialize { index, source })?;
         if data.len() > data_limit {
-            return Err(EnqueueError::DataTooLarge {
-                index,
-                size: data.len(),
-                limit: data_limit,
-            });
+            return Err(EnqueueError::DataTooLarge { index, size: data.len(), limit: data_limit });
         }
         if has_nul(&data) {
             return Err(EnqueueError::DataHasNul { index });
         }
-        let out_of_range = |field, value, range| EnqueueError::OutOfRange {
-            index,
-            field,
-            value,
-            range,
-        };
+        let out_of_range =
+            |field, value, range| EnqueueError::OutOfRange { index, field, value, range };
         let (delay, run_at) = match start {
             Start::Now => (None, None),
             Start::After(delay) if delay > MAX_DELAY => {
-                return Err(out_of_range(
-                    "delay",
-                    format!("{delay:?}"),
-                    "at most 100 years",
-                ));
+                return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
             }
             Start::After(delay) => (Some(delay), None),
             // timestamptz begins in 4713 BC, adoption looks from 221 BC on, and nobody means either.
             Start::At(time) if !(0..10_000).contains(&time.year()) => {
-                return Err(out_of_range(
-                    "run_at",
-                    time.to_string(),
-                    "in the years 0 to 9999",
-                ));
+                return Err(out_of_range("run_at", time.to_string(), "in the years 0 to 9999"));
             }
             Start::At(time) => (None, Some(time)),
         };
         let max_attempts = max_attempts
             .map(|n| match i32::try_from(n) {
                 Ok(n) if n > 0 => Ok(n),
-                _ => Err(out_of_range(
-                    "max_attempts",
-                    n.to_string(),
-                    "1 to 2147483647",
-                )),
+                _ => Err(out_of_range("max_attempts", n.to_string(), "1 to 2147483647")),
             })
             .transpose()?;
         let timeout = timeout
             .map(|limit| match i64::try_from(limit.as_millis()) {
-                Ok(_) if limit < Duration::from_millis(1) || limit > MAX_DELAY => Err(
-                    out_of_range("timeout", format!("{limit:?}"), "1 ms to 100 years"),
-                ),
+                Ok(_) if limit < Duration::from_millis(1) || limit > MAX_DELAY => {
+                    Err(out_of_range("timeout", format!("{limit:?}"), "1 ms to 100 years"))
+                }
                 Ok(ms) => Ok(ms),
-                Err(_) => Err(out_of_range(
-                    "timeout",
-                    format!("{limit:?}"),
-                    "1 ms to 100 years",
-                )),
+                Err(_) => Err(out_of_range("timeout", format!("{limit:?}"), "1 ms to 100 years")),
             })
             .transpose()?;
-        Ok(CheckedJob {
-            queue,
-            group,
-            data,
-            delay,
-            run_at,
-            max_attempts,
-            timeout_ms: timeout,
-        })
+        Ok(CheckedJob { queue, group, data, delay, run_at, max_attempts, timeout_ms: timeout })
     }
 }
 
@@ -225,13 +186,8 @@ pub enum JobStatus {
 }
 
 impl JobStatus {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Queued,
-        Self::Started,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Cancelled,
-    ];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Queued, Self::Started, Self::Succeeded, Self::Failed, Self::Cancelled];
 
     /// The word that the database uses.
     pub fn as_str(self) -> &'static str {
@@ -390,9 +346,6 @@ mod tests {
     #[test]
     fn data_that_does_not_serialize_is_an_error_of_the_enqueue() {
         let bad = NewJob::new("q", &std::collections::HashMap::from([((1, 2), 3)]));
-        assert!(matches!(
-            bad.check(0, 100),
-            Err(EnqueueError::Serialize { index: 0, .. })
-        ));
+        assert!(matches!(bad.check(0, 100), Err(EnqueueError::Serialize { index: 0, .. })));
     }
 }

@@ -29,10 +29,7 @@ pub(crate) enum Verdict {
 impl JobError {
     /// Try again after the policy's delay, if attempts are left.
     pub fn retry(error: impl Into<BoxError>) -> Self {
-        Self {
-            error: error.into(),
-            verdict: Verdict::Retry(None),
-        }
+        Self { error: error.into(), verdict: Verdict::Retry(None) }
     }
 
     /// Try again after `delay`, if attempts are left. The rest of the group waits.
@@ -45,10 +42,7 @@ impl JobError {
 
     /// Do not try again: the job ends as `failed`.
     pub fn fail(error: impl Into<BoxError>) -> Self {
-        Self {
-            error: error.into(),
-            verdict: Verdict::Fail,
-        }
+        Self { error: error.into(), verdict: Verdict::Fail }
     }
 
     pub(crate) fn into_failure(self, attempt: u32) -> (Failure, Verdict) {
@@ -62,15 +56,7 @@ impl JobError {
             chain.push(storable(error));
             source = error.source();
         }
-        (
-            Failure {
-                kind,
-                message: storable(self.error.as_ref()),
-                chain,
-                attempt,
-            },
-            self.verdict,
-        )
+        (Failure { kind, message: storable(self.error.as_ref()), chain, attempt }, self.verdict)
     }
 }
 
@@ -81,10 +67,7 @@ pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
 
 pub(crate) fn storable_text(text: &str) -> String {
     const LIMIT: usize = 4_000;
-    text.chars()
-        .take(LIMIT)
-        .map(|c| if c == '\0' { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().take(LIMIT).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
 }
 
 impl<E: StdError + Send + Sync + 'static> From<E> for JobError {
@@ -120,9 +103,7 @@ mod tests {
     #[test]
     fn any_error_converts_and_keeps_its_chain() {
         let convert = || -> Result<(), JobError> { Err(Outer(std::fmt::Error))? };
-        let Err(error) = convert() else {
-            panic!("no error")
-        };
+        let Err(error) = convert() else { panic!("no error") };
         let (failure, verdict) = error.into_failure(4);
         assert_eq!(verdict, Verdict::Retry(None));
         assert_eq!((failure.message.as_str(), failure.attempt), ("outer", 4));

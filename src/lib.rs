@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod active_job;
 mod attempt;
 mod claim;
 mod client;
@@ -11,6 +12,7 @@ mod janitor;
 mod job;
 mod job_error;
 mod listener;
+mod mishap;
 mod monitor;
 mod name;
 mod outcome;
@@ -29,7 +31,7 @@ mod worker;
 
 pub use async_trait::async_trait;
 
-pub use attempt::ActiveJob;
+pub use active_job::ActiveJob;
 pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
 pub use error::{
     BackgroundError, BuildError, BuildMistake, ControlError, EnqueueError, MigrateError, NameError,

@@ -76,21 +76,12 @@ impl Monitor {
     /// Watches a hold; `since` is when the statement that took it was sent.
     pub(crate) fn watch(self: &Arc<Self>, job: i64, session: SessionId, since: Instant) -> Watch {
         let signals = Signals::default();
-        let watched = Watched {
-            job,
-            session,
-            proved: since,
-            signals: signals.clone(),
-        };
+        let watched = Watched { job, session, proved: since, signals: signals.clone() };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
         holds.watched.insert(key, watched);
-        Watch {
-            monitor: Arc::clone(self),
-            key,
-            signals,
-        }
+        Watch { monitor: Arc::clone(self), key, signals }
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {

@@ -15,18 +15,10 @@ pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(),
     }
     let length = name.chars().count();
     if length > limit {
-        return Err(NameError::TooLong {
-            field,
-            length,
-            limit,
-        });
+        return Err(NameError::TooLong { field, length, limit });
     }
     match name.char_indices().find(|(_, c)| c.is_control()) {
-        Some((position, character)) => Err(NameError::Control {
-            field,
-            character,
-            position,
-        }),
+        Some((position, character)) => Err(NameError::Control { field, character, position }),
         None => Ok(()),
     }
 }
@@ -49,9 +41,7 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
         });
     }
     if name.starts_with("pg_") {
-        return Err(NameError::Reserved {
-            name: name.to_owned(),
-        });
+        return Err(NameError::Reserved { name: name.to_owned() });
     }
     Ok(())
 }
@@ -64,25 +54,14 @@ mod tests {
     fn names_are_checked_by_character() {
         assert!(check_queue("postings").is_ok());
         assert!(check_group(&"ü".repeat(GROUP_LIMIT)).is_ok());
-        assert!(matches!(
-            check_queue(""),
-            Err(NameError::Empty { field: "queue" })
-        ));
+        assert!(matches!(check_queue(""), Err(NameError::Empty { field: "queue" })));
         assert!(matches!(
             check_group(&"x".repeat(GROUP_LIMIT + 1)),
-            Err(NameError::TooLong {
-                length: 401,
-                limit: 400,
-                ..
-            })
+            Err(NameError::TooLong { length: 401, limit: 400, .. })
         ));
         assert!(matches!(
             check_queue("a\nb"),
-            Err(NameError::Control {
-                character: '\n',
-                position: 1,
-                ..
-            })
+            Err(NameError::Control { character: '\n', position: 1, .. })
         ));
     }
 
@@ -90,9 +69,6 @@ mod tests {
     fn a_schema_is_an_identifier_of_its_own() {
         assert!(check_schema("My \"odd\" schema").is_ok());
         assert!(check_schema(&"ü".repeat(26)).is_err());
-        assert!(matches!(
-            check_schema("pg_jobs"),
-            Err(NameError::Reserved { .. })
-        ));
+        assert!(matches!(check_schema("pg_jobs"), Err(NameError::Reserved { .. })));
     }
 }

@@ -62,12 +62,7 @@ pub(crate) fn decide(
         RunResult::Released => return Outcome::Released,
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
-            let failure = Failure {
-                kind,
-                message,
-                chain: Vec::new(),
-                attempt: attempt.number,
-            };
+            let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
             (failure, Verdict::Retry(None))
         }
         RunResult::Exhausted => {
@@ -76,15 +71,7 @@ pub(crate) fn decide(
                 attempt.number
             );
             let kind = FailureKind::WorkerLost;
-            (
-                Failure {
-                    kind,
-                    message,
-                    chain: Vec::new(),
-                    attempt: attempt.number,
-                },
-                Verdict::Fail,
-            )
+            (Failure { kind, message, chain: Vec::new(), attempt: attempt.number }, Verdict::Fail)
         }
     };
     if attempt.cancel_requested {
@@ -95,10 +82,9 @@ pub(crate) fn decide(
             let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
             Outcome::Retried { failure, delay }
         }
-        Verdict::Retry(_) | Verdict::Fail => Outcome::Failed {
-            failure,
-            halt: then == OutOfAttempts::Halt,
-        },
+        Verdict::Retry(_) | Verdict::Fail => {
+            Outcome::Failed { failure, halt: then == OutOfAttempts::Halt }
+        }
     }
 }
 
@@ -107,22 +93,11 @@ mod tests {
     use super::*;
 
     fn attempt(number: u32, max: u32) -> Attempt {
-        Attempt {
-            number,
-            counted: number,
-            max,
-            cancel_requested: false,
-        }
+        Attempt { number, counted: number, max, cancel_requested: false }
     }
 
     fn decided(result: RunResult, attempt: Attempt) -> Outcome {
-        decide(
-            result,
-            attempt,
-            &RetryPolicy::new(9),
-            OutOfAttempts::Halt,
-            0.0,
-        )
+        decide(result, attempt, &RetryPolicy::new(9), OutOfAttempts::Halt, 0.0)
     }
 
     #[test]
@@ -132,10 +107,7 @@ mod tests {
             decided(error(), attempt(2, 3)),
             Outcome::Retried { delay, failure } if delay == Duration::from_secs(2) && failure.message == "no luck"
         ));
-        assert!(matches!(
-            decided(error(), attempt(3, 3)),
-            Outcome::Failed { halt: true, .. }
-        ));
+        assert!(matches!(decided(error(), attempt(3, 3)), Outcome::Failed { halt: true, .. }));
     }
 
     #[test]
@@ -154,28 +126,16 @@ mod tests {
 
     #[test]
     fn a_request_to_cancel_beats_a_retry_but_not_a_success() {
-        let asked = Attempt {
-            cancel_requested: true,
-            ..attempt(1, 3)
-        };
-        assert_eq!(
-            decided(RunResult::Failed(JobError::retry("x")), asked),
-            Outcome::Cancelled
-        );
+        let asked = Attempt { cancel_requested: true, ..attempt(1, 3) };
+        assert_eq!(decided(RunResult::Failed(JobError::retry("x")), asked), Outcome::Cancelled);
         assert_eq!(decided(RunResult::Released, asked), Outcome::Cancelled);
         let done = RunResult::Succeeded("1".into());
-        assert_eq!(
-            decided(done, asked),
-            Outcome::Succeeded { result: "1".into() }
-        );
+        assert_eq!(decided(done, asked), Outcome::Succeeded { result: "1".into() });
     }
 
     #[test]
     fn forgiven_attempts_do_not_count() {
-        let third_of_two = Attempt {
-            counted: 1,
-            ..attempt(3, 2)
-        };
+        let third_of_two = Attempt { counted: 1, ..attempt(3, 2) };
         let panic = RunResult::Broken(FailureKind::Panic, "boom".into());
         assert!(matches!(
             decided(panic, third_of_two),

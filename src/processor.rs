@@ -85,15 +85,8 @@ impl Processor {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(self) -> Running {
-        let ProcessorBuilder {
-            pool,
-            client,
-            queues,
-            poll,
-            listen,
-            housekeeping,
-            on_error,
-        } = self.settings;
+        let ProcessorBuilder { pool, client, queues, poll, listen, housekeeping, on_error } =
+            self.settings;
         let stop = CancellationToken::new();
         let side_stop = CancellationToken::new();
         let shared = Arc::new(Shared::new(client.store, &pool, on_error));
@@ -122,17 +115,8 @@ impl Processor {
         if let Some(interval) = housekeeping {
             spawn_janitor(&mut side_tasks, &shared, &side_stop, options, interval);
         }
-        let ended = tokio::spawn(supervise(
-            workers,
-            side_tasks,
-            side_stop,
-            Arc::clone(&shared),
-        ));
-        Running {
-            stop,
-            shared,
-            ended,
-        }
+        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&shared)));
+        Running { stop, shared, ended }
     }
 }
 
@@ -159,30 +143,21 @@ fn spawn_monitor(
             // Made here, for this runtime.
             let pool = shared::side_pool(&pool, 1);
             let report = |error| shared.report(&error);
-            shared
-                .monitor
-                .run(&shared.store, &pool, &side_stop, report)
-                .await;
+            shared.monitor.run(&shared.store, &pool, &side_stop, report).await;
             pool.close().await;
         }
     };
     let thread = {
         let refuse = refuse.clone();
         move || {
-            match tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-            {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(watch),
                 Err(error) => refuse(error),
             }
             drop(ended);
         }
     };
-    match std::thread::Builder::new()
-        .name("seriatim-monitor".into())
-        .spawn(thread)
-    {
+    match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
         Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
         Err(error) => refuse(error),
     }
@@ -213,12 +188,7 @@ fn spawn_janitor(
 ) {
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
-        let janitor = Janitor {
-            store: &shared.store,
-            side: &shared.side,
-            queues,
-            interval,
-        };
+        let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
         janitor.run(&stop, |error| shared.report(&error)).await;
     });
 }
@@ -280,15 +250,7 @@ impl ProcessorBuilder {
     /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
-        let Self {
-            pool,
-            client: _,
-            queues,
-            poll,
-            listen: _,
-            housekeeping,
-            on_error: _,
-        } = &self;
+        let Self { pool, client: _, queues, poll, listen: _, housekeeping, on_error: _ } = &self;
         let mut mistakes = Vec::new();
         if queues.is_empty() {
             mistakes.push(BuildMistake::NoQueue);
@@ -296,13 +258,8 @@ impl ProcessorBuilder {
         for (place, (options, _)) in queues.iter().enumerate() {
             options.mistakes(&mut mistakes);
             let name = options.name();
-            if queues[..place]
-                .iter()
-                .any(|(earlier, _)| earlier.name() == name)
-            {
-                mistakes.push(BuildMistake::Twice {
-                    queue: name.to_owned(),
-                });
+            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
+                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
             }
         }
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
@@ -320,14 +277,12 @@ impl ProcessorBuilder {
             mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
         }
         let connections = pool.options().get_max_connections();
-        let slots = queues.iter().fold(0_usize, |slots, (options, _)| {
-            slots.saturating_add(options.concurrency)
-        });
+        let slots = queues
+            .iter()
+            .fold(0_usize, |slots, (options, _)| slots.saturating_add(options.concurrency));
         if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
-            let each: Vec<String> = queues
-                .iter()
-                .map(|(o, _)| format!("{} {}", o.name(), o.concurrency))
-                .collect();
+            let each: Vec<String> =
+                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.concurrency)).collect();
             mistakes.push(BuildMistake::PoolTooSmall {
                 connections,
                 slots,

@@ -135,12 +135,7 @@ impl QueueOptions {
             keep_cancelled,
         } = self;
         let mut out_of_range = |setting, value, range| {
-            found.push(BuildMistake::OutOfRange {
-                queue: name.clone(),
-                setting,
-                value,
-                range,
-            });
+            found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });
         };
         if *concurrency == 0 || *concurrency > 10_000 {
             out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
@@ -151,11 +146,7 @@ impl QueueOptions {
         if let Some(limit) = timeout
             && (limit.is_zero() || *limit > MAX_DELAY)
         {
-            out_of_range(
-                "timeout",
-                format!("{limit:?}"),
-                "more than 0 and at most 100 years",
-            );
+            out_of_range("timeout", format!("{limit:?}"), "more than 0 and at most 100 years");
         }
         for (setting, retention) in [
             ("keep_succeeded", keep_succeeded),

@@ -125,12 +125,7 @@ mod tests {
         };
         let all = RetryPolicy::new(0).factor(0.5).jitter(1.1);
         let all = named(all.cap(Duration::MAX));
-        let expected = [
-            "retry.max_attempts",
-            "retry.factor",
-            "retry.jitter",
-            "retry.cap",
-        ];
+        let expected = ["retry.max_attempts", "retry.factor", "retry.jitter", "retry.cap"];
         assert_eq!(all, expected);
         assert_eq!(named(RetryPolicy::new(1).factor(f64::NAN)), [expected[1]]);
         assert!(named(RetryPolicy::new(1)).is_empty());

@@ -36,10 +36,7 @@ pub(crate) struct Counted<'a> {
 impl Counters {
     pub(crate) fn begin(&self) -> Counted<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
-        Counted {
-            counters: self,
-            ended_as: &self.lost,
-        }
+        Counted { counters: self, ended_as: &self.lost }
     }
 
     /// What happened since `before`.

@@ -57,15 +57,9 @@ pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
         (Some(_), None) => Plan::Free,
         (None, None) if look.drained => Plan::Retire,
         (None, None) => Plan::LookAgain,
-        (None, Some(head)) if !head.due => Plan::Sleep {
-            head: head.id,
-            until: head.run_at,
-        },
+        (None, Some(head)) if !head.due => Plan::Sleep { head: head.id, until: head.run_at },
         (_, Some(head)) if !head.locked => Plan::LookAgain,
-        (_, Some(head)) => Plan::Start {
-            job: head.id,
-            run: !head.exhausted,
-        },
+        (_, Some(head)) => Plan::Start { job: head.id, run: !head.exhausted },
     }
 }
 
@@ -74,78 +68,31 @@ mod tests {
     use super::*;
 
     fn free() -> Turn {
-        Turn {
-            group: "g".into(),
-            claimed_job: None,
-            doubted: false,
-            head_id: 1,
-        }
+        Turn { group: "g".into(), claimed_job: None, doubted: false, head_id: 1 }
     }
 
     fn head(due: bool, locked: bool) -> Look {
         let run_at = DateTime::UNIX_EPOCH;
-        let head = Head {
-            id: 7,
-            run_at,
-            due,
-            locked,
-            exhausted: false,
-        };
-        Look {
-            head: Some(head),
-            drained: false,
-        }
+        let head = Head { id: 7, run_at, due, locked, exhausted: false };
+        Look { head: Some(head), drained: false }
     }
 
     #[test]
     fn a_free_group_starts_its_head_sleeps_or_retires() {
-        assert_eq!(
-            plan(&free(), &head(true, true)),
-            Plan::Start { job: 7, run: true }
-        );
+        assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, run: true });
         assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain);
         let until = DateTime::UNIX_EPOCH;
-        assert_eq!(
-            plan(&free(), &head(false, false)),
-            Plan::Sleep { head: 7, until }
-        );
-        assert_eq!(
-            plan(
-                &free(),
-                &Look {
-                    head: None,
-                    drained: true
-                }
-            ),
-            Plan::Retire
-        );
+        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until });
+        assert_eq!(plan(&free(), &Look { head: None, drained: true }), Plan::Retire);
         assert_eq!(plan(&free(), &Look::default()), Plan::LookAgain);
     }
 
     #[test]
     fn a_lapsed_claim_is_doubted_first_and_taken_over_by_a_second_look() {
-        let lapsed = Turn {
-            claimed_job: Some(7),
-            ..free()
-        };
+        let lapsed = Turn { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
-        let doubted = Turn {
-            doubted: true,
-            ..lapsed
-        };
-        assert_eq!(
-            plan(&doubted, &head(true, true)),
-            Plan::Start { job: 7, run: true }
-        );
-        assert_eq!(
-            plan(
-                &doubted,
-                &Look {
-                    head: None,
-                    drained: true
-                }
-            ),
-            Plan::Free
-        );
+        let doubted = Turn { doubted: true, ..lapsed };
+        assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, run: true });
+        assert_eq!(plan(&doubted, &Look { head: None, drained: true }), Plan::Free);
     }
 }

@@ -94,14 +94,7 @@ impl Worker {
         for claim in claimed.jobs {
             let Some(conn) = state.spare.pop() else { break };
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-            state.slots.spawn(
-                Run {
-                    shared,
-                    queue,
-                    claim,
-                }
-                .into_end(conn),
-            );
+            state.slots.spawn(Run { shared, queue, claim }.into_end(conn));
         }
         state.busy = claimed.more && brought > 0;
         if !state.busy {
@@ -127,20 +120,13 @@ impl Worker {
         let queue = || self.queue.name.to_string();
         self.connect(state, want)
             .await
-            .map_err(|source| BackgroundError::Connection {
-                queue: queue(),
-                source,
-            })?;
+            .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
         let slots = state.spare.len().min(want);
         let Some(conn) = state.spare.last_mut() else {
             return Ok(Claimed::default());
         };
         let first = state.first;
-        state.first = if first == First::Groups {
-            First::Loose
-        } else {
-            First::Groups
-        };
+        state.first = if first == First::Groups { First::Loose } else { First::Groups };
         let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first);
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => Ok(claimed),
@@ -154,14 +140,8 @@ impl Worker {
                         schema: self.shared.store.names().schema().to_owned(),
                         source,
                     },
-                    Ok(Err(source)) => BackgroundError::Claim {
-                        queue: queue(),
-                        source,
-                    },
-                    _ => BackgroundError::TooSlow {
-                        activity: "a claim",
-                        limit: CLAIM_LIMIT,
-                    },
+                    Ok(Err(source)) => BackgroundError::Claim { queue: queue(), source },
+                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
                 })
             }
         }
@@ -175,11 +155,7 @@ impl Worker {
         }
         let begun = Instant::now();
         while state.spare.len() < want {
-            let limit = if state.spare.is_empty() {
-                FIRST_CONNECTION
-            } else {
-                MORE_CONNECTIONS
-            };
+            let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
             tokio::select! {
                 Some(came) = state.coming.join_next() => match came {
                     Ok(Ok(conn)) => state.spare.push(conn.into()),
@@ -222,8 +198,6 @@ impl Worker {
 
 /// 42P01, 42703 and 3F000: no such table, column or schema.
 fn lacks_tables(error: &sqlx::Error) -> bool {
-    let code = error
-        .as_database_error()
-        .and_then(sqlx::error::DatabaseError::code);
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))
 }

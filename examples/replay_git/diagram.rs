@@ -37,15 +37,10 @@ impl Enqueued {
         let places = |wanted: &dyn Fn(&[i64]) -> bool| {
             let groups = self.groups.iter().enumerate();
             let places = groups.filter(|(_, (_, jobs))| wanted(jobs));
-            places
-                .map(|(place, _)| place)
-                .take(GROUPS)
-                .collect::<Vec<_>>()
+            places.map(|(place, _)| place).take(GROUPS).collect::<Vec<_>>()
         };
         let with_loss = places(&|jobs| lost(jobs).is_some());
-        let rest = places(&|jobs| jobs.len() > 1)
-            .into_iter()
-            .chain(places(&|_| true));
+        let rest = places(&|jobs| jobs.len() > 1).into_iter().chain(places(&|_| true));
         for place in with_loss.into_iter().take(2).chain(rest) {
             if chosen.len() == GROUPS {
                 break;
@@ -86,10 +81,7 @@ pub(crate) async fn draw(
         }
     }
     let shown: BTreeSet<String> = events.iter().flat_map(|e| e.workers.clone()).collect();
-    let killed = fleet
-        .kills
-        .iter()
-        .filter(|kill| shown.contains(&kill.worker));
+    let killed = fleet.kills.iter().filter(|kill| shown.contains(&kill.worker));
     events.extend(killed.map(|kill| Event {
         at: kill.at,
         line: format!("note over {}: killed", kill.worker),

@@ -70,9 +70,7 @@ impl Apply {
             let line = format!("{} {}\n", job.id(), job.attempt());
             let mut stdout = std::io::stdout().lock();
             // If the parent is gone, so are we in a moment.
-            let _ = stdout
-                .write_all(line.as_bytes())
-                .and_then(|()| stdout.flush());
+            let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
         }
     }
 }
@@ -101,12 +99,9 @@ async fn write(tx: &mut PgConnection, change: &Change) -> Result<(), sqlx::Error
 
 /// How many jobs took more than one attempt, and the first few of them.
 pub(crate) async fn reruns(pool: &PgPool) -> Result<(i64, Vec<i64>)> {
-    let count = sqlx::query_scalar("select count(*) from rerun")
-        .fetch_one(pool)
-        .await?;
-    let first = sqlx::query_scalar("select job from rerun order by job limit 20")
-        .fetch_all(pool)
-        .await?;
+    let count = sqlx::query_scalar("select count(*) from rerun").fetch_one(pool).await?;
+    let first =
+        sqlx::query_scalar("select job from rerun order by job limit 20").fetch_all(pool).await?;
     Ok((count, first))
 }
 
@@ -116,9 +111,7 @@ pub(crate) async fn differences(
     mut tree: HashMap<RepoPath, Entry>,
 ) -> Result<Vec<String>> {
     let rows: Vec<(Vec<u8>, String, String)> =
-        sqlx::query_as("select path, mode, blob from file order by path")
-            .fetch_all(pool)
-            .await?;
+        sqlx::query_as("select path, mode, blob from file order by path").fetch_all(pool).await?;
     let mut found = Vec::new();
     for (path, mode, blob) in rows {
         let (path, stored) = (RepoPath(path), Entry { mode, blob });
@@ -126,9 +119,7 @@ pub(crate) async fn differences(
         let expected = tree.remove(&path);
         if expected.as_ref() != Some(&stored) {
             let expected = shown(expected.as_ref());
-            found.push(format!(
-                "{path}: the tree has {expected}, the table {stored}"
-            ));
+            found.push(format!("{path}: the tree has {expected}, the table {stored}"));
         }
     }
     let missing = tree.iter();

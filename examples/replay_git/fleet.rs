@@ -37,33 +37,20 @@ pub(crate) struct WorkerArgs {
 /// A worker process: one processor, until the parent closes our standard input, by ending it or by its own end.
 pub(crate) async fn work(args: WorkerArgs) -> Result<()> {
     let url = std::env::var("DATABASE_URL")?;
-    let pool = PgPoolOptions::new()
-        .max_connections(args.concurrency)
-        .connect(&url)
-        .await?;
+    let pool = PgPoolOptions::new().max_connections(args.concurrency).connect(&url).await?;
     let options = QueueOptions::new(QUEUE)
         .concurrency(args.concurrency.try_into()?)
         // A killed worker costs its jobs an attempt; what is out of order is not tried again anyway.
         .retry(RetryPolicy::new(1_000).base(Duration::from_millis(20)))
         // The later changes of the path would only fail in its wake.
         .out_of_attempts(OutOfAttempts::Halt);
-    let handler = Apply {
-        worker: args.name,
-        tell_all: args.tell_all,
-        told: AtomicBool::new(false),
-    };
-    let running = Processor::builder(pool)
-        .queue(options, handler)
-        .build()?
-        .start();
+    let handler =
+        Apply { worker: args.name, tell_all: args.tell_all, told: AtomicBool::new(false) };
+    let running = Processor::builder(pool).queue(options, handler).build()?.start();
     // Nothing ever comes: the read returns when the other end is closed.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
     // Not for long: if the parent died, its server may be gone as well.
-    let _ = timeout(
-        Duration::from_secs(2),
-        running.shutdown(Duration::from_secs(1)),
-    )
-    .await;
+    let _ = timeout(Duration::from_secs(2), running.shutdown(Duration::from_secs(1))).await;
     Ok(())
 }
 
@@ -149,11 +136,7 @@ impl Fleet {
         if let Some(stdout) = process.stdout.take() {
             tokio::spawn(listen(name.clone(), stdout, self.tell.clone()));
         }
-        self.workers.push(Worker {
-            name,
-            process,
-            at_work: false,
-        });
+        self.workers.push(Worker { name, process, at_work: false });
         Ok(())
     }
 
@@ -217,13 +200,8 @@ impl Fleet {
         let mut worker = self.workers.swap_remove(victim);
         // SIGKILL: nothing of the worker's own runs any more.
         worker.process.kill().await?;
-        let at = sqlx::query_scalar("select clock_timestamp()")
-            .fetch_one(pool)
-            .await?;
-        self.kills.push(Kill {
-            worker: worker.name,
-            at,
-        });
+        let at = sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?;
+        self.kills.push(Kill { worker: worker.name, at });
         self.start_worker()
     }
 
@@ -233,10 +211,7 @@ impl Fleet {
             drop(worker.process.stdin.take());
         }
         for worker in &mut self.workers {
-            if timeout(Duration::from_secs(4), worker.process.wait())
-                .await
-                .is_err()
-            {
+            if timeout(Duration::from_secs(4), worker.process.wait()).await.is_err() {
                 // The only error is that it has ended meanwhile.
                 let _ = worker.process.kill().await;
             }
@@ -255,18 +230,13 @@ fn ended(name: &str, status: ExitStatus) -> String {
 async fn listen(worker: String, stdout: ChildStdout, tell: mpsc::UnboundedSender<Told>) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let Some((Ok(job), Ok(attempt))) = line
-            .split_once(' ')
-            .map(|(job, attempt)| (job.parse(), attempt.parse()))
+        let Some((Ok(job), Ok(attempt))) =
+            line.split_once(' ').map(|(job, attempt)| (job.parse(), attempt.parse()))
         else {
             continue;
         };
         let worker = worker.clone();
         // Nobody listens any more at the end of the run.
-        let _ = tell.send(Told {
-            worker,
-            job,
-            attempt,
-        });
+        let _ = tell.send(Told { worker, job, attempt });
     }
 }

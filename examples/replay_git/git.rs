@@ -22,16 +22,11 @@ impl Repository {
         let shown = path.display();
         if !path.is_dir() {
             return Err(
-                format!("{shown} is not a folder: name a git repository with --repo").into(),
+                format!("{shown} is not a folder: name a git repository with --repo").into()
             );
         }
-        let mut repository = Self {
-            path: path.to_owned(),
-            shallow: false,
-        };
-        let found = repository
-            .output(&["rev-parse", "--is-shallow-repository"])
-            .await?;
+        let mut repository = Self { path: path.to_owned(), shallow: false };
+        let found = repository.output(&["rev-parse", "--is-shallow-repository"]).await?;
         if !found.status.success() {
             let why = said(&found.stderr);
             return Err(format!(
@@ -40,9 +35,8 @@ impl Repository {
             .into());
         }
         repository.shallow = found.stdout.starts_with(b"true");
-        let head = repository
-            .output(&["rev-parse", "--quiet", "--verify", "HEAD^{commit}"])
-            .await?;
+        let head =
+            repository.output(&["rev-parse", "--quiet", "--verify", "HEAD^{commit}"]).await?;
         if !head.status.success() {
             return Err(format!(
                 "{shown} has no commits on its current branch, so there is nothing to replay"
@@ -58,23 +52,14 @@ impl Repository {
 
     /// The commits up to `HEAD` along the first parents, oldest first.
     pub(crate) async fn commits(&self) -> Result<Vec<String>> {
-        let list = self
-            .ask(&["rev-list", "--first-parent", "--reverse", "HEAD"])
-            .await?;
-        Ok(String::from_utf8(list)?
-            .lines()
-            .map(str::to_owned)
-            .collect())
+        let list = self.ask(&["rev-list", "--first-parent", "--reverse", "HEAD"]).await?;
+        Ok(String::from_utf8(list)?.lines().map(str::to_owned).collect())
     }
 
     /// The files of a commit.
     pub(crate) async fn tree(&self, commit: &str) -> Result<HashMap<RepoPath, Entry>> {
-        let list = self
-            .ask(&["ls-tree", "-r", "-z", "--full-tree", commit])
-            .await?;
-        let lines = list
-            .split(|byte| *byte == 0)
-            .filter(|line| !line.is_empty());
+        let list = self.ask(&["ls-tree", "-r", "-z", "--full-tree", commit]).await?;
+        let lines = list.split(|byte| *byte == 0).filter(|line| !line.is_empty());
         lines.map(tree_entry).collect()
     }
 
@@ -110,12 +95,7 @@ impl Repository {
             let _ = stderr.read_to_end(&mut text).await;
             text
         });
-        Ok(Changes {
-            git,
-            stdout: BufReader::new(stdout),
-            complaint,
-            commit: String::new(),
-        })
+        Ok(Changes { git, stdout: BufReader::new(stdout), complaint, commit: String::new() })
     }
 
     async fn ask(&self, args: &[&str]) -> Result<Vec<u8>> {
@@ -204,10 +184,7 @@ fn sides(change: &str) -> Result<(Option<Entry>, Option<Entry>)> {
     let (old_mode, new_mode, old, new) = (word()?, word()?, word()?, word()?);
     let entry = |mode: &str, blob: &str| {
         // The mode of what is not there.
-        (mode != "000000").then(|| Entry {
-            mode: mode.to_owned(),
-            blob: blob.to_owned(),
-        })
+        (mode != "000000").then(|| Entry { mode: mode.to_owned(), blob: blob.to_owned() })
     };
     Ok((entry(old_mode, old), entry(new_mode, new)))
 }
@@ -215,18 +192,12 @@ fn sides(change: &str) -> Result<(Option<Entry>, Option<Entry>)> {
 /// `100644 blob <id>\t<path>`
 fn tree_entry(line: &[u8]) -> Result<(RepoPath, Entry)> {
     let bad = || format!("git ls-tree said {:?}", String::from_utf8_lossy(line));
-    let tab = line
-        .iter()
-        .position(|byte| *byte == b'\t')
-        .ok_or_else(bad)?;
+    let tab = line.iter().position(|byte| *byte == b'\t').ok_or_else(bad)?;
     let mut words = std::str::from_utf8(&line[..tab])?.split(' ');
     let (Some(mode), Some(_), Some(blob)) = (words.next(), words.next(), words.next()) else {
         return Err(bad().into());
     };
-    let entry = Entry {
-        mode: mode.to_owned(),
-        blob: blob.to_owned(),
-    };
+    let entry = Entry { mode: mode.to_owned(), blob: blob.to_owned() };
     Ok((RepoPath(line[tab + 1..].to_vec()), entry))
 }
 

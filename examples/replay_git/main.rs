@@ -97,10 +97,7 @@ async fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(file) = &args.diagram {
         // Now, not when the work is done.
-        let opened = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(file);
+        let opened = std::fs::File::options().append(true).create(true).open(file);
         opened.map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
     }
     announce(args, &repository, commits.len());
@@ -124,11 +121,7 @@ fn announce(args: &Args, repository: &Repository, commits: usize) {
          {} worker processes with {} slots each{}.",
         args.processes,
         args.concurrency,
-        if args.chaos {
-            "; one is killed every half second"
-        } else {
-            ""
-        },
+        if args.chaos { "; one is killed every half second" } else { "" },
     );
     if repository.is_shallow() {
         println!("A shallow clone: its history begins where it was cut off.");
@@ -142,9 +135,7 @@ async fn replay(
     commits: &[String],
     database: &TestDatabase,
 ) -> Result<ExitCode> {
-    let pool = database
-        .pool_with(PgPoolOptions::new().max_connections(4))
-        .await?;
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(4)).await?;
     let processes = u32::from(args.processes);
     replay::check_connections(&pool, processes * (args.concurrency + 3)).await?;
     files::create_tables(&pool).await?;

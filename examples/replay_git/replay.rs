@@ -115,10 +115,8 @@ async fn enqueue(
     producer: &Producer,
 ) -> Result<()> {
     let groups: Vec<String> = batch.iter().map(|change| change.path.group()).collect();
-    let jobs = batch
-        .iter()
-        .zip(&groups)
-        .map(|(change, group)| NewJob::new(QUEUE, change).group(group));
+    let jobs =
+        batch.iter().zip(&groups).map(|(change, group)| NewJob::new(QUEUE, change).group(group));
     let enqueued = seriatim::enqueue_many(pool, jobs).await?;
     let count = producer.changes.get() + u64::try_from(enqueued.len())?;
     producer.changes.set(count);
@@ -166,10 +164,7 @@ impl Progress {
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(0).with_style(style)
         });
-        Self {
-            bar,
-            line_due: Cell::new(Instant::now() + LINE_EVERY),
-        }
+        Self { bar, line_due: Cell::new(Instant::now() + LINE_EVERY) }
     }
 
     fn show(&self, run: u64, enqueued: u64) {

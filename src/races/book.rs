@@ -108,10 +108,7 @@ impl Book {
                 continue;
             };
             for low in lower {
-                let before = pages
-                    .written
-                    .get(low)
-                    .is_some_and(|low| low.committed < later.began);
+                let before = pages.written.get(low).is_some_and(|low| low.committed < later.began);
                 if before && !pages.revived.contains(low) && !pages.revived.contains(job) {
                     out_of_order.push(format!("{job} started before {low}"));
                 }
@@ -120,11 +117,6 @@ impl Book {
         pages.violations.extend(out_of_order);
         let mut counts: Vec<_> = pages.counts.iter().map(|(k, v)| (*k, *v)).collect();
         counts.sort_unstable();
-        (
-            pages.written.len(),
-            pages.entered.len(),
-            counts,
-            std::mem::take(&mut pages.violations),
-        )
+        (pages.written.len(), pages.entered.len(), counts, std::mem::take(&mut pages.violations))
     }
 }

@@ -19,13 +19,8 @@ async fn batches_that_lock_flagged_jobs_without_skipping_deadlock() {
     let (first, second) = (lock(ids[0]), lock(ids[1]));
     let waiting = tokio::spawn(async move { run(&mut one, &second).await });
     scene.until_waits(one_pid, "transactionid").await;
-    let error = sqlx::query(sqlx::AssertSqlSafe(first))
-        .execute(&mut two)
-        .await
-        .unwrap_err();
-    let code = error
-        .as_database_error()
-        .and_then(|e| e.code().map(std::borrow::Cow::into_owned));
+    let error = sqlx::query(sqlx::AssertSqlSafe(first)).execute(&mut two).await.unwrap_err();
+    let code = error.as_database_error().and_then(|e| e.code().map(std::borrow::Cow::into_owned));
     assert_eq!(code.as_deref(), Some("40P01"), "{error}");
     drop(two);
     waiting.await.unwrap();
@@ -94,11 +89,6 @@ async fn two_claims_take_different_groups_and_an_adopter_beside_them_waits_for_n
     // Shared now, and the flags go.
     assert_eq!(scene.adopt(&mut adopter).await, 4);
     commit(&mut adopter).await;
-    assert_eq!(
-        scene
-            .id("select count(*) from seriatim.job where flagged")
-            .await,
-        0
-    );
+    assert_eq!(scene.id("select count(*) from seriatim.job where flagged").await, 0);
     scene.end().await;
 }

@@ -56,9 +56,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
     let (stale, [late, second, third]) = stalled(&scene).await;
     let mut other = scene.session().await;
     // No attempt is left: the take-over ends the job without a new one, so its number of attempts stays the same.
-    scene
-        .run("update seriatim.job set max_attempts = 1 where status = 'started'")
-        .await;
+    scene.run("update seriatim.job set max_attempts = 1 where status = 'started'").await;
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted");
     scene.lease("g", -1).await;
@@ -77,9 +75,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
     assert_refused(&scene, &stale).await;
     let held = scene.hold(&mut other, &running).await;
     assert_refused(&scene, &stale).await;
-    scene
-        .settle(&mut other, &running, &held, &succeeded())
-        .await;
+    scene.settle(&mut other, &running, &held, &succeeded()).await;
     assert_refused(&scene, &stale).await;
     commit(&mut other).await;
     assert_refused(&scene, &stale).await;
@@ -99,11 +95,7 @@ async fn assert_refused(scene: &Scene, stale: &Started) {
     }
     rollback(&mut worker).await;
     begin(&mut worker).await;
-    scene
-        .store
-        .trust(&mut worker, super::scene::Q, stale)
-        .await
-        .unwrap();
+    scene.store.trust(&mut worker, super::scene::Q, stale).await.unwrap();
     commit(&mut worker).await;
     assert_eq!(scene.row("g").await, before);
     run(&mut worker, "select 1").await;

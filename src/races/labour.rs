@@ -25,13 +25,8 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut slots: Vec<PgConnection> = Vec::new();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
-        let claimed = crate::claim::claim(
-            &stress.store,
-            &mut conn,
-            &stress.options,
-            free,
-            First::Groups,
-        );
+        let claimed =
+            crate::claim::claim(&stress.store, &mut conn, &stress.options, free, First::Groups);
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {
@@ -98,9 +93,7 @@ async fn run_held(
         PgTransactionManager::rollback(conn).await?;
         return Ok(true);
     };
-    stress
-        .book
-        .enter(group, claim.job, lower(conn, claim).await?);
+    stress.book.enter(group, claim.job, lower(conn, claim).await?);
     let mut jobs = Vec::new();
     if rng.u8(0..5) == 0 {
         PgTransactionManager::begin(conn, None).await?;
@@ -118,11 +111,7 @@ async fn run_held(
     }
     // Before the locks go: another may enter as soon as they do.
     stress.book.leave(group, claim.job);
-    let mishap = if stress.stop.load(Ordering::Relaxed) {
-        rng.u8(4..20)
-    } else {
-        rng.u8(0..20)
-    };
+    let mishap = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match mishap {
         _ if held.cancel_requested => RunResult::Cancelled,
         _ if !claim.run => RunResult::Exhausted,
@@ -146,9 +135,7 @@ async fn run_held(
         _ => RunResult::Succeeded("1".into()),
     };
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
-    let settled = stress
-        .store
-        .settle(conn, Q, claim, &outcome, KEEP, held.followed);
+    let settled = stress.store.settle(conn, Q, claim, &outcome, KEEP, held.followed);
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
@@ -219,9 +206,7 @@ async fn by_token(
                 let mut rng = fastrand::Rng::with_seed(1);
                 let outcome = decide(stress, &mut conn, claim, &held, lost, &mut rng).await?;
                 let settled =
-                    stress
-                        .store
-                        .settle(&mut conn, Q, claim, &outcome, KEEP, held.followed);
+                    stress.store.settle(&mut conn, Q, claim, &outcome, KEEP, held.followed);
                 settled.await?;
                 end(stress, claim, &outcome);
                 stress.book.count("settled by token");
@@ -255,11 +240,7 @@ async fn decide(
         max: held.max_attempts.unwrap_or(policy.max_attempts),
         cancel_requested: !succeeded && stress.store.cancel_requested(conn, claim.job).await?,
     };
-    let then = if rng.u8(0..4) == 0 {
-        OutOfAttempts::Halt
-    } else {
-        OutOfAttempts::Continue
-    };
+    let then = if rng.u8(0..4) == 0 { OutOfAttempts::Halt } else { OutOfAttempts::Continue };
     Ok(outcome::decide(result, attempt, policy, then, rng.f64()))
 }
 

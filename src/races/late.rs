@@ -92,9 +92,7 @@ async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again()
 /// A job that is not due for long, and its group asleep with it.
 async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
-    let job = NewJob::new(Q, &1)
-        .group("g")
-        .delay(std::time::Duration::from_hours(1));
+    let job = NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
     let id = crate::enqueue(&mut worker, job).await.unwrap().id;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
@@ -191,10 +189,7 @@ async fn the_follower_of_a_late_and_cancelled_id_goes_before_a_job_enqueued_behi
     assert!(scene.store.peek(&mut adopter, Q).await.unwrap().adopter);
     let first = scene.claim(&mut worker, 10).await;
     if let Some(first) = first.first() {
-        assert_ne!(
-            first.job, behind,
-            "it was enqueued after {low:?} was committed"
-        );
+        assert_ne!(first.job, behind, "it was enqueued after {low:?} was committed");
         scene.run_job(&mut worker, first).await;
     }
     commit(&mut adopter).await;

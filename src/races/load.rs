@@ -103,9 +103,7 @@ pub(super) async fn ask(stress: Arc<Stress>, mut rng: fastrand::Rng) {
 
 async fn pick(conn: &mut PgConnection, condition: &str) -> Result<Option<i64>, sqlx::Error> {
     let sql = format!("select id from seriatim.job where {condition} order by random() limit 1");
-    sqlx::query_scalar(AssertSqlSafe(sql))
-        .fetch_optional(conn)
-        .await
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_optional(conn).await
 }
 
 async fn ask_once(
@@ -158,9 +156,7 @@ pub(super) async fn keep_house(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("janitor").await;
     while !stress.drained.load(Ordering::Relaxed) {
         if let Err(error) = keep_house_once(&stress, &mut conn).await {
-            stress
-                .book
-                .violation(format!("housekeeping failed: {error}"));
+            stress.book.violation(format!("housekeeping failed: {error}"));
             conn = stress.session("janitor").await;
         }
         let lapse = "update seriatim.queue_group g set ready_at = clock_timestamp() from \

@@ -15,10 +15,7 @@ async fn lock_and_look_at_once(conn: &mut PgConnection, lock: &str) -> i64 {
            order by j.queue, j.group_id, j.id) \
          select coalesce((select id from head), 0) from turn"
     );
-    sqlx::query_scalar(AssertSqlSafe(sql))
-        .fetch_one(conn)
-        .await
-        .unwrap()
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap()
 }
 
 /// A group that is in line although all its jobs have ended: the next look will retire it.
@@ -26,10 +23,7 @@ async fn drained_group(scene: &Scene, worker: &mut PgConnection) {
     scene.enqueue("g").await;
     let claim = scene.claim_one(worker).await;
     scene.hold(worker, &claim).await;
-    let settled = scene
-        .store
-        .settle(worker, Q, &claim, &succeeded(), KEEP, true)
-        .await;
+    let settled = scene.store.settle(worker, Q, &claim, &succeeded(), KEEP, true).await;
     settled.unwrap();
     commit(worker).await;
     assert!(scene.row("g").await.unwrap().due);

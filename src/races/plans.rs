@@ -22,10 +22,7 @@ async fn reads(conn: &mut PgConnection) -> Reads {
                sum(pg_stat_get_xact_tuples_returned(c.oid))::int8 \
                from pg_class c where c.relnamespace = 'seriatim'::regnamespace and c.relkind in ('r', 'i')";
     let row = sqlx::query(sql).fetch_one(conn).await.unwrap();
-    Reads {
-        table_scans: row.get(0),
-        rows: row.get(1),
-    }
+    Reads { table_scans: row.get(0), rows: row.get(1) }
 }
 
 /// What was read too much, step by step.
@@ -38,11 +35,7 @@ struct Meter {
 impl Meter {
     async fn new(conn: &mut PgConnection, name: String) -> Self {
         let before = reads(conn).await;
-        Self {
-            name,
-            before,
-            wrong: Vec::new(),
-        }
+        Self { name, before, wrong: Vec::new() }
     }
 
     async fn restart(&mut self, conn: &mut PgConnection) {
@@ -63,10 +56,7 @@ impl Meter {
         let rows = now.rows - self.before.rows;
         let scans = now.table_scans - self.before.table_scans;
         if scans > 0 || rows > most {
-            let what = format!(
-                "{}: {step} scanned {scans} tables, read {rows} rows",
-                self.name
-            );
+            let what = format!("{}: {step} scanned {scans} tables, read {rows} rows", self.name);
             self.wrong.push(what);
         }
         self.restart(conn).await;
@@ -102,25 +92,17 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         return meter.wrong;
     };
     for success in [true, false] {
-        assert!(matches!(
-            scene.try_hold(conn, claim).await,
-            HoldAnswer::Held(_)
-        ));
+        assert!(matches!(scene.try_hold(conn, claim).await, HoldAnswer::Held(_)));
         rollback(conn).await;
-        crate::store::begin_hold(conn, &crate::store::SessionLimits::default())
-            .await
-            .unwrap();
+        crate::store::begin_hold(conn, &crate::store::SessionLimits::default()).await.unwrap();
         run(conn, &set_mode).await;
         meter.restart(conn).await;
         store.hold(conn, Q, claim).await.unwrap();
         meter.check(conn, "hold", 20).await;
         store.cancel_requested(conn, claim.job).await.unwrap();
         meter.check(conn, "cancel_requested", 5).await;
-        let outcome = if success {
-            succeeded()
-        } else {
-            super::scene::retried(std::time::Duration::ZERO)
-        };
+        let outcome =
+            if success { succeeded() } else { super::scene::retried(std::time::Duration::ZERO) };
         // As if nothing followed, so that it tries to retire.
         let settled = store.settle(conn, Q, claim, &outcome, KEEP, false).await;
         settled.unwrap();
@@ -150,11 +132,7 @@ async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         let mut meter = Meter::new(conn, format!("{name}, {mode}")).await;
         let jobs = (0..1000).map(|n| {
             let job = NewJob::new(Q, &1);
-            if groups {
-                job.group(format!("g{n}"))
-            } else {
-                job
-            }
+            if groups { job.group(format!("g{n}")) } else { job }
         });
         let client = crate::Client::default();
         client.enqueue_many(&mut *conn, jobs).await.unwrap();
@@ -228,12 +206,8 @@ async fn check(shape: usize, analysed_while_empty: bool) {
         wrong.extend(round(&scene, &mut new, name, mode).await);
     }
     wrong.extend(batch(&scene, &mut old, name, "auto").await);
-    scene
-        .run("vacuum (analyze, index_cleanup on) seriatim.job")
-        .await;
-    scene
-        .run("vacuum (analyze, index_cleanup on) seriatim.queue_group")
-        .await;
+    scene.run("vacuum (analyze, index_cleanup on) seriatim.job").await;
+    scene.run("vacuum (analyze, index_cleanup on) seriatim.queue_group").await;
     for mode in ["force_generic_plan", "force_custom_plan"] {
         let name = format!("{name}, analysed");
         wrong.extend(round(&scene, &mut new, &name, mode).await);

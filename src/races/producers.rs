@@ -41,11 +41,7 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
         // Wrong: producers that touch the group's row.
         let upsert = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
                       values ('q', 'g', now(), 1) on conflict (queue, group_id) do update set ready_at = now()";
-        assert_eq!(
-            code(&mut upserting, upsert).await.as_deref(),
-            Some("40001"),
-            "{level}"
-        );
+        assert_eq!(code(&mut upserting, upsert).await.as_deref(), Some("40001"), "{level}");
         run(&mut producer, "commit").await;
         let mut ran = scene.drain().await;
         ran.retain(|id| *id != ids[1]);
@@ -147,11 +143,6 @@ async fn jobs_of_a_prepared_transaction_come_when_it_is_committed() {
     run(&mut other, "begin").await;
     let job = NewJob::new(Q, &1).group("new");
     crate::enqueue(&mut other, job).await.unwrap();
-    assert_eq!(
-        code(&mut other, "prepare transaction 'no'")
-            .await
-            .as_deref(),
-        Some("0A000")
-    );
+    assert_eq!(code(&mut other, "prepare transaction 'no'").await.as_deref(), Some("0A000"));
     scene.end().await;
 }

@@ -44,11 +44,7 @@ async fn cancel_open(scene: &Scene, head: i64, committed: bool) -> PgConnection 
     // Neither an adoption nor a claim waits for it, and the job behind does not pass it.
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    run(
-        &mut canceller,
-        if committed { "commit" } else { "rollback" },
-    )
-    .await;
+    run(&mut canceller, if committed { "commit" } else { "rollback" }).await;
     canceller
 }
 
@@ -126,24 +122,12 @@ async fn a_cancel_that_writes_a_running_job_waits_for_its_handler() {
     run(&mut canceller, "commit").await;
     assert!(store.cancel_requested(&mut worker, ids[0]).await.unwrap());
     let keep = super::scene::KEEP;
-    let settled = store.settle(
-        &mut worker,
-        Q,
-        &claim,
-        &Outcome::Cancelled,
-        keep,
-        held.followed,
-    );
+    let settled = store.settle(&mut worker, Q, &claim, &Outcome::Cancelled, keep, held.followed);
     settled.await.unwrap();
     commit(&mut worker).await;
     wrong.await.unwrap();
     assert_eq!(scene.status(ids[0]).await, "cancelled");
-    assert_eq!(
-        scene
-            .id("select count(*) from seriatim.cancel_request")
-            .await,
-        0
-    );
+    assert_eq!(scene.id("select count(*) from seriatim.cancel_request").await, 0);
     assert_eq!(scene.drain().await, ids[1..]);
     scene.end().await;
 }
@@ -172,11 +156,8 @@ async fn a_request_that_missed_its_queued_job_is_carried_out_by_the_janitor() {
     let (head, behind) = delayed_head(&scene, &mut worker).await;
     // Somebody looks at the row for a moment.
     begin(&mut worker).await;
-    run(
-        &mut worker,
-        &format!("select 1 from seriatim.job where id = {head} for no key update"),
-    )
-    .await;
+    run(&mut worker, &format!("select 1 from seriatim.job where id = {head} for no key update"))
+        .await;
     assert!(!scene.cancel(head).await);
     rollback(&mut worker).await;
     begin(&mut worker).await;

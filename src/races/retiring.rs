@@ -61,14 +61,7 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
     let store = std::sync::Arc::clone(&scene.store);
     let settle = tokio::spawn(async move {
         let settled = store
-            .settle(
-                &mut worker,
-                Q,
-                &claim,
-                &succeeded(),
-                super::scene::KEEP,
-                held.followed,
-            )
+            .settle(&mut worker, Q, &claim, &succeeded(), super::scene::KEEP, held.followed)
             .await;
         settled.unwrap();
         commit(&mut worker).await;
@@ -127,11 +120,7 @@ async fn a_conflict_that_did_nothing_is_no_proof_of_a_row() {
                    (select from seriatim.queue_group where group_id = 'g') on conflict do nothing",
             )
             .await;
-            run(
-                &mut adopter,
-                "update seriatim.job set flagged = false where flagged",
-            )
-            .await;
+            run(&mut adopter, "update seriatim.job set flagged = false where flagged").await;
         } else {
             assert_eq!(scene.adopt(&mut adopter).await, 0);
         }

@@ -24,11 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
 /// Every outcome stays readable.
-pub(super) const KEEP: Keep = Keep {
-    succeeded: true,
-    failed: true,
-    cancelled: true,
-};
+pub(super) const KEEP: Keep = Keep { succeeded: true, failed: true, cancelled: true };
 
 /// A database with the script's own session on it.
 pub(super) struct Scene {
@@ -107,21 +103,13 @@ impl Scene {
         let mut me = self.me.lock().await;
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_optional(&mut *me);
         let row = row.await.unwrap()?;
-        Some(GroupRow {
-            job: row.get(0),
-            head: row.get(1),
-            doubted: row.get(2),
-            due: row.get(3),
-        })
+        Some(GroupRow { job: row.get(0), head: row.get(1), doubted: row.get(2), due: row.get(3) })
     }
 
     pub(super) async fn status(&self, job: i64) -> String {
         let sql = format!("select status::text from seriatim.job where id = {job}");
         let mut me = self.me.lock().await;
-        sqlx::query_scalar(AssertSqlSafe(sql))
-            .fetch_one(&mut *me)
-            .await
-            .unwrap()
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *me).await.unwrap()
     }
 
     pub(super) async fn flagged(&self, job: i64) -> bool {
@@ -217,10 +205,7 @@ impl Scene {
         held: &HeldJob,
         outcome: &Outcome,
     ) {
-        self.store
-            .settle(conn, Q, claim, outcome, KEEP, held.followed)
-            .await
-            .unwrap();
+        self.store.settle(conn, Q, claim, outcome, KEEP, held.followed).await.unwrap();
     }
 
     /// Holds, succeeds and commits.
@@ -276,8 +261,7 @@ impl Scene {
     }
 
     pub(super) async fn open_gate(&self) {
-        self.run(&format!("select pg_advisory_unlock({GATE})"))
-            .await;
+        self.run(&format!("select pg_advisory_unlock({GATE})")).await;
     }
 
     pub(super) async fn until_gone(&self, pid: i32) {
@@ -298,10 +282,7 @@ impl Scene {
         );
         let deadline = Instant::now() + PATIENCE;
         while self.id(&sql).await == 0 {
-            assert!(
-                Instant::now() < deadline,
-                "{pid} does not wait for {event} lock"
-            );
+            assert!(Instant::now() < deadline, "{pid} does not wait for {event} lock");
             // The database has no event for this.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -309,11 +290,8 @@ impl Scene {
 }
 
 pub(super) async fn run(conn: &mut PgConnection, sql: &str) -> u64 {
-    let done = sqlx::query(AssertSqlSafe(sql.to_owned()))
-        .execute(conn)
-        .await;
-    done.unwrap_or_else(|error| panic!("{sql}: {error}"))
-        .rows_affected()
+    let done = sqlx::query(AssertSqlSafe(sql.to_owned())).execute(conn).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
 }
 
 pub(super) async fn number(conn: &mut PgConnection, sql: &str) -> i64 {
@@ -324,10 +302,7 @@ pub(super) async fn number(conn: &mut PgConnection, sql: &str) -> i64 {
 }
 
 pub(super) async fn pid(conn: &mut PgConnection) -> i32 {
-    sqlx::query_scalar("select pg_backend_pid()")
-        .fetch_one(conn)
-        .await
-        .unwrap()
+    sqlx::query_scalar("select pg_backend_pid()").fetch_one(conn).await.unwrap()
 }
 
 /// Enqueues one statement's jobs, a job for each group named.
@@ -341,11 +316,7 @@ pub(super) async fn enqueue(conn: &mut PgConnection, groups: &[&str]) -> Vec<i64
 /// As the library begins a short transaction, but it may be slow between its statements: a script is.
 pub(super) async fn begin(conn: &mut PgConnection) {
     begin_short(conn).await.unwrap();
-    run(
-        conn,
-        "set local idle_in_transaction_session_timeout = '60s'",
-    )
-    .await;
+    run(conn, "set local idle_in_transaction_session_timeout = '60s'").await;
     run(conn, "set local statement_timeout = '60s'").await;
     run(conn, "set local lock_timeout = '5s'").await;
 }
@@ -370,30 +341,17 @@ pub(super) fn plans(
 }
 
 pub(super) fn succeeded() -> Outcome {
-    Outcome::Succeeded {
-        result: "null".into(),
-    }
+    Outcome::Succeeded { result: "null".into() }
 }
 
 fn failure() -> Failure {
-    Failure {
-        kind: FailureKind::Error,
-        message: "failed".into(),
-        chain: Vec::new(),
-        attempt: 1,
-    }
+    Failure { kind: FailureKind::Error, message: "failed".into(), chain: Vec::new(), attempt: 1 }
 }
 
 pub(super) fn failed() -> Outcome {
-    Outcome::Failed {
-        failure: failure(),
-        halt: false,
-    }
+    Outcome::Failed { failure: failure(), halt: false }
 }
 
 pub(super) fn retried(delay: Duration) -> Outcome {
-    Outcome::Retried {
-        failure: failure(),
-        delay,
-    }
+    Outcome::Retried { failure: failure(), delay }
 }

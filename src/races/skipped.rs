@@ -59,9 +59,7 @@ async fn a_hold_whose_jobs_row_somebody_looks_at_is_skipped_and_keeps_the_group(
     assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
     rollback(&mut worker).await;
     // Only another token, or no row, is a loss.
-    scene
-        .run("update seriatim.queue_group set claim = gen_random_uuid()")
-        .await;
+    scene.run("update seriatim.queue_group set claim = gen_random_uuid()").await;
     let answer = scene.try_hold(&mut worker, &claim).await;
     assert!(matches!(answer, HoldAnswer::Lost), "{answer:?}");
     rollback(&mut worker).await;
@@ -80,11 +78,7 @@ async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     begin(&mut other).await;
-    run(
-        &mut other,
-        "select 1 from seriatim.queue_group for no key update",
-    )
-    .await;
+    run(&mut other, "select 1 from seriatim.queue_group for no key update").await;
     for still_doubted in [true, false] {
         begin(&mut worker).await;
         scene.store.trust(&mut worker, Q, &claim).await.unwrap();
@@ -105,11 +99,7 @@ async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
     let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
-    run(
-        &mut worker,
-        "update seriatim.queue_group set suspect = null",
-    )
-    .await;
+    run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     run(&mut worker, "select 1 from seriatim.queue_group for update").await;
     scene.enqueue("g").await;
     let adopter_pid = pid(&mut adopter).await;
@@ -134,11 +124,7 @@ async fn a_claim_that_would_wait_gives_up_and_looks_again() {
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
-    run(
-        &mut worker,
-        "update seriatim.queue_group set suspect = null",
-    )
-    .await;
+    run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     run(&mut worker, "select 1 from seriatim.queue_group for update").await;
     let second = scene.enqueue("g").await;
     let (store, first) = (&scene.store, crate::claim::First::Groups);
@@ -171,17 +157,11 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         // Settled, with and without a try to retire, and not committed.
         let keep = super::scene::KEEP;
         let outcome = succeeded();
-        let settled = scene
-            .store
-            .settle(&mut worker, Q, &claim, &outcome, keep, followed);
+        let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, keep, followed);
         settled.await.unwrap();
         let third = scene.enqueue("g").await;
         let shared = scene.adopt(&mut adopter).await;
-        assert_eq!(
-            shared,
-            usize::from(followed),
-            "the stronger lock of a try stays"
-        );
+        assert_eq!(shared, usize::from(followed), "the stronger lock of a try stays");
         // And a settle does not wait for an adopter.
         commit(&mut worker).await;
         commit(&mut adopter).await;

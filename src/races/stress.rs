@@ -62,13 +62,7 @@ async fn watch(stress: Arc<Stress>) -> Waits {
     while !stress.drained.load(Ordering::Relaxed) {
         for row in sqlx::query(sql).fetch_all(&mut conn).await.unwrap() {
             let text = |n: usize| row.get::<Option<String>, _>(n).unwrap_or_default();
-            let wait = format!(
-                "{} waits ({}) in {} for {}",
-                text(0),
-                text(1),
-                text(2),
-                text(3)
-            );
+            let wait = format!("{} waits ({}) in {} for {}", text(0), text(1), text(2), text(3));
             *waits.entry(wait).or_default() += 1;
         }
     }
@@ -91,9 +85,7 @@ async fn stress(seconds: u64, groups: u64, producer_pause_ms: u64) -> (Vec<Strin
         db: TestDatabase::create().await.unwrap(),
         store: Store::default_schema(),
         options: QueueOptions::new(Q).retry(
-            RetryPolicy::new(3)
-                .base(Duration::from_millis(5))
-                .cap(Duration::from_millis(20)),
+            RetryPolicy::new(3).base(Duration::from_millis(5)).cap(Duration::from_millis(20)),
         ),
         book: Book::default(),
         groups,
@@ -109,10 +101,7 @@ async fn stress(seconds: u64, groups: u64, producer_pause_ms: u64) -> (Vec<Strin
         others.push(tokio::spawn(labour::work(Arc::clone(&stress), rng.fork())));
     }
     producers.push(tokio::spawn(load::ask(Arc::clone(&stress), rng.fork())));
-    others.push(tokio::spawn(load::keep_house(
-        Arc::clone(&stress),
-        rng.fork(),
-    )));
+    others.push(tokio::spawn(load::keep_house(Arc::clone(&stress), rng.fork())));
     sleep(Duration::from_secs(seconds)).await;
     stress.stop.store(true, Ordering::Relaxed);
     for task in producers {
@@ -130,13 +119,7 @@ async fn stress(seconds: u64, groups: u64, producer_pause_ms: u64) -> (Vec<Strin
     );
     println!("lock waits seen: {waits:#?}");
     println!("violations: {violations:#?}");
-    Arc::try_unwrap(stress)
-        .ok()
-        .unwrap()
-        .db
-        .remove()
-        .await
-        .unwrap();
+    Arc::try_unwrap(stress).ok().unwrap().db.remove().await.unwrap();
     (violations, waits)
 }
 

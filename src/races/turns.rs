@@ -47,9 +47,7 @@ async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
     let session = pid(&mut worker).await;
-    scene
-        .run(&format!("select pg_terminate_backend({session})"))
-        .await;
+    scene.run(&format!("select pg_terminate_backend({session})")).await;
     scene.until_gone(session).await;
     // The handler does not know yet. Wrong: a look that takes what is due would run its job beside it.
     scene.lease("g", -1).await;
@@ -90,18 +88,12 @@ async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
     assert!(!scene.hold(&mut worker, &claim).await.doubted);
     rollback(&mut worker).await;
     scene.lease("g", -1).await;
-    assert!(
-        scene.claim(&mut other, 10).await.is_empty(),
-        "only doubted again"
-    );
+    assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted again");
     assert!(scene.row("g").await.unwrap().doubted);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
     // Too late now: neither the hold nor the trust of the old token does anything.
-    assert!(matches!(
-        scene.try_hold(&mut worker, &claim).await,
-        HoldAnswer::Lost
-    ));
+    assert!(matches!(scene.try_hold(&mut worker, &claim).await, HoldAnswer::Lost));
     rollback(&mut worker).await;
     scene.run_job(&mut other, &over).await;
     scene.end().await;
@@ -145,13 +137,7 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
             assert!(scene.is_stranded(meanwhile).await);
         } else {
             let planned = plans(&turns, &looks);
-            assert_eq!(
-                planned[0].plan,
-                Plan::Start {
-                    job: dead,
-                    run: false
-                }
-            );
+            assert_eq!(planned[0].plan, Plan::Start { job: dead, run: false });
             let over = scene.write(&mut other, &turns, &looks).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;

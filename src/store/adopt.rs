@@ -176,9 +176,7 @@ fn wake_free(names: &Names) -> Template {
         .value("head_id", sql("least(g.head_id, free.first_id)"))
         .from("free")
         .and_where(sql("g.queue = free.queue and g.group_id = free.group_id"))
-        .and_where(sql(
-            "(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)",
-        ))
+        .and_where(sql("(g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id)"))
         .to_owned();
     let query = select().column("group_id").from("free").to_owned();
     with(
@@ -211,12 +209,7 @@ fn insert_new(names: &Names) -> Template {
         .and_where(sql("g.queue = flag.queue and g.group_id = flag.group_id"))
         .to_owned();
     let rows = select()
-        .exprs([
-            sql("flag.queue"),
-            sql("flag.group_id"),
-            sql("now()"),
-            sql("flag.first_id"),
-        ])
+        .exprs([sql("flag.queue"), sql("flag.group_id"), sql("now()"), sql("flag.first_id")])
         .from("flag")
         .and_where(none_of(in_line))
         .to_owned();
@@ -227,10 +220,7 @@ fn insert_new(names: &Names) -> Template {
         .on_conflict(OnConflict::new().do_nothing().to_owned())
         .returning(Query::returning().columns(["group_id"]));
     super::template::select_into(&mut insert, rows);
-    with(
-        [cte("flag", groups_of(&[(2, "group_id"), (3, "first_id")]))],
-        insert,
-    )
+    with([cte("flag", groups_of(&[(2, "group_id"), (3, "first_id")]))], insert)
 }
 
 /// Clears flags; the rows were locked by `flagged` in this transaction.
@@ -257,14 +247,7 @@ impl Store {
         queue: &str,
     ) -> Result<Peek, sqlx::Error> {
         let lock = format!("seriatim adopt {} {queue}", self.names.schema());
-        let row = self
-            .adopt
-            .peek
-            .query()
-            .bind(queue)
-            .bind(lock)
-            .fetch_one(conn)
-            .await?;
+        let row = self.adopt.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
         let adopter: Option<bool> = row.try_get("adopter")?;
         let next: Option<f64> = row.try_get("next")?;
         Ok(Peek {
@@ -284,10 +267,7 @@ impl Store {
         queue: &str,
     ) -> Result<Adopted, sqlx::Error> {
         let mut adopted = Adopted::default();
-        let mut after = (
-            DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000),
-            0,
-        );
+        let mut after = (DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000), 0);
         let mut skipped = Vec::new();
         for _ in 0..PAGES {
             let flags = self.flagged(conn, queue, after, &skipped).await?;
@@ -322,11 +302,7 @@ impl Store {
         let rows = page.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
-                Ok(Flag {
-                    id: row.try_get(0)?,
-                    group: row.try_get(1)?,
-                    run_at: row.try_get(2)?,
-                })
+                Ok(Flag { id: row.try_get(0)?, group: row.try_get(1)?, run_at: row.try_get(2)? })
             })
             .collect()
     }
@@ -341,22 +317,13 @@ impl Store {
     ) -> Result<usize, sqlx::Error> {
         let mut first: HashMap<&str, i64> = HashMap::new();
         for flag in flags {
-            first
-                .entry(&flag.group)
-                .and_modify(|id| *id = flag.id.min(*id))
-                .or_insert(flag.id);
+            first.entry(&flag.group).and_modify(|id| *id = flag.id.min(*id)).or_insert(flag.id);
         }
         let (groups, firsts): (Vec<&str>, Vec<i64>) = first.iter().unzip();
 
         // The lowest flag that may be cleared in each group that is safe.
         let mut from: HashMap<String, i64> = HashMap::new();
-        let free = self
-            .adopt
-            .wake_free
-            .query()
-            .bind(queue)
-            .bind(&groups)
-            .bind(&firsts);
+        let free = self.adopt.wake_free.query().bind(queue).bind(&groups).bind(&firsts);
         for row in free.fetch_all(&mut *conn).await? {
             from.insert(row.try_get(0)?, i64::MIN);
         }
@@ -366,13 +333,7 @@ impl Store {
             from.entry(row.try_get(0)?).or_insert(row.try_get(1)?);
         }
         if from.len() < groups.len() {
-            let new = self
-                .adopt
-                .insert_new
-                .query()
-                .bind(queue)
-                .bind(&groups)
-                .bind(&firsts);
+            let new = self.adopt.insert_new.query().bind(queue).bind(&groups).bind(&firsts);
             for row in new.fetch_all(&mut *conn).await? {
                 from.insert(row.try_get(0)?, i64::MIN);
             }

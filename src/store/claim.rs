@@ -1,12 +1,8 @@
 //! Claim: take the turns of groups that are due, look at their heads in a new statement, write what follows.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType,
-    UpdateStatement,
-};
+use sea_query::{DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
@@ -15,7 +11,7 @@ use super::template::{
 };
 use super::{Store, unfinished};
 use crate::job::Job;
-use crate::turn::{Head, Look, Plan, Turn};
+use crate::turn::{Plan, Turn};
 
 /// How long a claim is good for before its hold must stand.
 pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
@@ -27,7 +23,6 @@ const SOON: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Statements {
     take: Template,
-    look: Template,
     start: Template,
     defer: Template,
     retire: Template,
@@ -56,7 +51,6 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
             take: take(names),
-            look: look(names),
             start: start(names),
             defer: defer(names),
             retire: retire(names),
@@ -71,131 +65,12 @@ fn take(names: &Names) -> Template {
         .columns(["group_id", "job_id", "head_id"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
         .from_as(names.queue_group(), "g")
-        .and_where(sql(
-            "g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'",
-        ))
+        .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
         .order_by("ready_at", Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     Template::new(query.build(PG))
-}
-
-/// The jobs among which a taken group's head is: a bounded set per group, never the backlog (P7). One unfinished job from
-/// `head_id` on, one from the lowest flag on (late or retried ids come in by their flag), or the claimed job of a
-/// take-over.
-///
-/// What is looked up by id says `finished_at is null` for unfinished: the words of a partial index could have that read as
-/// a whole instead.
-fn candidates(names: &Names) -> SelectStatement {
-    let first = |condition: Expr| {
-        select()
-            .columns([("j", "id"), ("j", "run_at")])
-            .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
-            .and_where(unfinished("j"))
-            .and_where(condition)
-            .order_by(("j", "id"), Order::Asc)
-            .limit(1)
-            .to_owned()
-    };
-    let candidate = |job: SelectStatement| {
-        select()
-            .expr_as(sql("?1"), "queue")
-            .columns([("turn", "group_id"), ("c", "id"), ("c", "run_at")])
-            .from("turn")
-            .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
-            .to_owned()
-    };
-    let free = |job| {
-        candidate(job)
-            .and_where(sql("turn.job_id is null"))
-            .to_owned()
-    };
-    let claimed = select()
-        .columns([("j", "id"), ("j", "run_at")])
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
-        .to_owned();
-    // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
-    // head_id and without a flag, are behind it.
-    let flagged = select()
-        .expr(sql("min(f.id)"))
-        .from_as(names.job(), "f")
-        .and_where(sql(
-            "f.queue = ?1 and f.group_id = turn.group_id and f.flagged",
-        ))
-        .to_owned();
-    let from_flag =
-        Expr::cust_with_expr("j.id >= $1", Expr::SubQuery(None, Box::new(flagged.into())));
-    free(first(sql("j.id >= turn.head_id")))
-        .union(UnionType::All, free(first(from_flag)))
-        .union(UnionType::All, candidate(claimed))
-        .to_owned()
-}
-
-/// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
-fn look(names: &Names) -> Template {
-    let heads = select()
-        .distinct_on(["queue", "group_id"])
-        .columns(["queue", "group_id", "id", "run_at"])
-        .from("candidate")
-        .order_by("queue", Order::Asc)
-        .order_by("group_id", Order::Asc)
-        .order_by("id", Order::Asc)
-        .to_owned();
-    // A taken-over job runs again at once: it was due when it was claimed.
-    let locked = select()
-        .column(("j", "id"))
-        .expr_as(
-            sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"),
-            "exhausted",
-        )
-        .from("head")
-        .join(
-            JoinType::InnerJoin,
-            "turn",
-            sql("turn.group_id = head.group_id"),
-        )
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
-        .and_where(sql("j.finished_at is null"))
-        .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let any = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "u")
-        .and_where(sql("u.queue = ?1 and u.group_id = turn.group_id"))
-        .and_where(unfinished("u"))
-        .to_owned();
-    let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
-    let query = select()
-        .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
-        .expr_as(
-            sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"),
-            "due",
-        )
-        .expr_as(sql("locked.id is not null"), "locked")
-        .expr_as(sql("coalesce(locked.exhausted, false)"), "exhausted")
-        .expr_as(drained, "drained")
-        .from("turn")
-        .join(
-            JoinType::LeftJoin,
-            "head",
-            sql("head.group_id = turn.group_id"),
-        )
-        .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
-        .to_owned();
-    let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id")]);
-    with(
-        [
-            cte("turn", turn),
-            cte("candidate", candidates(names)),
-            cte("head", heads),
-            cte("locked", locked),
-        ],
-        query,
-    )
 }
 
 /// Starts jobs: both rows are locked by this transaction, and are written with what was just read under the locks.
@@ -209,10 +84,7 @@ fn start(names: &Names) -> Template {
             ("status", sql("'started'")),
             ("flagged", sql("false")),
             ("history", lost_attempt("j", "turn.run")),
-            (
-                "attempts",
-                sql("j.attempts + case when turn.run then 1 else 0 end"),
-            ),
+            ("attempts", sql("j.attempts + case when turn.run then 1 else 0 end")),
             (
                 "last_started_at",
                 sql("case when turn.run then clock_timestamp() else j.last_started_at end"),
@@ -220,9 +92,7 @@ fn start(names: &Names) -> Template {
         ])
         .from("turn")
         // Said twice, so that even a plan that takes the table for empty looks jobs up by their ids.
-        .and_where(sql(
-            "j.id = any(?2) and j.id = turn.job_id and j.finished_at is null",
-        ))
+        .and_where(sql("j.id = any(?2) and j.id = turn.job_id and j.finished_at is null"))
         .returning(sea_query::Query::returning().exprs([
             sql("j.id"),
             sql("j.queue"),
@@ -235,20 +105,12 @@ fn start(names: &Names) -> Template {
         .values([
             ("claim", sql("gen_random_uuid()")),
             ("job_id", sql("started.id")),
-            (
-                "head_id",
-                sql("case when g.claim is null then started.id else g.head_id end"),
-            ),
+            ("head_id", sql("case when g.claim is null then started.id else g.head_id end")),
             ("suspect", sql("null")),
-            (
-                "ready_at",
-                sql("clock_timestamp() + make_interval(secs => ?5)"),
-            ),
+            ("ready_at", sql("clock_timestamp() + make_interval(secs => ?5)")),
         ])
         .from("started")
-        .and_where(sql(
-            "g.queue = started.queue and g.group_id = started.group_id",
-        ))
+        .and_where(sql("g.queue = started.queue and g.group_id = started.group_id"))
         .returning(sea_query::Query::returning().exprs([sql("g.group_id"), sql("g.claim")]))
         .to_owned();
     let query = select()
@@ -259,30 +121,16 @@ fn start(names: &Names) -> Template {
             ("started", "run"),
         ])
         .from("started")
-        .join(
-            JoinType::InnerJoin,
-            "claimed",
-            sql("claimed.group_id = started.group_id"),
-        )
+        .join(JoinType::InnerJoin, "claimed", sql("claimed.group_id = started.group_id"))
         .to_owned();
     let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "run")]);
-    with(
-        [
-            cte("turn", turn),
-            cte("started", started),
-            cte("claimed", claimed),
-        ],
-        query,
-    )
+    with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
 }
 
 /// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued.
 pub(super) fn lost_attempt(alias: &str, also: &str) -> Expr {
-    let entry = history_entry(
-        alias,
-        "'worker_lost'",
-        "'the worker was lost before the attempt ended'",
-    );
+    let entry =
+        history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
     sql(format!(
         "case when {alias}.status = 'started' and {also} then {entry} else {alias}.history end"
     ))
@@ -308,18 +156,9 @@ fn defer(names: &Names) -> Template {
                 sql("coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))"),
             ),
             ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
-            (
-                "suspect",
-                sql("case when turn.doubt then g.claim else g.suspect end"),
-            ),
-            (
-                "claim",
-                sql("case when turn.free then null else g.claim end"),
-            ),
-            (
-                "job_id",
-                sql("case when turn.free then null else g.job_id end"),
-            ),
+            ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
+            ("claim", sql("case when turn.free then null else g.claim end")),
+            ("job_id", sql("case when turn.free then null else g.job_id end")),
         ])
         .from("turn")
         .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
@@ -355,26 +194,14 @@ fn retire(names: &Names) -> Template {
         .and_where(sql("u.queue = sole.queue and u.group_id = sole.group_id"))
         .and_where(unfinished("u"))
         .to_owned();
-    let drained = select()
-        .columns(["queue", "group_id"])
-        .from("sole")
-        .and_where(none_of(any))
-        .to_owned();
+    let drained =
+        select().columns(["queue", "group_id"]).from("sole").and_where(none_of(any)).to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql(
-            "(queue, group_id) in (select queue, group_id from drained)",
-        ))
+        .and_where(sql("(queue, group_id) in (select queue, group_id from drained)"))
         .to_owned();
     let turn = groups_of(&[(2, "group_id")]);
-    with(
-        [
-            cte("turn", turn),
-            cte("sole", sole),
-            cte("drained", drained),
-        ],
-        query,
-    )
+    with([cte("turn", turn), cte("sole", sole), cte("drained", drained)], query)
 }
 
 impl Store {
@@ -385,14 +212,7 @@ impl Store {
         queue: &str,
         n: i64,
     ) -> Result<Vec<Turn>, sqlx::Error> {
-        let rows = self
-            .claim
-            .take
-            .query()
-            .bind(queue)
-            .bind(n)
-            .fetch_all(conn)
-            .await?;
+        let rows = self.claim.take.query().bind(queue).bind(n).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 Ok(Turn {
@@ -401,49 +221,6 @@ impl Store {
                     doubted: row.try_get("doubted")?,
                     head_id: row.try_get("head_id")?,
                 })
-            })
-            .collect()
-    }
-
-    /// Looks at the heads of taken groups and locks the job rows that may start.
-    pub(crate) async fn look(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        turns: &[Turn],
-        max_attempts: i32,
-    ) -> Result<HashMap<String, Look>, sqlx::Error> {
-        let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
-        let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
-        let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
-        let look = self
-            .claim
-            .look
-            .query()
-            .bind(queue)
-            .bind(groups)
-            .bind(jobs)
-            .bind(heads);
-        let rows = look.bind(max_attempts).fetch_all(conn).await?;
-        rows.iter()
-            .map(|row| {
-                let head = match row.try_get("id")? {
-                    None => None,
-                    Some(id) => Some(Head {
-                        id,
-                        run_at: row.try_get("run_at")?,
-                        due: row.try_get("due")?,
-                        locked: row.try_get("locked")?,
-                        exhausted: row.try_get("exhausted")?,
-                    }),
-                };
-                Ok((
-                    row.try_get("group_id")?,
-                    Look {
-                        head,
-                        drained: row.try_get("drained")?,
-                    },
-                ))
             })
             .collect()
     }
@@ -468,18 +245,8 @@ impl Store {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let start = self
-            .claim
-            .start
-            .query()
-            .bind(queue)
-            .bind(jobs)
-            .bind(groups)
-            .bind(runs);
-        let rows = start
-            .bind(CLAIM_LEASE.as_secs_f64())
-            .fetch_all(conn)
-            .await?;
+        let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(runs);
+        let rows = start.bind(CLAIM_LEASE.as_secs_f64()).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 Ok(Started {
@@ -522,24 +289,12 @@ impl Store {
             frees.push(*plan == Plan::Free);
         }
         if !groups.is_empty() {
-            let defer = self
-                .claim
-                .defer
-                .query()
-                .bind(queue)
-                .bind(groups)
-                .bind(untils);
+            let defer = self.claim.defer.query().bind(queue).bind(groups).bind(untils);
             let defer = defer.bind(afters).bind(heads).bind(doubts).bind(frees);
             defer.execute(&mut *conn).await?;
         }
         if !drained.is_empty() {
-            self.claim
-                .retire
-                .query()
-                .bind(queue)
-                .bind(drained)
-                .execute(conn)
-                .await?;
+            self.claim.retire.query().bind(queue).bind(drained).execute(conn).await?;
         }
         Ok(())
     }
@@ -550,12 +305,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
     ) -> Result<(), sqlx::Error> {
-        let wake = self
-            .claim
-            .wake_others
-            .query()
-            .bind(self.names.channel())
-            .bind(queue);
+        let wake = self.claim.wake_others.query().bind(self.names.channel()).bind(queue);
         wake.execute(conn).await.map(drop)
     }
 }

@@ -74,9 +74,7 @@ fn cancel(names: &Names) -> Template {
             ("flagged", sql("j.group_id is not null")),
         ])
         .from("target")
-        .and_where(sql(
-            "j.id = ?1 and j.id = target.id and j.status = 'queued'",
-        ))
+        .and_where(sql("j.id = ?1 and j.id = target.id and j.status = 'queued'"))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     let busy = select()
@@ -87,16 +85,10 @@ fn cancel(names: &Names) -> Template {
         ))
         .to_owned();
     let mut request = InsertStatement::new();
-    request
-        .into_table(names.cancel_request())
-        .columns(["job_id"]);
+    request.into_table(names.cancel_request()).columns(["job_id"]);
     select_into(&mut request, busy);
     with(
-        [
-            target(names, "'queued'"),
-            cte("written", written),
-            cte("request", request),
-        ],
+        [target(names, "'queued'"), cte("written", written), cte("request", request)],
         report(names, sql("0::int8")),
     )
 }
@@ -114,9 +106,7 @@ fn retry(names: &Names) -> Template {
             ("flagged", sql("j.group_id is not null")),
         ])
         .from("target")
-        .and_where(sql(
-            "j.id = ?1 and j.id = target.id and j.status in ('failed', 'cancelled')",
-        ))
+        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('failed', 'cancelled')"))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     let later = select()
@@ -130,11 +120,7 @@ fn retry(names: &Names) -> Template {
         .and_where(sql("l.id > ?1 and l.attempts > 0"))
         .to_owned();
     with(
-        [
-            target(names, "'failed', 'cancelled'"),
-            cte("written", written),
-            resumed(names),
-        ],
+        [target(names, "'failed', 'cancelled'"), cte("written", written), resumed(names)],
         report(names, Expr::SubQuery(None, Box::new(later.into()))),
     )
 }
@@ -159,11 +145,7 @@ fn skip(names: &Names) -> Template {
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(
-        [
-            target(names, "'queued', 'failed'"),
-            cte("written", written),
-            resumed(names),
-        ],
+        [target(names, "'queued', 'failed'"), cte("written", written), resumed(names)],
         report(names, sql("0::int8")),
     )
 }
@@ -179,12 +161,8 @@ fn resumed(names: &Names) -> sea_query::CommonTableExpression {
             ("ready_at", sql("clock_timestamp()")),
         ])
         .from("written")
-        .and_where(sql(
-            "g.queue = written.queue and g.group_id = written.group_id",
-        ))
-        .and_where(sql(
-            "g.halt_job_id = written.id and g.halted_at is not null",
-        ))
+        .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
+        .and_where(sql("g.halt_job_id = written.id and g.halted_at is not null"))
         .to_owned();
     cte("resumed", update)
 }
@@ -198,9 +176,7 @@ fn resume(names: &Names) -> Template {
             ("halt_job_id", sql("null")),
             ("ready_at", sql("clock_timestamp()")),
         ])
-        .and_where(sql(
-            "queue = ?1 and group_id = ?2 and halted_at is not null",
-        ))
+        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -237,14 +213,7 @@ impl Store {
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self
-            .control
-            .resume
-            .query()
-            .bind(queue)
-            .bind(group)
-            .execute(executor)
-            .await?;
+        let resume = self.control.resume.query().bind(queue).bind(group).execute(executor).await?;
         Ok(resume.rows_affected() > 0)
     }
 

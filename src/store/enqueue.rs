@@ -15,10 +15,7 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self {
-            with_notify: insert(names, true),
-            without_notify: insert(names, false),
-        }
+        Self { with_notify: insert(names, true), without_notify: insert(names, false) }
     }
 }
 
@@ -55,15 +52,7 @@ fn insert(names: &Names, notify: bool) -> Template {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns([
-            "queue",
-            "group_id",
-            "data",
-            "run_at",
-            "max_attempts",
-            "timeout_ms",
-            "flagged",
-        ])
+        .columns(["queue", "group_id", "data", "run_at", "max_attempts", "timeout_ms", "flagged"])
         .returning(sea_query::Query::returning().columns(["id", "queue", "group_id", "run_at"]));
     select_into(&mut inserted, rows);
     let mut ids = select();
@@ -71,10 +60,8 @@ fn insert(names: &Names, notify: bool) -> Template {
     if !notify {
         return with([cte("input", input), cte("inserted", inserted)], ids);
     }
-    let woken = select()
-        .expr_as(sql("count(pg_notify(?8, queue))"), "woken")
-        .from("idle")
-        .to_owned();
+    let woken =
+        select().expr_as(sql("count(pg_notify(?8, queue))"), "woken").from("idle").to_owned();
     let mut ids = select();
     ids.column("id")
         .from("inserted")
@@ -137,11 +124,8 @@ impl Store {
             max_attempts.push(job.max_attempts);
             timeouts.push(job.timeout_ms);
         }
-        let template = if notify {
-            &self.enqueue.with_notify
-        } else {
-            &self.enqueue.without_notify
-        };
+        let template =
+            if notify { &self.enqueue.with_notify } else { &self.enqueue.without_notify };
         let mut query = template
             .query()
             .bind(queues)
@@ -155,12 +139,6 @@ impl Store {
             query = query.bind(self.names.channel());
         }
         let rows = query.fetch_all(executor).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Enqueued {
-                    id: row.try_get(0)?,
-                })
-            })
-            .collect()
+        rows.iter().map(|row| Ok(Enqueued { id: row.try_get(0)? })).collect()
     }
 }

@@ -95,6 +95,8 @@ fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
         followed,
         sql("pg_backend_pid()"),
         sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
+        // From here on the transaction is the handler's, and may wait.
+        sql("set_config('lock_timeout', '0', true)"),
     ]
 }
 
@@ -111,9 +113,7 @@ fn hold_group(names: &Names) -> Template {
     let job = select()
         .expr(sql("j.*"))
         .from_as(names.job(), "j")
-        .and_where(sql(
-            "j.id = (select job_id from held) and j.status = 'started'",
-        ))
+        .and_where(sql("j.id = (select job_id from held) and j.status = 'started'"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let later = select()
@@ -177,14 +177,9 @@ fn trust_group(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .value("suspect", sql("null"))
-        .value(
-            "ready_at",
-            sql("clock_timestamp() + make_interval(secs => ?4)"),
-        )
+        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?4)"))
         .from("ours")
-        .and_where(sql(
-            "g.queue = ours.queue and g.group_id = ours.group_id and g.claim = ?3",
-        ))
+        .and_where(sql("g.queue = ours.queue and g.group_id = ours.group_id and g.claim = ?3"))
         .to_owned();
     with([cte("ours", ours)], query)
 }
@@ -199,10 +194,7 @@ fn trust_loose(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("suspect", sql("null"))
-        .value(
-            "lease_until",
-            sql("clock_timestamp() + make_interval(secs => ?3)"),
-        )
+        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
         .from("ours")
         .and_where(sql("j.id = ours.id and j.claim = ?2"))
         .returning(Query::returning().columns([("j", "id")]))
@@ -220,26 +212,12 @@ impl Store {
     ) -> Result<HoldAnswer, sqlx::Error> {
         let (hold, ours) = match &claim.group {
             Some(group) => (
-                self.hold
-                    .group
-                    .query()
-                    .bind(queue)
-                    .bind(group)
-                    .bind(claim.token),
-                self.hold
-                    .group_is_ours
-                    .query()
-                    .bind(queue)
-                    .bind(group)
-                    .bind(claim.token),
+                self.hold.group.query().bind(queue).bind(group).bind(claim.token),
+                self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token),
             ),
             None => (
                 self.hold.loose.query().bind(claim.job).bind(claim.token),
-                self.hold
-                    .loose_is_ours
-                    .query()
-                    .bind(claim.job)
-                    .bind(claim.token),
+                self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
             ),
         };
         match hold.fetch_optional(&mut *conn).await? {
@@ -263,25 +241,10 @@ impl Store {
         claim: &Started,
     ) -> Result<(), sqlx::Error> {
         let trust = match &claim.group {
-            Some(group) => self
-                .hold
-                .trust_group
-                .query()
-                .bind(queue)
-                .bind(group)
-                .bind(claim.token),
-            None => self
-                .hold
-                .trust_loose
-                .query()
-                .bind(claim.job)
-                .bind(claim.token),
+            Some(group) => self.hold.trust_group.query().bind(queue).bind(group).bind(claim.token),
+            None => self.hold.trust_loose.query().bind(claim.job).bind(claim.token),
         };
-        trust
-            .bind(CLAIM_LEASE.as_secs_f64())
-            .execute(conn)
-            .await
-            .map(drop)
+        trust.bind(CLAIM_LEASE.as_secs_f64()).execute(conn).await.map(drop)
     }
 }
 
@@ -298,10 +261,7 @@ fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         run_at: row.try_get(8)?,
         cancel_requested: row.try_get(9)?,
         followed: row.try_get(10)?,
-        session: SessionId {
-            pid: row.try_get(11)?,
-            since: row.try_get(12)?,
-        },
+        session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)? },
         doubted: row.try_get(0)?,
     })
 }

@@ -72,16 +72,8 @@ fn jobs(names: &Names) -> SelectStatement {
 
 fn halted(names: &Names) -> Template {
     let query = select()
-        .columns([
-            "queue",
-            "group_id",
-            "halted_at",
-            "halt_reason",
-            "halt_job_id",
-        ])
-        .expr(sql(
-            "extract(epoch from clock_timestamp() - g.halted_at)::float8",
-        ))
+        .columns(["queue", "group_id", "halted_at", "halt_reason", "halt_job_id"])
+        .expr(sql("extract(epoch from clock_timestamp() - g.halted_at)::float8"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.halted_at is not null"))
         .order_by("halted_at", Order::Asc)
@@ -109,10 +101,7 @@ fn counts(names: &Names) -> Template {
             .and_where(sql(format!("j.queue = ?1 and j.status = '{status}'")))
             .limit(limit(2))
             .to_owned();
-        sub(select()
-            .expr(sql("count(*)"))
-            .from_subquery(some, "some")
-            .to_owned())
+        sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
     };
     let query = select()
         .expr(backlog("j.status = 'queued' and j.run_at <= now()"))
@@ -127,10 +116,8 @@ fn counts(names: &Names) -> Template {
 
 #[cfg(feature = "testing")]
 fn all(names: &Names) -> Template {
-    let query = jobs(names)
-        .and_where(sql("j.queue = ?1"))
-        .order_by(("j", "id"), Order::Asc)
-        .to_owned();
+    let query =
+        jobs(names).and_where(sql("j.queue = ?1")).order_by(("j", "id"), Order::Asc).to_owned();
     Template::new(query.build(PG))
 }
 
@@ -148,10 +135,7 @@ fn idle(names: &Names) -> Template {
         .and_where(sql("g.queue = ?1 and g.halted_at is null"))
         .to_owned();
     let query = select()
-        .expr(Expr::cust_with_exprs(
-            "not $1 and not $2",
-            [Expr::exists(any), Expr::exists(row)],
-        ))
+        .expr(Expr::cust_with_exprs("not $1 and not $2", [Expr::exists(any), Expr::exists(row)]))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -162,13 +146,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         id: i64,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let row = self
-            .inspect
-            .job
-            .query()
-            .bind(id)
-            .fetch_optional(executor)
-            .await?;
+        let row = self.inspect.job.query().bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
@@ -180,13 +158,7 @@ impl Store {
         group: &str,
         most: i64,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self
-            .inspect
-            .group_jobs
-            .query()
-            .bind(queue)
-            .bind(group)
-            .bind(most);
+        let query = self.inspect.group_jobs.query().bind(queue).bind(group).bind(most);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -197,15 +169,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        self.inspect
-            .all
-            .query()
-            .bind(queue)
-            .fetch_all(executor)
-            .await?
-            .iter()
-            .map(job)
-            .collect()
+        self.inspect.all.query().bind(queue).fetch_all(executor).await?.iter().map(job).collect()
     }
 
     pub(crate) async fn halted_groups(
@@ -213,13 +177,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<HaltedGroup>, sqlx::Error> {
-        let rows = self
-            .inspect
-            .halted
-            .query()
-            .bind(queue)
-            .fetch_all(executor)
-            .await?;
+        let rows = self.inspect.halted.query().bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
                 let age: f64 = row.try_get(5)?;
@@ -241,14 +199,7 @@ impl Store {
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
         let most = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
-        let row = self
-            .inspect
-            .counts
-            .query()
-            .bind(queue)
-            .bind(most)
-            .fetch_one(executor)
-            .await?;
+        let row = self.inspect.counts.query().bind(queue).bind(most).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(QueueCounts {
             queued: count(0)?,
@@ -267,13 +218,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<bool, sqlx::Error> {
-        self.inspect
-            .idle
-            .query()
-            .bind(queue)
-            .fetch_one(executor)
-            .await?
-            .try_get(0)
+        self.inspect.idle.query().bind(queue).fetch_one(executor).await?.try_get(0)
     }
 }
 
@@ -289,9 +234,7 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
         data: row.try_get(4)?,
         result: row.try_get(5)?,
-        error: row
-            .try_get::<Option<Json<Failure>>, _>(6)?
-            .map(|json| json.0),
+        error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,

@@ -18,20 +18,9 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let lapsed = "j.status = 'started' and j.lease_until <= now()";
         Self {
-            start: start(
-                names,
-                "j.status = 'queued' and j.run_at <= now()",
-                &["run_at", "id"],
-            ),
-            take_over: start(
-                names,
-                &format!("{lapsed} and j.suspect = j.claim"),
-                &["lease_until"],
-            ),
-            doubt: doubt(
-                names,
-                &format!("{lapsed} and j.suspect is distinct from j.claim"),
-            ),
+            start: start(names, "j.status = 'queued' and j.run_at <= now()", &["run_at", "id"]),
+            take_over: start(names, &format!("{lapsed} and j.suspect = j.claim"), &["lease_until"]),
+            doubt: doubt(names, &format!("{lapsed} and j.suspect is distinct from j.claim")),
         }
     }
 }
@@ -60,22 +49,14 @@ fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
         .values([
             ("status", sql("'started'")),
             ("history", lost_attempt("j", run)),
-            (
-                "attempts",
-                sql(format!("j.attempts + case when {run} then 1 else 0 end")),
-            ),
+            ("attempts", sql(format!("j.attempts + case when {run} then 1 else 0 end"))),
             (
                 "last_started_at",
-                sql(format!(
-                    "case when {run} then clock_timestamp() else j.last_started_at end"
-                )),
+                sql(format!("case when {run} then clock_timestamp() else j.last_started_at end")),
             ),
             ("claim", sql("gen_random_uuid()")),
             ("suspect", sql("null")),
-            (
-                "lease_until",
-                sql("clock_timestamp() + make_interval(secs => ?3)"),
-            ),
+            ("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)")),
         ])
         .from("due")
         .and_where(sql("j.id = due.id"))
@@ -95,18 +76,12 @@ fn doubt(names: &Names, condition: &str) -> Template {
     let doubted = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("suspect", sql("j.claim"))
-        .value(
-            "lease_until",
-            sql("clock_timestamp() + make_interval(secs => ?3)"),
-        )
+        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
         .from("due")
         .and_where(sql("j.id = due.id"))
         .and_where(sql(condition.to_owned()))
         .to_owned();
-    with(
-        [cte("due", lock(names, condition, &["lease_until"]))],
-        doubted,
-    )
+    with([cte("due", lock(names, condition, &["lease_until"]))], doubted)
 }
 
 impl Store {
@@ -118,8 +93,7 @@ impl Store {
         n: i64,
         max_attempts: i32,
     ) -> Result<Vec<Started>, sqlx::Error> {
-        self.claim_loose(conn, &self.loose.start, queue, n, max_attempts)
-            .await
+        self.claim_loose(conn, &self.loose.start, queue, n, max_attempts).await
     }
 
     /// Doubts lapsed claims of jobs without a group, and takes over those doubted a grace ago.
@@ -130,16 +104,9 @@ impl Store {
         n: i64,
         max_attempts: i32,
     ) -> Result<Vec<Started>, sqlx::Error> {
-        let doubt = self
-            .loose
-            .doubt
-            .query()
-            .bind(queue)
-            .bind(i64::MAX)
-            .bind(GRACE.as_secs_f64());
+        let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX).bind(GRACE.as_secs_f64());
         doubt.execute(&mut *conn).await?;
-        self.claim_loose(conn, &self.loose.take_over, queue, n, max_attempts)
-            .await
+        self.claim_loose(conn, &self.loose.take_over, queue, n, max_attempts).await
     }
 
     async fn claim_loose(
@@ -153,11 +120,7 @@ impl Store {
         if n < 1 {
             return Ok(Vec::new());
         }
-        let claim = template
-            .query()
-            .bind(queue)
-            .bind(n)
-            .bind(CLAIM_LEASE.as_secs_f64());
+        let claim = template.query().bind(queue).bind(n).bind(CLAIM_LEASE.as_secs_f64());
         let rows = claim.bind(max_attempts).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {

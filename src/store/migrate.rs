@@ -9,11 +9,8 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 1] = [(
-    1,
-    "ordered groups",
-    include_str!("../../migrations/0001_ordered_groups.sql"),
-)];
+const MIGRATIONS: [(i64, &str, &str); 1] =
+    [(1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql"))];
 
 /// The newest version that this crate knows.
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -43,10 +40,8 @@ fn migrator(table: &str) -> Migrator {
 impl Store {
     /// Applies what is missing. All in one transaction: it changes everything or nothing.
     pub(crate) async fn migrate(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
-        let database = |source| MigrateError::Database {
-            schema: self.names.schema().to_owned(),
-            source,
-        };
+        let database =
+            |source| MigrateError::Database { schema: self.names.schema().to_owned(), source };
         match self.applied(conn).await.map_err(database)? {
             // Nothing to do, and no right to create anything is needed.
             Some(LATEST) => return Ok(()),
@@ -59,9 +54,7 @@ impl Store {
             }
             _ => {}
         }
-        PgTransactionManager::begin(conn, Some(BEGIN.into_sql_str()))
-            .await
-            .map_err(database)?;
+        PgTransactionManager::begin(conn, Some(BEGIN.into_sql_str())).await.map_err(database)?;
         match self.migrate_in_transaction(conn).await {
             Ok(()) => PgTransactionManager::commit(conn).await.map_err(database),
             Err(error) => {
@@ -75,10 +68,7 @@ impl Store {
 
     async fn migrate_in_transaction(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
         let schema = || self.names.schema().to_owned();
-        let database = |source| MigrateError::Database {
-            schema: schema(),
-            source,
-        };
+        let database = |source| MigrateError::Database { schema: schema(), source };
         let quoted = self.quoted_schema();
         let lock = sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))");
         lock.bind(format!("seriatim migrate {quoted}"))
@@ -86,37 +76,25 @@ impl Store {
             .await
             .map_err(database)?;
         let exists = sqlx::query("select to_regnamespace($1) is not null").bind(&quoted);
-        let exists: bool = exists
-            .fetch_one(&mut *conn)
-            .await
-            .and_then(|row| row.try_get(0))
-            .map_err(database)?;
+        let exists: bool =
+            exists.fetch_one(&mut *conn).await.and_then(|row| row.try_get(0)).map_err(database)?;
         let mut setup = format!("set local search_path = {quoted}");
         if !exists {
             setup = format!("create schema {quoted}; {setup}");
         }
-        sqlx::raw_sql(AssertSqlSafe(setup))
-            .execute(&mut *conn)
-            .await
-            .map_err(database)?;
+        sqlx::raw_sql(AssertSqlSafe(setup)).execute(&mut *conn).await.map_err(database)?;
         let table = self.names.quoted("migration");
-        migrator(&table)
-            .run_direct(None, &mut *conn, false)
-            .await
-            .map_err(|error| match error {
-                sqlx::migrate::MigrateError::VersionMissing(found) => MigrateError::Newer {
-                    schema: schema(),
-                    found,
-                    known: LATEST,
-                },
-                sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::Different {
-                    schema: schema(),
-                    version,
-                },
-                sqlx::migrate::MigrateError::Execute(source)
-                | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => database(source),
-                other => database(sqlx::Error::Migrate(Box::new(other))),
-            })
+        migrator(&table).run_direct(None, &mut *conn, false).await.map_err(|error| match error {
+            sqlx::migrate::MigrateError::VersionMissing(found) => {
+                MigrateError::Newer { schema: schema(), found, known: LATEST }
+            }
+            sqlx::migrate::MigrateError::VersionMismatch(version) => {
+                MigrateError::Different { schema: schema(), version }
+            }
+            sqlx::migrate::MigrateError::Execute(source)
+            | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => database(source),
+            other => database(sqlx::Error::Migrate(Box::new(other))),
+        })
     }
 
     /// The version of the schema in the database; none: not there, or not readable.
@@ -130,10 +108,7 @@ impl Store {
             return Ok(None);
         }
         let version = format!("select max(version) from {table}");
-        sqlx::query(AssertSqlSafe(version))
-            .fetch_one(conn)
-            .await?
-            .try_get(0)
+        sqlx::query(AssertSqlSafe(version)).fetch_one(conn).await?.try_get(0)
     }
 
     fn quoted_schema(&self) -> String {

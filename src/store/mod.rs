@@ -9,6 +9,7 @@ mod control;
 mod enqueue;
 mod hold;
 mod inspect;
+mod look;
 mod loose;
 mod migrate;
 mod monitor;
@@ -24,7 +25,7 @@ pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use monitor::Sessions;
 pub(crate) use session::{
-    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, keep_open,
+    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
 };
 pub(crate) use settle::Keep;
 pub(crate) use template::Names;
@@ -44,6 +45,7 @@ pub(crate) struct Store {
     enqueue: enqueue::Statements,
     hold: hold::Statements,
     inspect: inspect::Statements,
+    look: look::Statements,
     loose: loose::Statements,
     monitor: monitor::Statements,
     prune: prune::Statements,
@@ -65,6 +67,7 @@ impl Store {
             enqueue: enqueue::Statements::new(&names),
             hold: hold::Statements::new(&names),
             inspect: inspect::Statements::new(&names),
+            look: look::Statements::new(&names),
             loose: loose::Statements::new(&names),
             monitor: monitor::Statements::new(&names),
             prune: prune::Statements::new(&names),

@@ -52,20 +52,9 @@ impl Store {
         conn: &mut PgConnection,
         pids: Vec<i32>,
     ) -> Result<Sessions, sqlx::Error> {
-        let rows = self
-            .monitor
-            .sessions
-            .query()
-            .bind(pids)
-            .fetch_all(conn)
-            .await?;
+        let rows = self.monitor.sessions.query().bind(pids).fetch_all(conn).await?;
         rows.iter()
-            .map(|row| {
-                Ok(SessionId {
-                    pid: row.try_get(0)?,
-                    since: row.try_get(1)?,
-                })
-            })
+            .map(|row| Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? }))
             .collect()
     }
 
@@ -75,13 +64,7 @@ impl Store {
         conn: &mut PgConnection,
         jobs: Vec<i64>,
     ) -> Result<Vec<i64>, sqlx::Error> {
-        let rows = self
-            .monitor
-            .requests
-            .query()
-            .bind(jobs)
-            .fetch_all(conn)
-            .await?;
+        let rows = self.monitor.requests.query().bind(jobs).fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 
@@ -91,12 +74,7 @@ impl Store {
         conn: &mut PgConnection,
         session: SessionId,
     ) -> Result<(), sqlx::Error> {
-        let query = self
-            .monitor
-            .terminate
-            .query()
-            .bind(session.pid)
-            .bind(session.since);
+        let query = self.monitor.terminate.query().bind(session.pid).bind(session.since);
         query.fetch_optional(conn).await.map(drop)
     }
 }

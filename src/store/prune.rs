@@ -22,17 +22,12 @@ pub(super) struct Statements {
     flag: Template,
 }
 
-const FINISHED: [JobStatus; 3] = [
-    JobStatus::Succeeded,
-    JobStatus::Failed,
-    JobStatus::Cancelled,
-];
+const FINISHED: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        let lock = select()
-            .expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))"))
-            .to_owned();
+        let lock =
+            select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
         Self {
             janitor_lock: Template::new(lock.build(PG)),
             prune: FINISHED.map(|status| prune(names, status)),
@@ -51,9 +46,7 @@ fn prune(names: &Names, status: JobStatus) -> Template {
     let halting = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql(
-            "g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id",
-        ))
+        .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
         .to_owned();
     let old = select()
         .column("id")
@@ -80,12 +73,7 @@ fn cancel_requested(names: &Names) -> Template {
     let asked = select()
         .column(("j", "id"))
         .from_as(names.cancel_request(), "r")
-        .join_as(
-            JoinType::InnerJoin,
-            names.job(),
-            "j",
-            sql("j.id = r.job_id"),
-        )
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = r.job_id"))
         .and_where(sql("j.status = 'queued'"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
@@ -148,9 +136,7 @@ fn stranded(names: &Names) -> Template {
     let flagged = select()
         .expr(sql("1"))
         .from_as(names.job(), "f")
-        .and_where(sql(
-            "f.queue = ?1 and f.group_id = ?2 and f.flagged and f.id <= lowest.id",
-        ))
+        .and_where(sql("f.queue = ?1 and f.group_id = ?2 and f.flagged and f.id <= lowest.id"))
         .to_owned();
     // A free row must come up by the time its head is due; a claimed one does by its lease.
     let covered = select()
@@ -177,9 +163,7 @@ fn flag(names: &Names) -> Template {
         .table(names.job())
         .value("flagged", sql("true"))
         .and_where(sql("id = ?1"))
-        .and_where(sql(
-            "status in ('queued', 'started') and group_id is not null and not flagged",
-        ))
+        .and_where(sql("status in ('queued', 'started') and group_id is not null and not flagged"))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
     Template::new(query.build(PG))
@@ -189,13 +173,7 @@ impl Store {
     /// Whether this transaction is the one janitor.
     pub(crate) async fn lock_janitor(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let lock = format!("seriatim janitor {}", self.names.schema());
-        self.prune
-            .janitor_lock
-            .query()
-            .bind(lock)
-            .fetch_one(conn)
-            .await?
-            .try_get(0)
+        self.prune.janitor_lock.query().bind(lock).fetch_one(conn).await?.try_get(0)
     }
 
     /// Deletes up to `batch` finished jobs that are older than `age`; how many it were.
@@ -210,11 +188,7 @@ impl Store {
         let Some(at) = FINISHED.iter().position(|finished| *finished == status) else {
             return Ok(0);
         };
-        let prune = self.prune.prune[at]
-            .query()
-            .bind(queue)
-            .bind(age.as_secs_f64())
-            .bind(batch);
+        let prune = self.prune.prune[at].query().bind(queue).bind(age.as_secs_f64()).bind(batch);
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
@@ -223,12 +197,7 @@ impl Store {
         &self,
         conn: &mut PgConnection,
     ) -> Result<u64, sqlx::Error> {
-        let cancelled = self
-            .prune
-            .cancel_requested
-            .query()
-            .execute(&mut *conn)
-            .await?;
+        let cancelled = self.prune.cancel_requested.query().execute(&mut *conn).await?;
         self.prune.forget_requests.query().execute(conn).await?;
         Ok(cancelled.rows_affected())
     }
@@ -240,14 +209,7 @@ impl Store {
         queue: &str,
         after: &str,
     ) -> Result<Option<String>, sqlx::Error> {
-        self.prune
-            .groups
-            .query()
-            .bind(queue)
-            .bind(after)
-            .fetch_one(conn)
-            .await?
-            .try_get(0)
+        self.prune.groups.query().bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
     }
 
     /// Flags the group's next job if nothing would wake it; whether it had to.
@@ -262,13 +224,6 @@ impl Store {
             return Ok(false);
         };
         let job: i64 = row.try_get(0)?;
-        Ok(self
-            .prune
-            .flag
-            .query()
-            .bind(job)
-            .fetch_optional(conn)
-            .await?
-            .is_some())
+        Ok(self.prune.flag.query().bind(job).fetch_optional(conn).await?.is_some())
     }
 }

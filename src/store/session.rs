@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
@@ -18,9 +19,7 @@ pub(crate) struct SessionLimits {
 
 impl Default for SessionLimits {
     fn default() -> Self {
-        Self {
-            check_interval: AtomicBool::new(true),
-        }
+        Self { check_interval: AtomicBool::new(true) }
     }
 }
 
@@ -48,7 +47,8 @@ pub(crate) const FREE_PLANS: &str = "set local enable_seqscan = default\
 
 /// A handler may take its time, also between statements; but a client that is gone must be noticed: inside a query by
 /// `client_connection_check_interval`, a host that vanished without a word by TCP, in about 10 s.
-const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = 0\
+/// The lock timeout is the short one, until the hold stands and lifts it.
+const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = '100ms'\
     ; set local idle_in_transaction_session_timeout = 0\
     ; set local tcp_keepalives_idle = 4; set local tcp_keepalives_interval = 2\
     ; set local tcp_keepalives_count = 3; set local tcp_user_timeout = '10s'; ";
@@ -104,6 +104,10 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
 }
 
 fn knows_transaction_timeout(conn: &PgConnection) -> bool {
-    conn.server_version_num()
-        .is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+    conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+}
+
+/// 55P03: the statement was about to wait for a lock. Its transaction has to begin anew.
+pub(crate) fn gave_up_waiting(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).is_some_and(|code| code == "55P03")
 }

@@ -42,18 +42,10 @@ impl Statements {
             retried: record(
                 names,
                 "queued",
-                &[
-                    ("run_at", "clock_timestamp() + make_interval(secs => ?5)"),
-                    ("error", "?2"),
-                ],
+                &[("run_at", "clock_timestamp() + make_interval(secs => ?5)"), ("error", "?2")],
                 Some(("?3", "?4")),
             ),
-            failed: record(
-                names,
-                "failed",
-                &[ended[0], ("error", "?2")],
-                Some(("?3", "?4")),
-            ),
+            failed: record(names, "failed", &[ended[0], ("error", "?2")], Some(("?3", "?4"))),
             cancelled: record(names, "cancelled", &ended, Some(("?2", "?3"))),
             released: record(
                 names,
@@ -91,11 +83,7 @@ fn record(
     update
         .table(names.job())
         .value("status", sql(format!("'{status}'")))
-        .values([
-            ("claim", sql("null")),
-            ("lease_until", sql("null")),
-            ("suspect", sql("null")),
-        ])
+        .values([("claim", sql("null")), ("lease_until", sql("null")), ("suspect", sql("null"))])
         .and_where(sql("id = ?1 and status = 'started'"))
         .returning(Query::returning().columns(["id"]));
     for (column, value) in set {
@@ -173,9 +161,7 @@ fn retire(names: &Names) -> Template {
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql(
-            "queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null",
-        ))
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null"))
         .and_where(Expr::not_exists(any))
         .to_owned();
     Template::new(query.build(PG))
@@ -221,13 +207,7 @@ impl Store {
         conn: &mut PgConnection,
         job: i64,
     ) -> Result<bool, sqlx::Error> {
-        let row = self
-            .settle
-            .cancel_requested
-            .query()
-            .bind(job)
-            .fetch_optional(conn)
-            .await?;
+        let row = self.settle.cancel_requested.query().bind(job).fetch_optional(conn).await?;
         Ok(row.is_some())
     }
 
@@ -243,32 +223,14 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         self.record(conn, claim.job, outcome, keep).await?;
         if let Outcome::Cancelled = outcome {
-            self.settle
-                .forget_requests
-                .query()
-                .bind(claim.job)
-                .execute(&mut *conn)
-                .await?;
+            self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
         }
         let Some(group) = &claim.group else {
             return Ok(());
         };
-        if let Outcome::Failed {
-            failure,
-            halt: true,
-        } = outcome
-        {
-            let halt = self
-                .settle
-                .halt
-                .query()
-                .bind(queue)
-                .bind(group)
-                .bind(claim.token);
-            halt.bind(&failure.message)
-                .bind(claim.job)
-                .execute(conn)
-                .await?;
+        if let Outcome::Failed { failure, halt: true } = outcome {
+            let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
+            halt.bind(&failure.message).bind(claim.job).execute(conn).await?;
             return Ok(());
         }
         // Otherwise the job itself is unfinished.
@@ -280,13 +242,7 @@ impl Store {
         if drained && self.try_retire(conn, queue, group, claim).await? {
             return Ok(());
         }
-        let pass = self
-            .settle
-            .pass_turn
-            .query()
-            .bind(queue)
-            .bind(group)
-            .bind(claim.token);
+        let pass = self.settle.pass_turn.query().bind(queue).bind(group).bind(claim.token);
         pass.execute(conn).await.map(drop)
     }
 
@@ -307,12 +263,7 @@ impl Store {
             Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
             Outcome::Failed { failure, .. } => {
                 let (kind, message) = entry(failure);
-                sql.failed
-                    .query()
-                    .bind(job)
-                    .bind(Json(failure))
-                    .bind(kind)
-                    .bind(message)
+                sql.failed.query().bind(job).bind(Json(failure)).bind(kind).bind(message)
             }
             Outcome::Retried { failure, delay } => {
                 let (kind, message) = entry(failure);
@@ -343,23 +294,11 @@ impl Store {
         group: &str,
         claim: &Started,
     ) -> Result<bool, sqlx::Error> {
-        let alone = self
-            .settle
-            .lock_alone
-            .query()
-            .bind(queue)
-            .bind(group)
-            .bind(claim.token);
+        let alone = self.settle.lock_alone.query().bind(queue).bind(group).bind(claim.token);
         if alone.fetch_optional(&mut *conn).await?.is_none() {
             return Ok(false);
         }
-        let retire = self
-            .settle
-            .retire
-            .query()
-            .bind(queue)
-            .bind(group)
-            .bind(claim.token);
+        let retire = self.settle.retire.query().bind(queue).bind(group).bind(claim.token);
         Ok(retire.execute(conn).await?.rows_affected() > 0)
     }
 }

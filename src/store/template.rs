@@ -36,9 +36,7 @@ pub(super) fn sql(text: impl Into<std::borrow::Cow<'static, str>>) -> Expr {
 impl Template {
     /// Compiles what a sea-query statement's `build(PostgresQueryBuilder)` gave.
     pub(super) fn new((rendered, values): (String, Values)) -> Self {
-        Self {
-            sql: number(&rendered, &values).into(),
-        }
+        Self { sql: number(&rendered, &values).into() }
     }
 
     /// The statement, ready for its arguments.
@@ -93,9 +91,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(super) fn new(schema: &str) -> Self {
-        Self {
-            schema: schema.to_owned(),
-        }
+        Self { schema: schema.to_owned() }
     }
 
     pub(crate) fn schema(&self) -> &str {
@@ -138,11 +134,7 @@ pub(super) fn cte(
     name: &'static str,
     query: impl Into<SubQueryStatement>,
 ) -> CommonTableExpression {
-    CommonTableExpression::new()
-        .table_name(name)
-        .query(query)
-        .materialized(true)
-        .to_owned()
+    CommonTableExpression::new().table_name(name).query(query).materialized(true).to_owned()
 }
 
 /// `WITH ctes query`, compiled.
@@ -189,9 +181,7 @@ pub(super) fn none_of(query: SelectStatement) -> Expr {
 /// [`rows_of`] with argument 1, the queue, beside each row. As a column of the batch, and not as a literal, it leaves
 /// `queue_group` only one index to be looked up by: all of its key, never the groups of a queue.
 pub(super) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {
-    rows_of(columns)
-        .expr_as(sql("?1::text"), "queue")
-        .to_owned()
+    rows_of(columns).expr_as(sql("?1::text"), "queue").to_owned()
 }
 
 pub(super) const PG: PostgresQueryBuilder = PostgresQueryBuilder;

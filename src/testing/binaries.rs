@@ -31,14 +31,9 @@ const SIDE_BY_SIDE: [(&str, &str, &str); 5] = [
 impl Places {
     pub(super) fn of_this_machine() -> Self {
         Self {
-            pg_bin: env::var_os("PG_BIN")
-                .filter(|folder| !folder.is_empty())
-                .map(PathBuf::from),
+            pg_bin: env::var_os("PG_BIN").filter(|folder| !folder.is_empty()).map(PathBuf::from),
             pg_config: pg_config_bindir(),
-            path: env::var_os("PATH")
-                .iter()
-                .flat_map(env::split_paths)
-                .collect(),
+            path: env::var_os("PATH").iter().flat_map(env::split_paths).collect(),
             root: PathBuf::from("/"),
         }
     }
@@ -66,16 +61,12 @@ pub(super) fn checked(folder: &Path) -> Result<PathBuf, ServerError> {
     if has_server(folder) {
         Ok(folder.to_path_buf())
     } else {
-        Err(ServerError::NoBinaries {
-            folder: folder.to_path_buf(),
-        })
+        Err(ServerError::NoBinaries { folder: folder.to_path_buf() })
     }
 }
 
 pub(super) fn has_server(folder: &Path) -> bool {
-    ["initdb", "postgres"]
-        .iter()
-        .all(|program| folder.join(program).is_file())
+    ["initdb", "postgres"].iter().all(|program| folder.join(program).is_file())
 }
 
 /// `<folder>/<prefix><version>/<bin>`, the highest version first.
@@ -88,10 +79,7 @@ fn versions(folder: &Path, prefix: &str, bin: &str) -> Vec<PathBuf> {
             let name = entry.file_name().into_string().ok()?;
             let version = name.strip_prefix(prefix)?;
             // No number (`latest`): the last resort.
-            let numbers = version
-                .split('.')
-                .map_while(|part| part.parse().ok())
-                .collect();
+            let numbers = version.split('.').map_while(|part| part.parse().ok()).collect();
             Some((numbers, entry.path().join(bin)))
         })
         .collect();
@@ -100,11 +88,7 @@ fn versions(folder: &Path, prefix: &str, bin: &str) -> Vec<PathBuf> {
 }
 
 fn pg_config_bindir() -> Option<PathBuf> {
-    let answer = Command::new("pg_config")
-        .arg("--bindir")
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
+    let answer = Command::new("pg_config").arg("--bindir").stdin(Stdio::null()).output().ok()?;
     let folder = String::from_utf8(answer.stdout).ok()?;
     (answer.status.success() && !folder.trim().is_empty()).then(|| PathBuf::from(folder.trim()))
 }
@@ -125,10 +109,7 @@ mod tests {
     #[test]
     fn the_first_complete_folder_wins() {
         let root = tempfile::tempdir().unwrap();
-        let mut places = Places {
-            root: root.path().to_path_buf(),
-            ..Places::default()
-        };
+        let mut places = Places { root: root.path().to_path_buf(), ..Places::default() };
         assert_eq!(places.find().unwrap(), None);
 
         // Each one is preferred to those before it.

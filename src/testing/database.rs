@@ -40,21 +40,10 @@ impl TestDatabase {
         let name = server.new_name();
         // Only one that nobody is connected to can be copied: whoever was, is leaving, and PostgreSQL
         // waits for that (5 s). Copies can be made side by side.
-        execute(
-            server,
-            format!("CREATE DATABASE {name} TEMPLATE {template}"),
-        )
-        .await?;
+        execute(server, format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
         let options = options(server, &name)?;
-        let pool = PgPoolOptions::new()
-            .max_connections(20)
-            .connect_lazy_with(options);
-        Ok(Self {
-            server: server.clone(),
-            name,
-            pool,
-            removed: false,
-        })
+        let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(options);
+        Ok(Self { server: server.clone(), name, pool, removed: false })
     }
 
     /// The pool, of up to 20 connections.
@@ -110,20 +99,16 @@ impl Drop for TestDatabase {
         let (server, name) = (self.server.clone(), self.name.clone());
         let (done, wait) = mpsc::channel();
         // A thread with a runtime of its own: ours may be this thread's, and is not to be blocked on.
-        let thread = std::thread::Builder::new()
-            .name("seriatim-testing".into())
-            .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
-                if let Ok(runtime) = runtime
-                    && let Err(error) = runtime.block_on(drop_database(&server, &name))
-                {
-                    tracing::debug!(name, %error, "a test's database stays");
-                }
-                // Nobody waits any more if this took too long.
-                let _ = done.send(());
-            });
+        let thread = std::thread::Builder::new().name("seriatim-testing".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            if let Ok(runtime) = runtime
+                && let Err(error) = runtime.block_on(drop_database(&server, &name))
+            {
+                tracing::debug!(name, %error, "a test's database stays");
+            }
+            // Nobody waits any more if this took too long.
+            let _ = done.send(());
+        });
         if thread.is_ok() {
             let _ = wait.recv_timeout(DROP_WITHIN);
         }
@@ -135,28 +120,20 @@ async fn prepare_template(server: &Server, name: &str) -> Result<(), ServerError
     // A first try may have been dropped half-way.
     drop_database(server, name).await?;
     execute(server, format!("CREATE DATABASE {name}")).await?;
-    let pool = PgPoolOptions::new()
-        .max_connections(2)
-        .connect_lazy_with(options(server, name)?);
+    let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(options(server, name)?);
     let migrated = crate::migrate(&pool).await;
     pool.close().await;
     migrated.map_err(|source| ServerError::Migrate(std::sync::Arc::new(source)))
 }
 
 fn options(server: &Server, database: &str) -> Result<PgConnectOptions, ServerError> {
-    let options: PgConnectOptions = server
-        .url_of(database)
-        .parse()
-        .map_err(ServerError::database("read DATABASE_URL"))?;
+    let options: PgConnectOptions =
+        server.url_of(database).parse().map_err(ServerError::database("read DATABASE_URL"))?;
     Ok(options.database(database))
 }
 
 async fn drop_database(server: &Server, name: &str) -> Result<(), ServerError> {
-    execute(
-        server,
-        format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"),
-    )
-    .await
+    execute(server, format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await
 }
 
 async fn execute(server: &Server, statement: String) -> Result<(), ServerError> {

@@ -77,17 +77,11 @@ pub enum ServerError {
 impl ServerError {
     /// For `map_err`: an I/O error together with what was tried.
     pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        |source| Self::Io {
-            action: action.into(),
-            source: Arc::new(source),
-        }
+        |source| Self::Io { action: action.into(), source: Arc::new(source) }
     }
 
     /// For `map_err`: a database error together with what was tried.
     pub(super) fn database(action: impl Into<String>) -> impl FnOnce(sqlx::Error) -> Self {
-        |source| Self::Database {
-            action: action.into(),
-            source: Arc::new(source),
-        }
+        |source| Self::Database { action: action.into(), source: Arc::new(source) }
     }
 }

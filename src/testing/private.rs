@@ -69,14 +69,11 @@ impl Private {
             .prefix("seriatim-postgresql-")
             .tempdir()
             .map_err(ServerError::io("create a temporary folder"))?;
-        let path = folder
-            .path()
-            .canonicalize()
-            .map_err(ServerError::io("find the temporary folder"))?;
+        let path =
+            folder.path().canonicalize().map_err(ServerError::io("find the temporary folder"))?;
         if let Some(user) = user {
-            user.own(&path).map_err(ServerError::io(
-                "give the temporary folder to the server's user",
-            ))?;
+            user.own(&path)
+                .map_err(ServerError::io("give the temporary folder to the server's user"))?;
         }
         let watchdog = Watchdog::start(&path).map_err(ServerError::io("run `sh`"))?;
         // From here on the folder is the watchdog's to remove.
@@ -98,17 +95,7 @@ impl Private {
     fn initdb(&self) -> Result<(), ServerError> {
         let program = self.binaries.join("initdb");
         let output = command(&program, self.user)
-            .args([
-                "-A",
-                "trust",
-                "-N",
-                "-U",
-                "postgres",
-                "--locale=C",
-                "-E",
-                "UTF8",
-                "-D",
-            ])
+            .args(["-A", "trust", "-N", "-U", "postgres", "--locale=C", "-E", "UTF8", "-D"])
             .arg(&self.data)
             .stdin(Stdio::null())
             .output()
@@ -117,10 +104,7 @@ impl Private {
             return Ok(());
         }
         let said = [output.stdout, output.stderr].concat();
-        Err(ServerError::Program {
-            program,
-            output: end_of(&String::from_utf8_lossy(&said)),
-        })
+        Err(ServerError::Program { program, output: end_of(&String::from_utf8_lossy(&said)) })
     }
 
     pub(super) fn data_directory(&self) -> &Path {
@@ -132,10 +116,7 @@ impl Private {
     }
 
     pub(super) fn url(&self, database: &str) -> String {
-        format!(
-            "postgres://postgres@127.0.0.1:{}/{database}?sslmode=disable",
-            self.port
-        )
+        format!("postgres://postgres@127.0.0.1:{}/{database}?sslmode=disable", self.port)
     }
 
     /// Starts the server if it is not running, and waits until it lets us in.
@@ -168,9 +149,9 @@ impl Private {
             match self.ask_version().await {
                 Ok(Some(version)) => return Ok(version),
                 Err(error) if begun.elapsed() > PATIENCE => {
-                    return Err(ServerError::database(
-                        "connect to the server that was started",
-                    )(error));
+                    return Err(ServerError::database("connect to the server that was started")(
+                        error,
+                    ));
                 }
                 // Not ours (our own is about to give up on its port), or not up yet.
                 Ok(None) | Err(_) => sleep(POLL).await,
@@ -182,12 +163,8 @@ impl Private {
         let program = self.binaries.join("postgres");
         let mut log = File::options();
         log.append(true).create(true);
-        let log = log
-            .open(&self.log)
-            .map_err(ServerError::io("open the server's log"))?;
-        let log_too = log
-            .try_clone()
-            .map_err(ServerError::io("open the server's log"))?;
+        let log = log.open(&self.log).map_err(ServerError::io("open the server's log"))?;
+        let log_too = log.try_clone().map_err(ServerError::io("open the server's log"))?;
 
         let mut command = command(&program, self.user);
         command
@@ -196,10 +173,7 @@ impl Private {
             .args(["-h", "127.0.0.1", "-p"])
             .arg(self.port.to_string());
         let defaults = SETTINGS.iter().map(|&(name, value)| (name, value));
-        let callers = self
-            .settings
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let callers = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.chain(callers) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -278,35 +252,25 @@ impl Drop for Private {
         let postmaster = self.postmaster.get_mut().take();
         // Not here: we may be inside a runtime. Should no thread start, the watchdog acts all the same;
         // the thread only waits for the two, so that they do not stay as zombies.
-        let _ = std::thread::Builder::new()
-            .name("seriatim-reaper".into())
-            .spawn(move || {
-                if let Some(watchdog) = watchdog {
-                    watchdog.release();
-                }
-                postmaster.map(|mut child| child.wait())
-            });
+        let _ = std::thread::Builder::new().name("seriatim-reaper".into()).spawn(move || {
+            if let Some(watchdog) = watchdog {
+                watchdog.release();
+            }
+            postmaster.map(|mut child| child.wait())
+        });
     }
 }
 
 fn is_running(child: Option<&mut Child>) -> Result<bool, ServerError> {
     let Some(child) = child else { return Ok(false) };
-    let status = child
-        .try_wait()
-        .map_err(ServerError::io("look after the server"))?;
+    let status = child.try_wait().map_err(ServerError::io("look after the server"))?;
     Ok(status.is_none())
 }
 
 /// The shell's own `kill`: small containers have no program of that name.
 fn send_signal(pid: u32, signal: &str) -> Result<(), ServerError> {
     Command::new("sh")
-        .args([
-            "-c",
-            "kill -s \"$1\" \"$2\"",
-            "sh",
-            signal,
-            &pid.to_string(),
-        ])
+        .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &pid.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -69,10 +69,7 @@ impl Server {
 
     /// A private server with settings.
     pub fn builder() -> ServerBuilder {
-        ServerBuilder {
-            binaries: None,
-            settings: Vec::new(),
-        }
+        ServerBuilder { binaries: None, settings: Vec::new() }
     }
 
     async fn given(url: String) -> Result<Self, ServerError> {
@@ -87,9 +84,7 @@ impl Server {
             .map_err(ServerError::database("ask the server's version"))?;
         leftovers::remove(&mut connection)
             .await
-            .map_err(ServerError::database(
-                "remove what ended processes left on the server",
-            ))?;
+            .map_err(ServerError::database("remove what ended processes left on the server"))?;
         // Nobody else has the handle yet.
         if let Some(inner) = Arc::get_mut(&mut server.inner) {
             inner.version = version;
@@ -98,16 +93,9 @@ impl Server {
     }
 
     fn new(origin: Origin, version: String, key: Key) -> Self {
-        let inner = Inner {
-            origin,
-            version,
-            key,
-            created: AtomicU32::new(0),
-            template: OnceCell::new(),
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
+        let inner =
+            Inner { origin, version, key, created: AtomicU32::new(0), template: OnceCell::new() };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Where to connect to: the database `postgres` of a private server, or `DATABASE_URL` as it is.
@@ -181,14 +169,9 @@ impl Server {
 
     /// A connection to create and drop databases over.
     pub(super) async fn connect(&self) -> Result<PgConnection, ServerError> {
-        let options: PgConnectOptions = self
-            .url()
-            .parse()
-            .map_err(ServerError::database("read DATABASE_URL"))?;
-        options
-            .connect()
-            .await
-            .map_err(ServerError::database("connect to the test server"))
+        let options: PgConnectOptions =
+            self.url().parse().map_err(ServerError::database("read DATABASE_URL"))?;
+        options.connect().await.map_err(ServerError::database("connect to the test server"))
     }
 
     /// The name of a database that nobody has.
@@ -237,22 +220,12 @@ impl ServerBuilder {
         let Self { binaries, settings } = self;
         let binaries = blocking(move || match binaries {
             Some(folder) => checked(&folder),
-            None => Places::of_this_machine()
-                .find()?
-                .map_or_else(fetch::fetched, Ok),
+            None => Places::of_this_machine().find()?.map_or_else(fetch::fetched, Ok),
         })
         .await?;
         let (private, version) = Private::create(binaries, settings).await?;
-        tracing::debug!(
-            version,
-            url = private.url("postgres"),
-            "started a PostgreSQL server"
-        );
-        Ok(Server::new(
-            Origin::Private(private),
-            version,
-            Key::random(),
-        ))
+        tracing::debug!(version, url = private.url("postgres"), "started a PostgreSQL server");
+        Ok(Server::new(Origin::Private(private), version, Key::random()))
     }
 }
 
@@ -268,13 +241,10 @@ where
 
 /// `url` with another database.
 fn with_database(url: &str, database: &str) -> String {
-    let (head, query) = url
-        .split_once('?')
-        .map_or((url, None), |(head, query)| (head, Some(query)));
+    let (head, query) =
+        url.split_once('?').map_or((url, None), |(head, query)| (head, Some(query)));
     let authority = head.find("://").map_or(0, |at| at + 3);
-    let end = head[authority..]
-        .find('/')
-        .map_or(head.len(), |at| authority + at);
+    let end = head[authority..].find('/').map_or(head.len(), |at| authority + at);
     let mut changed = format!("{}/{database}", &head[..end]);
     // A database may be named here too, and would win.
     let rest = query
@@ -297,14 +267,8 @@ mod tests {
         for (url, expected) in [
             ("postgres://u:p@host:5432/app", "postgres://u:p@host:5432/t"),
             ("postgres://u@host", "postgres://u@host/t"),
-            (
-                "postgres://host/?sslmode=require",
-                "postgres://host/t?sslmode=require",
-            ),
-            (
-                "postgres:///app?host=/run/pg&dbname=app&user=u",
-                "postgres:///t?host=/run/pg&user=u",
-            ),
+            ("postgres://host/?sslmode=require", "postgres://host/t?sslmode=require"),
+            ("postgres:///app?host=/run/pg&dbname=app&user=u", "postgres:///t?host=/run/pg&user=u"),
         ] {
             assert_eq!(with_database(url, "t"), expected);
         }

@@ -75,13 +75,7 @@ mod tests {
     fn ids_are_read_from_passwd() {
         let passwd =
             "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\nbad:x:y:z:::\n";
-        assert_eq!(
-            User::in_passwd(passwd, "nobody"),
-            Some(User {
-                uid: 65534,
-                gid: 65533
-            })
-        );
+        assert_eq!(User::in_passwd(passwd, "nobody"), Some(User { uid: 65534, gid: 65533 }));
         assert_eq!(User::in_passwd(passwd, "postgres"), None);
         assert_eq!(User::in_passwd(passwd, "bad"), None);
     }

@@ -42,12 +42,9 @@ fn out_of_range(mistakes: &[BuildMistake]) -> Vec<(&str, &'static str, &str)> {
     mistakes
         .iter()
         .map(|mistake| match mistake {
-            BuildMistake::OutOfRange {
-                queue,
-                setting,
-                value,
-                ..
-            } => (queue.as_str(), *setting, value.as_str()),
+            BuildMistake::OutOfRange { queue, setting, value, .. } => {
+                (queue.as_str(), *setting, value.as_str())
+            }
             other => panic!("{other}"),
         })
         .collect()
@@ -80,14 +77,7 @@ async fn a_pool_too_small_is_refused_with_the_numbers() {
     assert!(builder(7).build().is_ok());
     let found = mistakes(builder(6));
     assert!(
-        matches!(
-            found[..],
-            [BuildMistake::PoolTooSmall {
-                connections: 6,
-                slots: 7,
-                ..
-            }]
-        ),
+        matches!(found[..], [BuildMistake::PoolTooSmall { connections: 6, slots: 7, .. }]),
         "{found:?}"
     );
     let text = found[0].to_string();
@@ -105,12 +95,7 @@ async fn every_setting_out_of_its_range_is_named() {
         .queue(
             QueueOptions::new("q")
                 .concurrency(0)
-                .retry(
-                    RetryPolicy::new(0)
-                        .factor(0.5)
-                        .jitter(2.0)
-                        .cap(Duration::MAX),
-                )
+                .retry(RetryPolicy::new(0).factor(0.5).jitter(2.0).cap(Duration::MAX))
                 .timeout(Duration::ZERO)
                 .keep_succeeded(Retention::For(century))
                 .keep_failed(Retention::For(century))
@@ -118,10 +103,8 @@ async fn every_setting_out_of_its_range_is_named() {
             nothing(),
         );
     let found = mistakes(builder);
-    let settings: Vec<_> = out_of_range(&found)
-        .iter()
-        .map(|(queue, setting, _)| (*queue, *setting))
-        .collect();
+    let settings: Vec<_> =
+        out_of_range(&found).iter().map(|(queue, setting, _)| (*queue, *setting)).collect();
     let expected = [
         ("q", "concurrency"),
         ("q", "retry.max_attempts"),
@@ -173,19 +156,10 @@ async fn mistakes_of_all_kinds_are_reported_together() {
             &found[..],
             [
                 BuildMistake::Name(NameError::Empty { field: "queue" }),
-                BuildMistake::OutOfRange {
-                    setting: "concurrency",
-                    ..
-                },
-                BuildMistake::OutOfRange {
-                    setting: "concurrency",
-                    ..
-                },
+                BuildMistake::OutOfRange { setting: "concurrency", .. },
+                BuildMistake::OutOfRange { setting: "concurrency", .. },
                 BuildMistake::Twice { .. },
-                BuildMistake::Name(NameError::Control {
-                    character: '\n',
-                    ..
-                }),
+                BuildMistake::Name(NameError::Control { character: '\n', .. }),
                 BuildMistake::PoolTooSmall { connections: 1, .. },
             ]
         ),

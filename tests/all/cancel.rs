@@ -34,10 +34,9 @@ async fn act(job: &mut ActiveJob, data: Value, log: Log) -> Result<Value, JobErr
 
 async fn bench(database: &TestDatabase, log: &Log) -> ProcessorBuilder {
     let log = log.clone();
-    processor(database, 10).await.queue(
-        queue("q"),
-        handler(move |job, data| Box::pin(act(job, data, log.clone()))),
-    )
+    processor(database, 10)
+        .await
+        .queue(queue("q"), handler(move |job, data| Box::pin(act(job, data, log.clone()))))
 }
 
 async fn put(pool: &PgPool, job: NewJob) -> i64 {
@@ -63,14 +62,8 @@ async fn a_job_that_waits_never_runs() {
     // A worker may be looking at its row for a moment; then it is a request.
     client.cancel(pool, waits).await.unwrap();
     let cancelled = ended(pool, waits).await;
-    assert_eq!(
-        (cancelled.status, cancelled.attempts),
-        (JobStatus::Cancelled, 0)
-    );
-    assert_eq!(
-        client.cancel(pool, first).await.unwrap(),
-        Cancelled::Requested
-    );
+    assert_eq!((cancelled.status, cancelled.attempts), (JobStatus::Cancelled, 0));
+    assert_eq!(client.cancel(pool, first).await.unwrap(), Cancelled::Requested);
     assert_eq!(ended(pool, last).await.status, JobStatus::Succeeded);
 
     // The delayed head of a group that sleeps: what is behind it is woken.

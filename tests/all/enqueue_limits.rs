@@ -36,30 +36,18 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
         (good().group("é\u{85}"), &["group", r"'\u{85}'", "byte 2"]),
         (good().group("\u{7f}"), &["group", r"'\u{7f}'", "byte 0"]),
         (NewJob::new("q", "a\0b"), &["data", "NUL"]),
-        (
-            NewJob::new("q", &json!({ "\0": 1 })),
-            &["data", "NUL", r"\u0000"],
-        ),
+        (NewJob::new("q", &json!({ "\0": 1 })), &["data", "NUL", r"\u0000"]),
         (NewJob::new("q", &unserializable), &["data", "serialized"]),
         (
             NewJob::new("q", &"x".repeat(1024 * 1024 - 1)),
             &["data", "1048577", "1048576", "data_limit"],
         ),
         (good().max_attempts(0), &["max_attempts", "0", "1 to"]),
-        (
-            good().max_attempts(u32::MAX),
-            &["max_attempts", "4294967295"],
-        ),
+        (good().max_attempts(u32::MAX), &["max_attempts", "4294967295"]),
         (good().timeout(Duration::ZERO), &["timeout", "0ns"]),
-        (
-            good().timeout(Duration::from_micros(999)),
-            &["timeout", "999µs"],
-        ),
+        (good().timeout(Duration::from_micros(999)), &["timeout", "999µs"]),
         (good().timeout(Duration::MAX), &["timeout", "100 years"]),
-        (
-            good().delay(Duration::from_hours(101 * 366 * 24)),
-            &["delay", "100 years"],
-        ),
+        (good().delay(Duration::from_hours(101 * 366 * 24)), &["delay", "100 years"]),
         (good().delay(Duration::MAX), &["delay"]),
         (good().run_at(DateTime::<Utc>::MAX_UTC), &["run_at"]),
         (good().run_at(DateTime::<Utc>::MIN_UTC), &["run_at"]),
@@ -73,10 +61,7 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
         let shown: String = shown.chars().take(200).collect();
         let error = refused(pool, bad).await;
         let text = chain(&error);
-        assert!(
-            !matches!(error, EnqueueError::Database(_)),
-            "{shown}: {text}"
-        );
+        assert!(!matches!(error, EnqueueError::Database(_)), "{shown}: {text}");
         assert!(text.contains("job 2"), "{shown}: {text}");
         for word in words {
             assert!(text.contains(word), "{shown}: no {word:?} in {text}");
@@ -88,12 +73,7 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
             error,
             EnqueueError::Name {
                 index: 2,
-                source: NameError::Control {
-                    field: "group",
-                    character: '\t',
-                    position: 1,
-                    ..
-                },
+                source: NameError::Control { field: "group", character: '\t', position: 1, .. },
                 ..
             }
         ),
@@ -110,38 +90,21 @@ async fn the_limit_of_the_data_is_the_clients() {
     let pool = database.pool();
     // With its quotes it is just 1 MiB.
     let big = "x".repeat(1024 * 1024 - 2);
-    let id = seriatim::enqueue(pool, NewJob::new("q", &big))
-        .await
-        .unwrap()
-        .id;
+    let id = seriatim::enqueue(pool, NewJob::new("q", &big)).await.unwrap().id;
     assert_eq!(job(pool, id).await.data, json!(big));
 
     let small = Client::default().data_limit(10);
-    small
-        .enqueue(pool, NewJob::new("q", "8 bytes"))
-        .await
-        .unwrap();
+    small.enqueue(pool, NewJob::new("q", "8 bytes")).await.unwrap();
     let refused = small.enqueue(pool, NewJob::new("q", "9 bytes..")).await;
     assert!(matches!(
         refused,
-        Err(EnqueueError::DataTooLarge {
-            index: 0,
-            size: 11,
-            limit: 10,
-            ..
-        })
+        Err(EnqueueError::DataTooLarge { index: 0, size: 11, limit: 10, .. })
     ));
     let large = Client::default().data_limit(usize::MAX);
-    let id = large
-        .enqueue(pool, NewJob::new("q", &"x".repeat(3 << 20)))
-        .await
-        .unwrap()
-        .id;
-    let length: i32 = value(
-        pool,
-        format!("select length(data #>> '{{}}') from seriatim.job where id = {id}"),
-    )
-    .await;
+    let id = large.enqueue(pool, NewJob::new("q", &"x".repeat(3 << 20))).await.unwrap().id;
+    let length: i32 =
+        value(pool, format!("select length(data #>> '{{}}') from seriatim.job where id = {id}"))
+            .await;
     assert_eq!(length, 3 << 20);
     database.remove().await.unwrap();
 }
@@ -152,9 +115,7 @@ async fn the_longest_names_of_the_widest_characters_work() {
     let pool = database.pool();
     // Differing characters, which do not compress.
     let wide = |n: u32| -> String {
-        (0..n)
-            .map(|i| char::from_u32(0x1_0400 + (i * 7919) % 0x8_0000).unwrap())
-            .collect()
+        (0..n).map(|i| char::from_u32(0x1_0400 + (i * 7919) % 0x8_0000).unwrap()).collect()
     };
     let (name, group) = (wide(200), wide(400));
     assert_eq!((name.len(), group.len()), (800, 1600));
@@ -186,10 +147,7 @@ async fn the_extremes_that_are_allowed_work() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -212,11 +170,7 @@ async fn the_extremes_that_are_allowed_work() {
     assert_eq!(job(pool, enqueued[6].id).await.run_at, year(9_999));
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!((counts.succeeded, counts.delayed), (6, 2));
-    assert_eq!(
-        seriatim::enqueue_many(pool, []).await.unwrap(),
-        [],
-        "none is no error"
-    );
+    assert_eq!(seriatim::enqueue_many(pool, []).await.unwrap(), [], "none is no error");
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }

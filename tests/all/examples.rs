@@ -20,20 +20,9 @@ const ODD_NAMES: [&str; 7] = [
 /// cargo builds the examples before it runs the tests, beside their folder.
 fn replay_git(arguments: &[&OsStr]) -> Output {
     let tests = std::env::current_exe().unwrap();
-    let example = tests
-        .parent()
-        .unwrap()
-        .with_file_name("examples/replay_git");
-    assert!(
-        example.exists(),
-        "no {}: cargo build --example replay_git",
-        example.display()
-    );
-    Command::new(example)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    let example = tests.parent().unwrap().with_file_name("examples/replay_git");
+    assert!(example.exists(), "no {}: cargo build --example replay_git", example.display());
+    Command::new(example).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 fn on(repository: &Path, more: &[&str]) -> Output {
@@ -46,8 +35,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Command {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(arguments);
     // The machine's own settings are none of the test's.
-    git.env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1");
+    git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         git.env_remove(name);
     }
@@ -78,16 +66,9 @@ fn odd_history() -> String {
         let merge = n % 7 == 0;
         if merge {
             // A side branch: its commit is no job, but what the merge brings in is.
-            text.push(format!(
-                "commit refs/heads/side\nmark :{}\n{who}",
-                1_000 + n
-            ));
+            text.push(format!("commit refs/heads/side\nmark :{}\n{who}", 1_000 + n));
             text.push(blob(format!("side {n}")));
-            text.push(format!(
-                "from :{}\nM 100644 inline side\n{}",
-                n - 1,
-                blob(format!("s{n}"))
-            ));
+            text.push(format!("from :{}\nM 100644 inline side\n{}", n - 1, blob(format!("s{n}"))));
         }
         text.push(format!(
             "commit refs/heads/main\nmark :{n}\n{who}{}",
@@ -124,10 +105,8 @@ fn odd_history() -> String {
 
 fn odd_repository() -> tempfile::TempDir {
     let folder = new_repository();
-    let mut import = git(folder.path(), &["fast-import", "--quiet"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut import =
+        git(folder.path(), &["fast-import", "--quiet"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = import.stdin.take().unwrap();
     stdin.write_all(odd_history().as_bytes()).unwrap();
     drop(stdin);
@@ -143,10 +122,7 @@ fn text(bytes: &[u8]) -> String {
 fn an_odd_history_is_replayed_while_workers_are_killed() {
     let repository = odd_repository();
     let diagram = repository.path().join("diagram.mmd");
-    let output = on(
-        repository.path(),
-        &["--chaos", "--diagram", diagram.to_str().unwrap()],
-    );
+    let output = on(repository.path(), &["--chaos", "--diagram", diagram.to_str().unwrap()]);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     assert!(out.contains("tree matches: yes"), "{out}{err}");
@@ -204,9 +180,6 @@ fn what_is_wrong_with_a_repository_is_said() {
     let said = error(&on(new_repository().path(), &[]));
     assert!(said.contains("has no commits"), "{said}");
 
-    let said = error(&on(
-        odd_repository().path(),
-        &["--diagram", "/no/such/folder/d.mmd"],
-    ));
+    let said = error(&on(odd_repository().path(), &["--diagram", "/no/such/folder/d.mmd"]));
     assert!(said.contains("cannot be written"), "{said}");
 }

@@ -48,14 +48,10 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
             handler(|job, data| {
                 Box::pin(async move {
                     if job.attempt() == 1 && data == json!("fails") {
-                        sqlx::query("select no_such_column")
-                            .execute(job.tx().await?)
-                            .await?;
+                        sqlx::query("select no_such_column").execute(job.tx().await?).await?;
                     }
                     // The second is what the host's limits are below: once in a query, once between two.
-                    sqlx::query("select pg_sleep(0.5)")
-                        .execute(job.tx().await?)
-                        .await?;
+                    sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     let level: String = sqlx::query_scalar("show transaction_isolation")
                         .fetch_one(job.tx().await?)
@@ -85,10 +81,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         assert_eq!(looked, job, "it looks the same from a host's session");
         assert_eq!(job.history.len(), usize::from(job.data == json!("fails")));
     }
-    assert_eq!(
-        ended(database.pool(), gone).await.status,
-        JobStatus::Cancelled
-    );
+    assert_eq!(ended(database.pool(), gone).await.status, JobStatus::Cancelled);
     seriatim::migrate(&odd).await.unwrap();
     let new = Client::new("new").unwrap();
     new.migrate(&odd).await.unwrap();
@@ -114,11 +107,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeatable_read_is_the_default() {
-    jobs_run_with(
-        &[("default_transaction_isolation", "repeatable read")],
-        true,
-    )
-    .await;
+    jobs_run_with(&[("default_transaction_isolation", "repeatable read")], true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,10 +102,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
         .await
         .housekeeping(None)
         .queue(options("q"), obedient())
-        .queue(
-            options("halts").out_of_attempts(OutOfAttempts::Halt),
-            obedient(),
-        )
+        .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient())
         .build()
         .unwrap()
         .start();
@@ -155,20 +152,10 @@ async fn a_flagged_job_stays_until_its_group_was_looked_at() {
     let running = keeps_house(pool.clone(), options).start();
     for round in 0..3 {
         old(pool, "cancelled", 80 + round, 1).await;
-        eventually(
-            pool,
-            "select count(*) from seriatim.job where not flagged",
-            0_i64,
-        )
-        .await;
+        eventually(pool, "select count(*) from seriatim.job where not flagged", 0_i64).await;
     }
-    assert_eq!(
-        value::<i64>(pool, "select count(*) from seriatim.job").await,
-        1
-    );
-    conn.execute("select pg_advisory_unlock_all()")
-        .await
-        .unwrap();
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 1);
+    conn.execute("select pg_advisory_unlock_all()").await.unwrap();
     eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
@@ -202,9 +189,7 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     let mut reader = pool.begin().await.unwrap();
     let locked = "select id from seriatim.job order by id limit 3 for share";
     reader.execute(locked).await.unwrap();
-    conn.execute("select pg_advisory_unlock_all()")
-        .await
-        .unwrap();
+    conn.execute("select pg_advisory_unlock_all()").await.unwrap();
     eventually(pool, count, 3_i64).await;
     reader.rollback().await.unwrap();
     eventually(pool, count, 0_i64).await;
@@ -222,18 +207,13 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
         .await
         .housekeeping(Duration::from_millis(20))
         .queue(
-            queue("q")
-                .keep_failed(Retention::Never)
-                .out_of_attempts(OutOfAttempts::Halt),
+            queue("q").keep_failed(Retention::Never).out_of_attempts(OutOfAttempts::Halt),
             handler(|_, _| Box::pin(async { Err(JobError::fail("no")) })),
         )
         .build()
         .unwrap()
         .start();
-    let bad = seriatim::enqueue(pool, job_of("q", "g", 1))
-        .await
-        .unwrap()
-        .id;
+    let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
     ended(pool, bad).await;
     // A job without a group halts nothing, and so is not kept.
     let loose = NewJob::new("q", &1);

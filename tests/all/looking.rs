@@ -86,19 +86,12 @@ async fn a_job_is_shown_as_it_was_enqueued() {
     let (pool, client) = (database.pool(), Client::default());
     assert_eq!(client.job(pool, 404).await.unwrap(), None);
     let data = json!({ "b": [1, 2.5, null], "a": "ü" });
-    let new = NewJob::new("q", &data)
-        .group("g")
-        .max_attempts(7)
-        .delay(Duration::from_mins(1));
+    let new = NewJob::new("q", &data).group("g").max_attempts(7).delay(Duration::from_mins(1));
     let mut tx = pool.begin().await.unwrap();
     let id = seriatim::enqueue(&mut *tx, new).await.unwrap().id;
     let seen = client.job(&mut *tx, id).await.unwrap();
     let seen = seen.expect("its own transaction sees it");
-    assert_eq!(
-        client.job(pool, id).await.unwrap(),
-        None,
-        "nobody else does"
-    );
+    assert_eq!(client.job(pool, id).await.unwrap(), None, "nobody else does");
     tx.commit().await.unwrap();
     assert_eq!(job(pool, id).await, seen);
     assert_eq!((seen.id, seen.queue.as_str()), (id, "q"));
@@ -121,17 +114,9 @@ async fn the_jobs_of_a_group_come_in_the_order_in_which_they_will_run() {
         // Not the order of their times.
         job_of("q", "g", n).delay(Duration::from_secs(100 - n))
     });
-    let mut ids: Vec<i64> = seriatim::enqueue_many(pool, jobs)
-        .await
-        .unwrap()
-        .iter()
-        .map(|job| job.id)
-        .collect();
-    for other in [
-        job_of("q", "h", 1),
-        job_of("r", "g", 1),
-        NewJob::new("q", &1),
-    ] {
+    let mut ids: Vec<i64> =
+        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id).collect();
+    for other in [job_of("q", "h", 1), job_of("r", "g", 1), NewJob::new("q", &1)] {
         seriatim::enqueue(pool, other).await.unwrap();
     }
     let listed = async |most| -> Vec<i64> {

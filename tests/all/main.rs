@@ -1,12 +1,7 @@
 //! The integration tests: one binary, so that they share one server.
 
 // A test says what it expects.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    unreachable_pub
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod blocking_handlers;
 mod building;

@@ -42,11 +42,7 @@ async fn many_processes_migrate_at_once_and_again() {
     for _ in 0..2 {
         // Connections of their own, as of processes of their own.
         let pools = (0..8).map(|_| database.pool_with(PgPoolOptions::new().max_connections(1)));
-        let pools: Vec<PgPool> = join_all(pools)
-            .await
-            .into_iter()
-            .map(Result::unwrap)
-            .collect();
+        let pools: Vec<PgPool> = join_all(pools).await.into_iter().map(Result::unwrap).collect();
         for migrated in join_all(pools.iter().map(seriatim::migrate)).await {
             migrated.unwrap();
         }
@@ -59,13 +55,8 @@ async fn many_processes_migrate_at_once_and_again() {
 }
 
 fn host(sql: &'static str) -> Migrator {
-    let migration = Migration::new(
-        1,
-        "the host's".into(),
-        MigrationType::Simple,
-        sql.into_sql_str(),
-        false,
-    );
+    let migration =
+        Migration::new(1, "the host's".into(), MigrationType::Simple, sql.into_sql_str(), false);
     Migrator::with_migrations(vec![migration])
 }
 
@@ -79,10 +70,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     theirs.unwrap();
     host.run(pool).await.expect("and again");
     seriatim::migrate(pool).await.expect("and again");
-    assert_eq!(
-        tables(pool, "public").await,
-        ["_sqlx_migrations", "account"]
-    );
+    assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     for history in ["public._sqlx_migrations", "seriatim.migration"] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
@@ -95,13 +83,7 @@ async fn the_hosts_own_migrations_stay_apart() {
 async fn odd_schema_names_work_side_by_side() {
     let database = bare().await;
     let pool = database.pool();
-    let names = [
-        "My \"odd\" schema's",
-        "a.b; drop",
-        "Größe ?1 $2 {}",
-        "select",
-        &"x".repeat(50),
-    ];
+    let names = ["My \"odd\" schema's", "a.b; drop", "Größe ?1 $2 {}", "select", &"x".repeat(50)];
     for name in names {
         let client = Client::new(name).unwrap();
         client.migrate(pool).await.unwrap();
@@ -152,22 +134,9 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
-        assert!(
-            matches!(
-                error,
-                MigrateError::Newer {
-                    found: 7,
-                    known: 1,
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
+        assert!(matches!(error, MigrateError::Newer { found: 7, known: 1, .. }), "{error:?}");
         let text = chain(&error);
-        assert!(
-            text.contains("version 7") && text.contains("up to 1"),
-            "{text}"
-        );
+        assert!(text.contains("version 7") && text.contains("up to 1"), "{text}");
     }
     role.remove(&database).await;
     database.remove().await.unwrap();
@@ -192,20 +161,15 @@ impl Role {
         )
         .await;
         let options = PgConnectOptions::from_str(&database.url()).unwrap();
-        let pool = PgPoolOptions::new()
-            .max_connections(3)
-            .connect_lazy_with(options.username(&name));
+        let pool =
+            PgPoolOptions::new().max_connections(3).connect_lazy_with(options.username(&name));
         Self { name, pool }
     }
 
     async fn remove(self, database: &TestDatabase) {
         self.pool.close().await;
         let name = self.name;
-        by_hand(
-            database.pool(),
-            format!("drop owned by {name}; drop role {name}"),
-        )
-        .await;
+        by_hand(database.pool(), format!("drop owned by {name}; drop role {name}")).await;
     }
 }
 
@@ -214,16 +178,11 @@ async fn a_role_that_may_create_nothing_can_call_it_on_a_schema_up_to_date() {
     let database = database().await;
     let role = Role::create(&database).await;
     seriatim::migrate(&role.pool).await.unwrap();
-    seriatim::enqueue(&role.pool, NewJob::new("q", &1))
-        .await
-        .expect("and it can enqueue");
+    seriatim::enqueue(&role.pool, NewJob::new("q", &1)).await.expect("and it can enqueue");
     let other = Client::new("another").unwrap();
     let refused = other.migrate(&role.pool).await.unwrap_err();
     let text = chain(&refused);
-    assert!(
-        text.contains("another") && text.contains("permission denied"),
-        "{text}"
-    );
+    assert!(text.contains("another") && text.contains("permission denied"), "{text}");
     role.remove(&database).await;
     database.remove().await.unwrap();
 }
@@ -233,16 +192,9 @@ async fn a_failed_migration_leaves_nothing() {
     let database = bare().await;
     let pool = database.pool();
     // In the way of the last table.
-    by_hand(
-        pool,
-        "create schema seriatim; create table seriatim.cancel_request ()",
-    )
-    .await;
+    by_hand(pool, "create schema seriatim; create table seriatim.cancel_request ()").await;
     let text = chain(&seriatim::migrate(pool).await.unwrap_err());
-    assert!(
-        text.contains("seriatim") && text.contains("cancel_request"),
-        "{text}"
-    );
+    assert!(text.contains("seriatim") && text.contains("cancel_request"), "{text}");
     assert_eq!(tables(pool, "seriatim").await, ["cancel_request"]);
     let types = "select count(*) from pg_type where typname = 'job_status'";
     assert_eq!(value::<i64>(pool, types).await, 0);
@@ -274,18 +226,11 @@ async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there()
     for word in ["call migrate", "\"seriatim\"", "does not exist"] {
         assert!(said.contains(word), "{word} in {said}");
     }
-    let text = chain(
-        &seriatim::enqueue(pool, job_of("q", "g", 1))
-            .await
-            .unwrap_err(),
-    );
+    let text = chain(&seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap_err());
     assert!(text.contains("does not exist"), "{text}");
 
     seriatim::migrate(pool).await.unwrap();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1))
-        .await
-        .unwrap()
-        .id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
     assert_eq!(ended(pool, id).await.result, Some(json!(1)));
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();

@@ -26,9 +26,7 @@ impl Namespace {
         let (name, [here, there]) = (namespace.name.as_str(), &namespace.ends);
         let [ours, theirs] = namespace.addresses.each_ref().map(|a| format!("{a}/30"));
         ip(&["netns", "add", name])?;
-        ip(&[
-            "link", "add", here, "type", "veth", "peer", "name", there, "netns", name,
-        ])?;
+        ip(&["link", "add", here, "type", "veth", "peer", "name", there, "netns", name])?;
         ip(&["addr", "add", &ours, "dev", here])?;
         ip(&["link", "set", here, "up"])?;
         ip(&["-n", name, "addr", "add", &theirs, "dev", there])?;

@@ -97,16 +97,10 @@ async fn by_default_the_group_goes_on_behind_a_dead_letter() {
     let bench = Bench::new().await;
     let running = bench.start(OutOfAttempts::default()).await;
     let ids = bench.enqueue("g", &["a", "bad", "c"]).await;
-    assert_eq!(
-        ended(bench.pool(), ids[2]).await.status,
-        JobStatus::Succeeded
-    );
+    assert_eq!(ended(bench.pool(), ids[2]).await.status, JobStatus::Succeeded);
     let dead = job(bench.pool(), ids[1]).await;
     assert_eq!((dead.status, dead.attempts), (JobStatus::Failed, 2));
-    assert_eq!(
-        bench.ran("g"),
-        ["g \"a\"", "g \"bad\"", "g \"bad\"", "g \"c\""]
-    );
+    assert_eq!(bench.ran("g"), ["g \"a\"", "g \"bad\"", "g \"bad\"", "g \"c\""]);
     assert!(bench.groups().await.is_empty());
     nothing_remains(bench.pool()).await;
 
@@ -117,10 +111,7 @@ async fn by_default_the_group_goes_on_behind_a_dead_letter() {
     let retried = client().retry(bench.pool(), ids[1]).await.unwrap();
     assert_eq!(retried.overtaken, 1, "c has run");
     let retried = ended(bench.pool(), ids[1]).await;
-    assert_eq!(
-        (retried.status, retried.attempts),
-        (JobStatus::Succeeded, 3)
-    );
+    assert_eq!((retried.status, retried.attempts), (JobStatus::Succeeded, 3));
     assert_eq!(retried.history.len(), 2, "its past stays readable");
     nothing_remains(bench.pool()).await;
     running.shutdown(Duration::from_secs(5)).await;
@@ -149,12 +140,7 @@ async fn a_halted_group_is_listed_and_stays_so_through_enqueues_and_restarts() {
     let later = bench.enqueue("g", &["d"]).await;
     let running = bench.start(OutOfAttempts::Halt).await;
     let latest = bench.enqueue("g", &["e"]).await;
-    eventually(
-        bench.pool(),
-        "select count(*) from seriatim.job where flagged",
-        0_i64,
-    )
-    .await;
+    eventually(bench.pool(), "select count(*) from seriatim.job where flagged", 0_i64).await;
     // Others go on, long enough for a group that was woken to have run.
     for _ in 0..10 {
         let other = bench.enqueue("other", &["a"]).await;
@@ -168,10 +154,7 @@ async fn a_halted_group_is_listed_and_stays_so_through_enqueues_and_restarts() {
 
     client().resume(bench.pool(), "q", "g").await.unwrap();
     ended(bench.pool(), latest[0]).await;
-    assert_eq!(
-        bench.ran("g")[2..],
-        ["g \"b\"", "g \"c\"", "g \"d\"", "g \"e\""]
-    );
+    assert_eq!(bench.ran("g")[2..], ["g \"b\"", "g \"c\"", "g \"d\"", "g \"e\""]);
     assert_eq!(
         job(bench.pool(), first[0]).await.status,
         JobStatus::Failed,
@@ -203,20 +186,13 @@ async fn a_halted_group_goes_on_by_retry_or_skip() {
     ended(bench.pool(), skipped[2]).await;
     let dead = job(bench.pool(), skipped[0]).await;
     assert_eq!(dead.status, JobStatus::Failed);
-    assert_eq!(
-        dead.error.unwrap().kind,
-        FailureKind::Error,
-        "why it died stays readable"
-    );
+    assert_eq!(dead.error.unwrap().kind, FailureKind::Error, "why it died stays readable");
 
     bench.mend().await;
     client().retry(bench.pool(), retried[0]).await.unwrap();
     ended(bench.pool(), retried[2]).await;
     let ran = bench.ran("retried");
-    assert_eq!(
-        ran[4..],
-        ["retried \"bad\"", "retried \"b\"", "retried \"c\""]
-    );
+    assert_eq!(ran[4..], ["retried \"bad\"", "retried \"b\"", "retried \"c\""]);
     assert!(bench.groups().await.is_empty());
     nothing_remains(bench.pool()).await;
     running.shutdown(Duration::from_secs(5)).await;
@@ -304,10 +280,7 @@ async fn what_cannot_be_done_is_refused_in_words() {
         client().skip(pool, 404).await,
         client().cancel(pool, 404).await.map(drop),
     ] {
-        assert!(
-            matches!(refused, Err(ControlError::NoSuchJob { id: 404 })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(ControlError::NoSuchJob { id: 404 })), "{refused:?}");
     }
     let ids = bench.halted("g").await;
     for (queue, group) in [("q", "free"), ("other", "g")] {
@@ -341,10 +314,7 @@ async fn what_cannot_be_done_is_refused_in_words() {
         client().skip(pool, ids[0]).await,
         client().skip(pool, ids[1]).await,
     ] {
-        assert!(
-            matches!(refused, Err(ControlError::Busy { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(ControlError::Busy { .. })), "{refused:?}");
     }
     other.rollback().await.unwrap();
     client().skip(pool, ids[1]).await.unwrap();
@@ -374,10 +344,7 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
         .build()
         .unwrap()
         .start();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1))
-        .await
-        .unwrap()
-        .id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
     log.wait_for(1).await;
     let skipped = client().skip(pool, id).await.unwrap_err();
     let retried = client().retry(pool, id).await.unwrap_err();

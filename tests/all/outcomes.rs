@@ -49,9 +49,8 @@ fn failure(job: &Job) -> (FailureKind, &str, u32) {
 
 /// Enqueues one job for each act, each in a group of its own, with one attempt.
 async fn one_of_each(pool: &PgPool, acts: &[&str]) -> Vec<Job> {
-    let jobs = acts
-        .iter()
-        .map(|act| job_of("q", act, json!({ "do": act, "n": 21 })).max_attempts(1));
+    let jobs =
+        acts.iter().map(|act| job_of("q", act, json!({ "do": act, "n": 21 })).max_attempts(1));
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let mut jobs = Vec::new();
     for job in enqueued {
@@ -87,20 +86,14 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         ("give up", FailureKind::Permanent, "no such account"),
         ("later", FailureKind::Error, "busy"),
         ("panic", FailureKind::Panic, "boom"),
-        (
-            "panic with a number",
-            FailureKind::Panic,
-            "the handler panicked",
-        ),
+        ("panic with a number", FailureKind::Panic, "the handler panicked"),
     ];
     let jobs = one_of_each(pool, &expected.map(|(act, ..)| act)).await;
     for (job, (act, kind, message)) in jobs.iter().zip(expected) {
         assert_eq!(job.status, JobStatus::Failed, "{act}");
         assert_eq!(failure(job), (kind, message, 1), "{act}");
         assert_eq!((&job.result, job.attempts), (&None, 1), "{act}");
-        let [entry] = job.history.as_slice() else {
-            panic!("{act}: {:?}", job.history)
-        };
+        let [entry] = job.history.as_slice() else { panic!("{act}: {:?}", job.history) };
         assert_eq!(
             (entry.attempt, entry.kind, entry.message.as_deref()),
             (1, kind, Some(message)),
@@ -109,10 +102,7 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         assert_eq!(entry.started_at, job.last_started_at, "{act}");
     }
     let chain = &jobs[0].error.as_ref().unwrap().chain;
-    assert_eq!(
-        chain[..],
-        ["the account is closed", "invalid digit found in string"]
-    );
+    assert_eq!(chain[..], ["the account is closed", "invalid digit found in string"]);
 
     let jobs = one_of_each(pool, &["panic with words", "nul", "nul in a key"]).await;
     assert_eq!(failure(&jobs[0]).1, format!("boom {}", jobs[0].id));
@@ -161,20 +151,13 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
         (json!(0), FailureKind::Error, "of the user's own type"),
     ];
     for (data, kind, message) in expected {
-        let id = seriatim::enqueue(pool, NewJob::new("q", &data))
-            .await
-            .unwrap()
-            .id;
+        let id = seriatim::enqueue(pool, NewJob::new("q", &data)).await.unwrap().id;
         let job = ended(pool, id).await;
         assert_eq!(job.status, JobStatus::Failed);
         assert_eq!(failure(&job).0, kind, "{job:?}");
         assert!(failure(&job).1.contains(message), "{job:?}");
     }
-    assert_eq!(
-        log.entries(),
-        ["7", "0"],
-        "undecodable data reaches no handler"
-    );
+    assert_eq!(log.entries(), ["7", "0"], "undecodable data reaches no handler");
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
@@ -210,9 +193,7 @@ async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() 
     ];
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     for (enqueued, (group, attempts)) in
-        enqueued
-            .iter()
-            .zip([("the queue's", 3), ("fewer", 1), ("more", 24)])
+        enqueued.iter().zip([("the queue's", 3), ("fewer", 1), ("more", 24)])
     {
         let job = ended(pool, enqueued.id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Failed, attempts));
@@ -224,9 +205,8 @@ async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() 
             assert!(pair[0].started_at <= Some(pair[0].finished_at));
             assert!(Some(pair[0].finished_at) <= pair[1].started_at);
         }
-        let runs: Vec<String> = (1..=attempts)
-            .map(|n| format!("{group} {n} of {attempts}"))
-            .collect();
+        let runs: Vec<String> =
+            (1..=attempts).map(|n| format!("{group} {n} of {attempts}")).collect();
         let mut entries = log.entries();
         entries.retain(|entry| entry.starts_with(group));
         assert_eq!(entries, runs);
@@ -246,10 +226,7 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
     let exact = policy.clone().jitter(0.0);
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q").retry(exact),
-            handler(|job, data| Box::pin(act(job, data))),
-        )
+        .queue(queue("q").retry(exact), handler(|job, data| Box::pin(act(job, data))))
         .queue(
             queue("jittered").retry(policy.jitter(0.5)),
             handler(|job, data| Box::pin(act(job, data))),
@@ -274,11 +251,7 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
     for (attempt, expected) in [(1, 100.0), (2, 300.0), (3, 500.0), (4, 500.0)] {
         let seen = wait(id, attempt).await;
         assert!((seen - expected).abs() < 1.0, "{seen} after {attempt}");
-        by_hand(
-            pool,
-            "update seriatim.job set run_at = now(), flagged = true",
-        )
-        .await;
+        by_hand(pool, "update seriatim.job set run_at = now(), flagged = true").await;
     }
     let seen = wait(enqueue("q", "later").await, 1).await;
     assert!((seen - 77.0).abs() < 1.0, "{seen}");
@@ -379,10 +352,7 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
         .unwrap()
         .start();
     for data in ["waits", "returns"] {
-        let id = seriatim::enqueue(pool, job_of("q", data, data))
-            .await
-            .unwrap()
-            .id;
+        let id = seriatim::enqueue(pool, job_of("q", data, data)).await.unwrap().id;
         let job = ended(pool, id).await;
         assert_eq!(job.result, Some(json!(2)), "{job:?}");
         assert_eq!(job.history[0].kind, FailureKind::ConnectionLost);

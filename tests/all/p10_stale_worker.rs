@@ -39,11 +39,7 @@ async fn stale_worker(act: &str) {
     let taken = announced(&log, "g", 2).await;
     assert_eq!((taken.worker.as_str(), taken.job), ("other", held.job));
     let by_the_other = ended(pool, held.job).await;
-    assert_eq!(
-        by_the_other.status,
-        JobStatus::Succeeded,
-        "{by_the_other:?}"
-    );
+    assert_eq!(by_the_other.status, JobStatus::Succeeded, "{by_the_other:?}");
     ended(pool, next).await;
 
     by_hand(pool, "drop table public.go_on").await;
@@ -53,11 +49,7 @@ async fn stale_worker(act: &str) {
 
     let effects: Vec<i32> = value(pool, "select array_agg(attempt) from public.effect").await;
     assert_eq!(effects, [2]);
-    assert_eq!(
-        ended(pool, held.job).await,
-        by_the_other,
-        "it is not settled again"
-    );
+    assert_eq!(ended(pool, held.job).await, by_the_other, "it is not settled again");
     nothing_remains(pool).await;
     // It is stale no more.
     other.end().await;
@@ -116,10 +108,7 @@ async fn late_hold(group: Option<&str>) {
     seriatim::enqueue(pool, job).await.unwrap();
     proxy.is_cut().await;
     let own = Errors::default();
-    let direct = database
-        .pool_with(PgPoolOptions::new().max_connections(4))
-        .await
-        .unwrap();
+    let direct = database.pool_with(PgPoolOptions::new().max_connections(4)).await.unwrap();
     let prompt = logging(direct, "prompt", &log, &own);
     assert_eq!(log.wait_for(1).await, ["prompt 2"]);
     nothing_remains(pool).await;

@@ -71,9 +71,7 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log, gate: &Gate) ->
             Ok(json!(null))
         })
     });
-    let retry = RetryPolicy::new(10)
-        .base(Duration::from_millis(150))
-        .factor(1.0);
+    let retry = RetryPolicy::new(10).base(Duration::from_millis(150)).factor(1.0);
     processor(database, 10)
         .await
         .queue(queue("q").concurrency(slots).retry(retry), run)
@@ -93,21 +91,11 @@ async fn a_failed_job_keeps_its_place_through_its_back_off() {
         ids.push(enqueue(pool, "q", "g", data).await);
     }
     drained(pool, "q").await;
-    let expected = [
-        "first 1",
-        "fails twice 1",
-        "fails twice 2",
-        "fails twice 3",
-        "behind it 1",
-        "last 1",
-    ];
+    let expected =
+        ["first 1", "fails twice 1", "fails twice 2", "fails twice 3", "behind it 1", "last 1"];
     assert_eq!(log.entries(), expected);
     let failed = job(pool, ids[1]).await;
-    let ends: Vec<_> = failed
-        .history
-        .iter()
-        .map(|entry| entry.finished_at)
-        .collect();
+    let ends: Vec<_> = failed.history.iter().map(|entry| entry.finished_at).collect();
     let starts = [failed.history[1].started_at, failed.last_started_at];
     for (start, end) in starts.iter().zip(ends) {
         // Less a jitter of a fifth.
@@ -143,10 +131,7 @@ async fn a_delayed_head_holds_its_followers() {
     )
     .await;
     drained(pool, "q").await;
-    assert_eq!(
-        log.entries()[1..],
-        ["delayed 1", "behind it 1", "also behind 1"]
-    );
+    assert_eq!(log.entries()[1..], ["delayed 1", "behind it 1", "also behind 1"]);
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
@@ -163,10 +148,7 @@ async fn a_due_head_is_on_time_behind_a_delay() {
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["delayed 1", "behind it 1"]);
     let delayed = job(pool, delayed).await;
-    assert!(
-        delayed.last_started_at.unwrap() >= delayed.run_at,
-        "{delayed:?}"
-    );
+    assert!(delayed.last_started_at.unwrap() >= delayed.run_at, "{delayed:?}");
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
@@ -179,14 +161,10 @@ async fn a_lower_id_that_commits_late_goes_next() {
     let running = start(&database, 4, &log, &gate).await;
     let mut late = pool.begin().await.unwrap();
     for data in ["late 1", "late 2"] {
-        seriatim::enqueue(&mut *late, job_of("q", "g", data))
-            .await
-            .unwrap();
+        seriatim::enqueue(&mut *late, job_of("q", "g", data)).await.unwrap();
     }
     let mut later = pool.begin().await.unwrap();
-    seriatim::enqueue(&mut *later, job_of("q", "g", "later"))
-        .await
-        .unwrap();
+    seriatim::enqueue(&mut *later, job_of("q", "g", "later")).await.unwrap();
     enqueue(pool, "q", "g", "waits 1").await;
     enqueue(pool, "q", "g", "waits 2").await;
     log.wait_for(1).await;
@@ -204,9 +182,7 @@ async fn a_lower_id_that_commits_late_goes_next() {
     assert_eq!(log.entries()[2..], expected);
 
     let mut late = pool.begin().await.unwrap();
-    seriatim::enqueue(&mut *late, job_of("q", "g", "last"))
-        .await
-        .unwrap();
+    seriatim::enqueue(&mut *late, job_of("q", "g", "last")).await.unwrap();
     enqueue(pool, "q", "g", "before").await;
     drained(pool, "q").await;
     nothing_remains(pool).await;
@@ -225,18 +201,14 @@ async fn jobs_without_a_group_run_side_by_side_oldest_first() {
     let (log, gate) = (Log::default(), Gate::default());
     let loose = |data: String| NewJob::new("q", &data);
     let one = start(&database, 1, &log, &gate).await;
-    seriatim::enqueue_many(pool, (0..20).map(|n| loose(format!("job {n}"))))
-        .await
-        .unwrap();
+    seriatim::enqueue_many(pool, (0..20).map(|n| loose(format!("job {n}")))).await.unwrap();
     drained(pool, "q").await;
     let expected: Vec<String> = (0..20).map(|n| format!("job {n} 1")).collect();
     assert_eq!(log.entries(), expected);
     one.shutdown(Duration::from_secs(5)).await;
 
     let four = start(&database, 4, &log, &gate).await;
-    seriatim::enqueue_many(pool, (0..6).map(|n| loose(format!("waits {n}"))))
-        .await
-        .unwrap();
+    seriatim::enqueue_many(pool, (0..6).map(|n| loose(format!("waits {n}")))).await.unwrap();
     // All four slots are taken, by the oldest four.
     let mut entries = log.wait_for(24).await.split_off(20);
     entries.sort();
@@ -287,11 +259,7 @@ async fn several_processors_keep_the_order() {
     assert_eq!(findings(pool, jobs).await, Findings::default());
 
     // A job that had gone in between would be found.
-    by_hand(
-        pool,
-        "update public.increment set n = 0 where seen = 7 and place = 'q/a'",
-    )
-    .await;
+    by_hand(pool, "update public.increment set n = 0 where seen = 7 and place = 'q/a'").await;
     let found = findings(pool, jobs).await.out_of_order;
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("q/a ran 0 of "), "{found:?}");
@@ -307,9 +275,8 @@ async fn several_processes_keep_the_order() {
     let pool = database.pool();
     witness::prepare(pool).await;
     let (settings, log) = (Settings::new(database.url(), &["q"]), Log::default());
-    let workers: Vec<_> = ["one", "two", "three"]
-        .map(|name| WorkerProcess::start(name, &settings, &log))
-        .into();
+    let workers: Vec<_> =
+        ["one", "two", "three"].map(|name| WorkerProcess::start(name, &settings, &log)).into();
     for worker in &workers {
         worker.is_ready(&log).await;
     }

@@ -20,11 +20,7 @@ fn sized(variable: &str, usual: u32) -> u32 {
 }
 
 fn step(producer: u32, n: u32) -> Step {
-    Step {
-        producer,
-        n,
-        ms: fastrand::u64(0..=10),
-    }
+    Step { producer, n, ms: fastrand::u64(0..=10) }
 }
 
 /// Enqueues `jobs`, each for a random queue and group, in statements of one to ten.
@@ -62,10 +58,7 @@ async fn produce_at_random(pool: &PgPool, each: u32) -> usize {
 
 /// Ten processors in this process, each with a slot for each queue.
 async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
-    let outside = database
-        .pool_with(PgPoolOptions::new().max_connections(12))
-        .await
-        .unwrap();
+    let outside = database.pool_with(PgPoolOptions::new().max_connections(12)).await.unwrap();
     let mut running = Vec::new();
     for _ in 0..10 {
         let pool = PgPoolOptions::new().max_connections(2);
@@ -152,9 +145,7 @@ async fn without_groups_the_increments_are_lost_that_show_an_overlap() {
 }
 
 fn five_workers(settings: &Settings, log: &Log) -> Vec<WorkerProcess> {
-    (0..5)
-        .map(|n| WorkerProcess::start(format!("worker {n}"), settings, log))
-        .collect()
+    (0..5).map(|n| WorkerProcess::start(format!("worker {n}"), settings, log)).collect()
 }
 
 async fn are_ready(log: &Log, workers: usize) {
@@ -225,10 +216,7 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     let jobs = producing.await.unwrap();
     all_done(pool).await;
     let lost: i64 = value(pool, "select count(*) from seriatim.job where attempts > 1").await;
-    println!(
-        "{jobs} jobs with {kills} kills, which hit {lost}, in {:?}",
-        begun.elapsed()
-    );
+    println!("{jobs} jobs with {kills} kills, which hit {lost}, in {:?}", begun.elapsed());
 
     assert_eq!(findings(pool, jobs).await, Findings::default());
     assert_eq!(stranded(&log), [""; 0]);

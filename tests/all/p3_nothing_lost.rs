@@ -93,9 +93,8 @@ async fn everything_committed_comes_to_an_end_through_failures_and_restarts() {
     let database = database().await;
     let (pool, errors) = (database.pool(), Errors::default());
     let latest = Arc::<AtomicI64>::default();
-    let producers: Vec<_> = (0..3)
-        .map(|_| tokio::spawn(produce(pool.clone(), Arc::clone(&latest))))
-        .collect();
+    let producers: Vec<_> =
+        (0..3).map(|_| tokio::spawn(produce(pool.clone(), Arc::clone(&latest)))).collect();
     let done = CancellationToken::new();
     let restarts = async |done: CancellationToken| {
         let mut count = 0;
@@ -134,10 +133,7 @@ async fn everything_committed_comes_to_an_end_through_failures_and_restarts() {
     .unwrap();
     assert!(missing.is_empty(), "{missing:?}");
     let states: i64 = value(pool, "select count(distinct status) from seriatim.job").await;
-    assert_eq!(
-        states, 3,
-        "some succeeded, some failed, some were cancelled"
-    );
+    assert_eq!(states, 3, "some succeeded, some failed, some were cancelled");
     let overlaps: i64 = value(
         pool,
         "select count(*) from seriatim.job a join seriatim.job b using (group_id) \
@@ -175,10 +171,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let builder = errors.of(processor(&database, 10).await);
     let running = builder
         .housekeeping(Duration::from_millis(50))
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -237,10 +230,8 @@ async fn a_flag_on_a_job_without_a_group_is_refused() {
     let pool = database.pool();
     seriatim::enqueue(pool, NewJob::new("q", &1)).await.unwrap();
     // An adopter could do nothing with it, and would stumble over it again and again.
-    let refused = sqlx::query("update seriatim.job set flagged = true")
-        .execute(pool)
-        .await
-        .unwrap_err();
+    let refused =
+        sqlx::query("update seriatim.job set flagged = true").execute(pool).await.unwrap_err();
     assert!(refused.to_string().contains("job_flagged"), "{refused}");
     database.remove().await.unwrap();
 }

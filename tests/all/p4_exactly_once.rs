@@ -82,10 +82,7 @@ async fn without_a_transaction(job: &mut ActiveJob, what: &str) -> Result<Value,
             if entered.is_ready() {
                 Err(JobError::fail("too quick"))?;
             }
-            assert!(
-                job.tx().await.is_err(),
-                "the transaction is not to be used any more"
-            );
+            assert!(job.tx().await.is_err(), "the transaction is not to be used any more");
             if what.ends_with("then error") {
                 return Err(JobError::retry("as asked"));
             }
@@ -124,11 +121,7 @@ impl Bench {
 
     /// Runs a job with one attempt, behind which another one of its group waits, which must run too.
     async fn run(&self, what: &str) -> Job {
-        let limit = Duration::from_millis(if what.starts_with("hang") {
-            200
-        } else {
-            20_000
-        });
+        let limit = Duration::from_millis(if what.starts_with("hang") { 200 } else { 20_000 });
         let job = job_of("q", what, what).max_attempts(1).timeout(limit);
         let jobs = [job, job_of("q", what, "without tx")];
         let jobs = seriatim::enqueue_many(self.pool(), jobs).await.unwrap();
@@ -159,11 +152,7 @@ impl Bench {
     }
 
     async fn end(self) {
-        by_hand(
-            self.pool(),
-            "delete from seriatim.job where queue = 'children'",
-        )
-        .await;
+        by_hand(self.pool(), "delete from seriatim.job where queue = 'children'").await;
         nothing_remains(self.pool()).await;
         self.running.shutdown(Duration::from_secs(5)).await;
         self.database.remove().await.unwrap();
@@ -198,11 +187,7 @@ async fn a_failed_attempt_leaves_nothing_but_its_failure() {
         ("hang in a query", FailureKind::Timeout, "200ms"),
         ("deferred", FailureKind::Commit, "violates foreign key"),
         ("swallowed", FailureKind::Commit, "transaction is aborted"),
-        (
-            "swallowed, then error",
-            FailureKind::Permanent,
-            "another error",
-        ),
+        ("swallowed, then error", FailureKind::Permanent, "another error"),
         ("rollback", FailureKind::Commit, ""),
         ("rollback, then error", FailureKind::Error, "as asked"),
         ("rollback to", FailureKind::Commit, ""),
@@ -227,10 +212,9 @@ async fn a_failed_attempt_leaves_nothing_but_its_failure() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_commits_by_hand_has_failed() {
     let bench = Bench::new().await;
-    for (what, kind) in [
-        ("commit", FailureKind::Commit),
-        ("commit, then error", FailureKind::Error),
-    ] {
+    for (what, kind) in
+        [("commit", FailureKind::Commit), ("commit, then error", FailureKind::Error)]
+    {
         let job = bench.run(what).await;
         assert_eq!(job.status, JobStatus::Failed, "{what}");
         assert_eq!(job.error.unwrap().kind, kind, "{what}");
@@ -283,10 +267,7 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
         .build()
         .unwrap()
         .start();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1))
-        .await
-        .unwrap()
-        .id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
     let job = ended(pool, id).await;
     assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
     let written: Vec<String> = value(pool, "select array_agg(what) from public.written").await;

@@ -24,20 +24,13 @@ async fn impatient(conn: &mut PgConnection) {
 }
 
 async fn begin(conn: &mut PgConnection, level: &str) {
-    conn.execute(sqlx::AssertSqlSafe(format!(
-        "begin isolation level {level}"
-    )))
-    .await
-    .unwrap();
+    conn.execute(sqlx::AssertSqlSafe(format!("begin isolation level {level}"))).await.unwrap();
     // So that it has a snapshot from before all that follows.
     conn.execute("select 1").await.unwrap();
 }
 
 async fn put(conn: &mut PgConnection, group: &str, data: &str) -> i64 {
-    seriatim::enqueue(conn, job_of("q", group, data))
-        .await
-        .expect("an enqueue does not wait")
-        .id
+    seriatim::enqueue(conn, job_of("q", group, data)).await.expect("an enqueue does not wait").id
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,10 +87,7 @@ async fn not_for_other_producers_of_the_same_new_group() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -110,20 +100,15 @@ async fn not_for_other_producers_of_the_same_new_group() {
     }
     for (n, conn) in producers.iter_mut().enumerate() {
         put(conn, "g", &n.to_string()).await;
-        seriatim::enqueue(&mut *conn, NewJob::new("q", &n))
-            .await
-            .expect("nor one without a group");
+        seriatim::enqueue(&mut *conn, NewJob::new("q", &n)).await.expect("nor one without a group");
     }
     // The last first: each lower id comes late, into a group that has run meanwhile.
     for conn in producers.iter_mut().rev() {
         conn.execute("commit").await.unwrap();
         drained(pool, "q").await;
     }
-    let ended: i64 = value(
-        pool,
-        "select count(*) from seriatim.job where status = 'succeeded'",
-    )
-    .await;
+    let ended: i64 =
+        value(pool, "select count(*) from seriatim.job where status = 'succeeded'").await;
     assert_eq!(ended, 12);
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
@@ -142,9 +127,7 @@ async fn produce(mut conn: PgConnection, level: &str, seed: u64) -> u64 {
             let jobs = [job_of("q", &group, 1), NewJob::new("q", &2)];
             let rolled_back = random.u8(..3) == 0;
             let mut savepoint = conn.begin().await.unwrap();
-            seriatim::enqueue_many(&mut *savepoint, jobs)
-                .await
-                .expect("no race aborts an enqueue");
+            seriatim::enqueue_many(&mut *savepoint, jobs).await.expect("no race aborts an enqueue");
             if rolled_back {
                 savepoint.rollback().await.unwrap();
             } else {
@@ -163,10 +146,7 @@ async fn no_race_with_workers_or_producers_aborts_a_transaction() {
     let pool = database.pool();
     let running = processor(&database, 20)
         .await
-        .queue(
-            queue("q").concurrency(10),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q").concurrency(10), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -195,10 +175,7 @@ async fn what_is_rolled_back_was_never_enqueued() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -228,10 +205,7 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
@@ -242,10 +216,7 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
     begin(&mut conn, "read committed").await;
     put(&mut conn, "g", "notifies").await;
     let refused = conn.execute(prepare()).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("NOTIFY"),
-        "PostgreSQL's own word: {refused}"
-    );
+    assert!(refused.to_string().contains("NOTIFY"), "PostgreSQL's own word: {refused}");
 
     let client = Client::default().notify(false);
     begin(&mut conn, "read committed").await;
@@ -270,11 +241,7 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
     let pool = database.pool();
     let jobs = (0..5_000).map(|n| match n % 5 {
         0 => NewJob::new("loose", &n),
-        rest => job_of(
-            &format!("q{}", n % 2),
-            &format!("g{}", n * 7919 % (rest * 100)),
-            n,
-        ),
+        rest => job_of(&format!("q{}", n % 2), &format!("g{}", n * 7919 % (rest * 100)), n),
     });
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let rows: Vec<(i64, i64, bool)> = sqlx::query_as(
@@ -284,11 +251,7 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
     .fetch_all(pool)
     .await
     .unwrap();
-    let expected: Vec<_> = enqueued
-        .iter()
-        .zip(0..)
-        .map(|(job, n)| (job.id, n, true))
-        .collect();
+    let expected: Vec<_> = enqueued.iter().zip(0..).map(|(job, n)| (job.id, n, true)).collect();
     assert_eq!(expected.len(), 5_000);
     assert!(rows == expected, "ids, data or flags do not match");
     database.remove().await.unwrap();
@@ -299,13 +262,9 @@ async fn through_each_executor(pool: &PgPool) -> Vec<i64> {
     let mut put = |job: seriatim::Enqueued| ids.push(job.id);
     put(seriatim::enqueue(pool, job_of("q", "g", 0)).await.unwrap());
     let mut conn = pool.acquire().await.unwrap();
-    put(seriatim::enqueue(&mut *conn, job_of("q", "g", 1))
-        .await
-        .unwrap());
+    put(seriatim::enqueue(&mut *conn, job_of("q", "g", 1)).await.unwrap());
     let mut tx = conn.begin().await.unwrap();
-    put(seriatim::enqueue(&mut *tx, job_of("q", "g", 2))
-        .await
-        .unwrap());
+    put(seriatim::enqueue(&mut *tx, job_of("q", "g", 2)).await.unwrap());
     tx.commit().await.unwrap();
     ids
 }
@@ -316,10 +275,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();

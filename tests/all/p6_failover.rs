@@ -53,10 +53,7 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
             ["hangs", "queries", "new"].map(|what| format!("{what} {round}").replace(' ', "_"));
         enqueue(pool, "q", &hangs, "hang").await;
         enqueue(pool, "q", &queries, "query").await;
-        let held = [
-            announced(&log, &hangs, 1).await,
-            announced(&log, &queries, 1).await,
-        ];
+        let held = [announced(&log, &hangs, 1).await, announced(&log, &queries, 1).await];
         // The leases of the claims run out while the locks hold.
         eventually(
             pool,
@@ -146,11 +143,8 @@ async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
     let [ours, _] = &namespace.addresses;
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("pg_hba.conf");
-    std::fs::write(
-        &rules,
-        "host all all 127.0.0.1/32 trust\nhost all all 198.51.100.0/24 trust\n",
-    )
-    .unwrap();
+    std::fs::write(&rules, "host all all 127.0.0.1/32 trust\nhost all all 198.51.100.0/24 trust\n")
+        .unwrap();
     // The server runs as another user.
     for (path, mode) in [(folder.path(), 0o755), (&rules, 0o644)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -219,17 +213,10 @@ async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_gro
     };
     let proxy = Proxy::start(&database.url(), None).await;
     let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
-    let cut_off = errors
-        .of(processor(through, "cut off"))
-        .build()
-        .unwrap()
-        .start();
+    let cut_off = errors.of(processor(through, "cut off")).build().unwrap().start();
     let job = enqueue(pool, "q", "g", 1).await;
     log.wait_for(1).await;
-    let direct = database
-        .pool_with(PgPoolOptions::new().max_connections(4))
-        .await
-        .unwrap();
+    let direct = database.pool_with(PgPoolOptions::new().max_connections(4)).await.unwrap();
     let other = processor(direct, "other").build().unwrap().start();
 
     // Its sessions end, and it does not hear of it.
@@ -245,13 +232,9 @@ async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_gro
 
     proxy.mend();
     other.shutdown(Duration::from_secs(5)).await;
-    let job = seriatim::enqueue(pool, job_of("q", "g", 2))
-        .await
-        .unwrap()
-        .id;
+    let job = seriatim::enqueue(pool, job_of("q", "g", 2)).await.unwrap().id;
     let own = "the one that was cut off works again";
-    log.wait(own, |entries| entries.last().unwrap() == "cut off 1")
-        .await;
+    log.wait(own, |entries| entries.last().unwrap() == "cut off 1").await;
     assert_eq!(errors.named("HoldLost").len(), 1);
     seriatim::Client::default().cancel(pool, job).await.unwrap();
     cut_off.shutdown(Duration::ZERO).await;
@@ -281,16 +264,7 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     let jobs = (0..300).map(|n| {
         let group = ["a", "b", "c", "d", "e"][n % 5];
         let n = u32::try_from(n).unwrap();
-        witness::job(
-            "q",
-            Some(group),
-            &Step {
-                producer: 0,
-                n,
-                ms: 30,
-            },
-        )
-        .max_attempts(100)
+        witness::job("q", Some(group), &Step { producer: 0, n, ms: 30 }).max_attempts(100)
     });
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     for (effects, down) in [(40, 0), (100, 0), (160, 3)] {
@@ -323,9 +297,7 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
 async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     let database = database().await;
     let patience = Duration::from_millis(200);
-    let shared = PgPoolOptions::new()
-        .max_connections(4)
-        .acquire_timeout(patience);
+    let shared = PgPoolOptions::new().max_connections(4).acquire_timeout(patience);
     let shared = database.pool_with(shared).await.unwrap();
     let mut taken = Vec::new();
     for _ in 0..4 {
@@ -356,10 +328,7 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     errors.0.wait("the pool refused four times", refused).await;
     // Four times the pool's patience, and each time a longer pause.
     let waited = begun.elapsed();
-    assert!(
-        waited > patience * 4 + Duration::from_millis(350),
-        "{waited:?}"
-    );
+    assert!(waited > patience * 4 + Duration::from_millis(350), "{waited:?}");
     assert_eq!(log.entries(), [""; 0]);
 
     // One connection is enough to go on.

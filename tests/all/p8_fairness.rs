@@ -30,9 +30,8 @@ async fn act(job: &mut ActiveJob, data: Value, log: &Log) -> Result<Value, JobEr
 async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
     let log = log.clone();
     // Tried again at once, and practically for ever.
-    let retry = RetryPolicy::new(1_000_000)
-        .base(Duration::from_millis(1))
-        .cap(Duration::from_millis(1));
+    let retry =
+        RetryPolicy::new(1_000_000).base(Duration::from_millis(1)).cap(Duration::from_millis(1));
     let run = handler(move |job, data| {
         let log = log.clone();
         Box::pin(async move { act(job, data, &log).await })
@@ -56,9 +55,7 @@ async fn groups_take_turns() {
     let database = database().await;
     let pool = database.pool();
     let groups = ["a", "b", "c", "d"];
-    let jobs = groups
-        .iter()
-        .flat_map(|group| (0..5).map(|n| job_of("q", group, n)));
+    let jobs = groups.iter().flat_map(|group| (0..5).map(|n| job_of("q", group, n)));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
     let seen = log.clone();
@@ -118,10 +115,7 @@ async fn deep_slow_and_failing_groups_delay_no_other() {
     // Each small group has two turns; who has had one waits for all others. Slots that are served side by side may
     // give a little more.
     assert!(deep <= 8, "{deep} turns of the deep group in two rounds");
-    assert!(
-        failing <= 8,
-        "{failing} turns of the failing group in two rounds"
-    );
+    assert!(failing <= 8, "{failing} turns of the failing group in two rounds");
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
@@ -170,17 +164,10 @@ async fn thousands_of_single_enqueues_of_a_group_delay_no_later_group() {
     let pool = database.pool();
     let mut tx = pool.begin().await.unwrap();
     for _ in 0..5_000 {
-        seriatim::enqueue(&mut *tx, job_of("q", "deep", "deep"))
-            .await
-            .unwrap();
+        seriatim::enqueue(&mut *tx, job_of("q", "deep", "deep")).await.unwrap();
     }
     tx.commit().await.unwrap();
-    eventually(
-        pool,
-        "select count(*) from seriatim.job where flagged",
-        5_000_i64,
-    )
-    .await;
+    eventually(pool, "select count(*) from seriatim.job where flagged", 5_000_i64).await;
     let log = Log::default();
     let running = start(&database, 2, &log).await;
     log.wait_for(1).await;
@@ -206,12 +193,7 @@ async fn thousands_of_late_enqueues_of_a_running_group_delay_no_later_group() {
             Ok(json!(null))
         })
     });
-    let running = processor(&database, 4)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start();
+    let running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit while it runs.
     let mut late = pool.begin().await.unwrap();
     for n in 0..3_000 {

@@ -79,18 +79,9 @@ async fn workers_die_of(pool: &PgPool, job: i64, settings: &Settings, log: &Log)
 fn lost_attempts(job: &Job, expected: u32) {
     assert_eq!((job.status, job.attempts), (JobStatus::Failed, expected));
     let failure = job.error.as_ref().unwrap();
-    assert_eq!(
-        (failure.kind, failure.attempt),
-        (FailureKind::WorkerLost, expected)
-    );
-    let history: Vec<_> = job
-        .history
-        .iter()
-        .map(|entry| (entry.attempt, entry.kind))
-        .collect();
-    let each: Vec<_> = (1..=expected)
-        .map(|n| (n, FailureKind::WorkerLost))
-        .collect();
+    assert_eq!((failure.kind, failure.attempt), (FailureKind::WorkerLost, expected));
+    let history: Vec<_> = job.history.iter().map(|entry| (entry.attempt, entry.kind)).collect();
+    let each: Vec<_> = (1..=expected).map(|n| (n, FailureKind::WorkerLost)).collect();
     assert_eq!(history, each);
     for entry in &job.history {
         assert!(entry.started_at.unwrap() < entry.finished_at, "{entry:?}");
@@ -140,10 +131,7 @@ async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
     let client = Client::default();
     let halted = client.halted_groups(pool, "q").await.unwrap();
     assert_eq!(halted.len(), 1);
-    assert_eq!(
-        (halted[0].group.as_str(), halted[0].job),
-        ("g", Some(deadly))
-    );
+    assert_eq!((halted[0].group.as_str(), halted[0].job), ("g", Some(deadly)));
 
     // Another group's job, enqueued later, runs; the halted group's does not.
     let other = enqueue(pool, "q", "other", "go on").await;
@@ -190,11 +178,7 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
         .start();
     for attempt in 1..=3 {
         let entries = log.wait_for(attempt).await;
-        assert_eq!(
-            entries[attempt - 1],
-            format!("in {attempt}"),
-            "each number once"
-        );
+        assert_eq!(entries[attempt - 1], format!("in {attempt}"), "each number once");
         server.stop_immediately().await.unwrap();
         server.start_again().await.unwrap();
     }
@@ -204,13 +188,7 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     let kinds = [FailureKind::ConnectionLost, FailureKind::WorkerLost];
     let attempts: Vec<u32> = deadly.history.iter().map(|entry| entry.attempt).collect();
     assert_eq!(attempts, [1, 2, 3]);
-    assert!(
-        deadly
-            .history
-            .iter()
-            .all(|entry| kinds.contains(&entry.kind)),
-        "{deadly:?}"
-    );
+    assert!(deadly.history.iter().all(|entry| kinds.contains(&entry.kind)), "{deadly:?}");
     assert_eq!(ended(pool, next).await.status, JobStatus::Succeeded);
     assert_eq!(log.entries().len(), 3, "it did not run again");
     eventually(pool, "select count(*) from seriatim.queue_group", 0_i64).await;

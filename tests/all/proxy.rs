@@ -76,9 +76,7 @@ impl Proxy {
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes
-        .windows(text.len())
-        .any(|part| part == text.as_bytes())
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
 async fn forward(

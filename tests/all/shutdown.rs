@@ -33,9 +33,7 @@ impl Bench {
             ("quick", _) | ("stubborn" | "in a query" | "polite", 2) => {}
             ("stubborn", _) => std::future::pending().await,
             ("in a query", _) => {
-                sqlx::query("select pg_sleep(600)")
-                    .execute(job.tx().await?)
-                    .await?;
+                sqlx::query("select pg_sleep(600)").execute(job.tx().await?).await?;
             }
             ("polite", _) => {
                 job.cancelled().await;
@@ -60,10 +58,7 @@ impl Bench {
         let bench = self.clone();
         let builder = self.errors.of(processor(database, 10).await);
         builder
-            .queue(
-                queue("q"),
-                handler(move |job, data| Box::pin(bench.clone().act(job, data))),
-            )
+            .queue(queue("q"), handler(move |job, data| Box::pin(bench.clone().act(job, data))))
             .build()
             .unwrap()
             .start()
@@ -134,10 +129,7 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     nothing_remains(pool).await;
     let report = running.shutdown(Duration::from_secs(5)).await;
     // The last job may still be on its way out.
-    assert_eq!(
-        (report.released, report.lost, report.still_running),
-        (0, 0, 0)
-    );
+    assert_eq!((report.released, report.lost, report.still_running), (0, 0, 0));
     assert!(bench.errors.0.entries().is_empty());
     database.remove().await.unwrap();
 }
@@ -211,10 +203,7 @@ async fn handlers_that_block_their_threads_count_as_still_running() {
     let waits = put(pool, "waits", "waits").await;
     let stubborn = put(pool, "stubborn", "stubborn").await;
     bench.log.wait_for(2).await;
-    let blocked = [
-        put(pool, "a", "blocks").await,
-        put(pool, "b", "blocks").await,
-    ];
+    let blocked = [put(pool, "a", "blocks").await, put(pool, "b", "blocks").await];
     bench.log.wait_for(4).await;
     bench.go.cancel();
     ended(pool, waits).await;
@@ -271,12 +260,7 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        eventually(
-            pool,
-            "select status::text from seriatim.job",
-            "started".to_owned(),
-        )
-        .await;
+        eventually(pool, "select status::text from seriatim.job", "started".to_owned()).await;
         let sent = std::process::Command::new("sh")
             .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal])
             .arg(child.id().unwrap().to_string())
@@ -298,18 +282,13 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the test above, in a process of its own"]
 async fn child() {
-    let pool = PgPool::connect(&std::env::var(DATABASE).unwrap())
-        .await
-        .unwrap();
+    let pool = PgPool::connect(&std::env::var(DATABASE).unwrap()).await.unwrap();
     let signal = tokio::spawn(seriatim::shutdown_signal());
     // The signal may come as soon as the job has started; its handler is set by then.
     tokio::task::yield_now().await;
     let bench = Bench::default();
     let running = seriatim::Processor::builder(pool)
-        .queue(
-            queue("q"),
-            handler(move |job, data| Box::pin(bench.clone().act(job, data))),
-        )
+        .queue(queue("q"), handler(move |job, data| Box::pin(bench.clone().act(job, data))))
         .build()
         .unwrap()
         .start();

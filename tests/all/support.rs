@@ -80,18 +80,12 @@ impl Log {
                 return entries;
             }
             let waited = tokio::time::timeout_at(deadline, changed).await;
-            assert!(
-                waited.is_ok(),
-                "waited in vain until {what}; so far: {entries:?}"
-            );
+            assert!(waited.is_ok(), "waited in vain until {what}; so far: {entries:?}");
         }
     }
 
     pub async fn wait_for(&self, count: usize) -> Vec<String> {
-        self.wait(&format!("there are {count} entries"), |entries| {
-            entries.len() >= count
-        })
-        .await
+        self.wait(&format!("there are {count} entries"), |entries| entries.len() >= count).await
     }
 }
 
@@ -128,10 +122,7 @@ pub async fn drained(pool: &PgPool, queue: &str) {
         if counts.unfinished() == 0 {
             return;
         }
-        assert!(
-            Instant::now() < deadline,
-            "queue {queue} is not drained: {counts:?}"
-        );
+        assert!(Instant::now() < deadline, "queue {queue} is not drained: {counts:?}");
         // The database has no event to wait for here.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -139,26 +130,18 @@ pub async fn drained(pool: &PgPool, queue: &str) {
 
 /// A queue with quick retries.
 pub fn queue(name: &str) -> QueueOptions {
-    let retry = RetryPolicy::new(10)
-        .base(Duration::from_millis(10))
-        .cap(Duration::from_millis(50));
+    let retry = RetryPolicy::new(10).base(Duration::from_millis(10)).cap(Duration::from_millis(50));
     QueueOptions::new(name).concurrency(4).retry(retry)
 }
 
 /// A processor on a pool of its own that polls often; hold its pool by the builder.
 pub async fn processor(database: &TestDatabase, connections: u32) -> ProcessorBuilder {
-    let pool = database
-        .pool_with(PgPoolOptions::new().max_connections(connections))
-        .await
-        .unwrap();
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(connections)).await.unwrap();
     Processor::builder(pool).poll_interval(Duration::from_millis(50))
 }
 
 pub async fn enqueue(pool: &PgPool, queue: &str, group: &str, data: impl Into<Value>) -> i64 {
-    seriatim::enqueue(pool, NewJob::new(queue, &data.into()).group(group))
-        .await
-        .unwrap()
-        .id
+    seriatim::enqueue(pool, NewJob::new(queue, &data.into()).group(group)).await.unwrap().id
 }
 
 /// A job of a group that is not enqueued yet.

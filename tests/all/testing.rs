@@ -18,9 +18,7 @@ const ENDING: &str = "SERIATIM_TEST_ENDING";
 
 async fn count(pool: &PgPool, table: &str) -> Result<i64, sqlx::Error> {
     let select = format!("SELECT count(*) FROM {table}");
-    sqlx::query_scalar(sqlx::AssertSqlSafe(select))
-        .fetch_one(pool)
-        .await
+    sqlx::query_scalar(sqlx::AssertSqlSafe(select)).fetch_one(pool).await
 }
 
 async fn connect(server: &Server) -> PgConnection {
@@ -29,11 +27,7 @@ async fn connect(server: &Server) -> PgConnection {
 
 #[tokio::test]
 async fn a_stopped_server_keeps_its_port_and_what_was_committed() {
-    let server = Server::builder()
-        .setting("max_connections", "40")
-        .start()
-        .await
-        .unwrap();
+    let server = Server::builder().setting("max_connections", "40").start().await.unwrap();
     let url = server.url();
     let mut connection = connect(&server).await;
     let settings: (String, String, String) = sqlx::query_as(
@@ -50,38 +44,21 @@ async fn a_stopped_server_keeps_its_port_and_what_was_committed() {
 
     server.restart().await.unwrap();
     let mut connection = connect(&server).await;
-    sqlx::query("INSERT INTO kept VALUES (2)")
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    sqlx::query("INSERT INTO kept VALUES (2)").execute(&mut connection).await.unwrap();
 
     server.stop_immediately().await.unwrap();
+    assert!(PgConnection::connect(&server.url()).await.is_err(), "it is down");
     assert!(
-        PgConnection::connect(&server.url()).await.is_err(),
-        "it is down"
-    );
-    assert!(
-        sqlx::query("SELECT 1")
-            .execute(&mut connection)
-            .await
-            .is_err(),
+        sqlx::query("SELECT 1").execute(&mut connection).await.is_err(),
         "its sessions have ended"
     );
-    server
-        .stop()
-        .await
-        .expect("to stop it once more is no error");
+    server.stop().await.expect("to stop it once more is no error");
 
     server.start_again().await.unwrap();
-    server
-        .start_again()
-        .await
-        .expect("to start it once more is no error");
+    server.start_again().await.expect("to start it once more is no error");
     let mut connection = connect(&server).await;
-    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM kept")
-        .fetch_one(&mut connection)
-        .await
-        .unwrap();
+    let kept: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM kept").fetch_one(&mut connection).await.unwrap();
     assert_eq!(kept, 2);
     assert_eq!(server.url(), url);
 }
@@ -102,10 +79,7 @@ async fn a_dropped_server_is_gone() {
 async fn a_folder_without_postgresql_is_refused() {
     let folder = folder_without_programs();
     let outcome = Server::builder().binaries(&folder).start().await;
-    assert!(
-        matches!(outcome, Err(ServerError::NoBinaries { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(ServerError::NoBinaries { .. })), "{outcome:?}");
 }
 
 /// A folder that exists and has no programs in it.
@@ -115,22 +89,15 @@ fn folder_without_programs() -> PathBuf {
 
 #[tokio::test]
 async fn a_setting_that_is_wrong_is_reported_in_the_servers_words() {
-    let outcome = Server::builder()
-        .setting("no_such_setting", "1")
-        .start()
-        .await;
-    let error = outcome
-        .expect_err("the server does not know it")
-        .to_string();
+    let outcome = Server::builder().setting("no_such_setting", "1").start().await;
+    let error = outcome.expect_err("the server does not know it").to_string();
     assert!(error.contains("no_such_setting"), "{error}");
 }
 
 #[tokio::test]
 async fn databases_are_apart() {
-    let (one, other) = (
-        TestDatabase::create().await.unwrap(),
-        TestDatabase::create().await.unwrap(),
-    );
+    let (one, other) =
+        (TestDatabase::create().await.unwrap(), TestDatabase::create().await.unwrap());
     sqlx::raw_sql("CREATE TABLE mine (n int); INSERT INTO mine VALUES (1)")
         .execute(one.pool())
         .await
@@ -138,21 +105,12 @@ async fn databases_are_apart() {
     assert_eq!(count(one.pool(), "mine").await.unwrap(), 1);
     assert!(count(other.pool(), "mine").await.is_err());
 
-    let pool = one
-        .pool_with(PgPoolOptions::new().max_connections(1))
-        .await
-        .unwrap();
+    let pool = one.pool_with(PgPoolOptions::new().max_connections(1)).await.unwrap();
     assert_eq!(count(&pool, "mine").await.unwrap(), 1);
     let mut connection = one.connect().await.unwrap();
-    sqlx::query("INSERT INTO mine VALUES (2)")
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    sqlx::query("INSERT INTO mine VALUES (2)").execute(&mut connection).await.unwrap();
     let mut by_url = PgConnection::connect(&one.url()).await.unwrap();
-    sqlx::query("INSERT INTO mine VALUES (3)")
-        .execute(&mut by_url)
-        .await
-        .unwrap();
+    sqlx::query("INSERT INTO mine VALUES (3)").execute(&mut by_url).await.unwrap();
     assert_eq!(count(one.pool(), "mine").await.unwrap(), 3);
 }
 
@@ -162,10 +120,7 @@ async fn many_databases_can_be_made_at_once() {
     let mut names = Vec::new();
     for database in made.collect::<Vec<_>>() {
         let database = database.await.unwrap().unwrap();
-        sqlx::query("SELECT 1")
-            .execute(database.pool())
-            .await
-            .unwrap();
+        sqlx::query("SELECT 1").execute(database.pool()).await.unwrap();
         names.push(database.name().to_owned());
         database.remove().await.unwrap();
     }
@@ -178,19 +133,11 @@ async fn many_databases_can_be_made_at_once() {
 async fn a_removed_database_is_gone_with_its_sessions() {
     let server = Server::shared().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();
-    let (name, mut left_over) = (
-        database.name().to_owned(),
-        database.connect().await.unwrap(),
-    );
+    let (name, mut left_over) = (database.name().to_owned(), database.connect().await.unwrap());
     let lost_sight_of = database.pool().acquire().await.unwrap();
     database.remove().await.unwrap();
     assert!(!exists(&server, &name).await);
-    assert!(
-        sqlx::query("SELECT 1")
-            .execute(&mut left_over)
-            .await
-            .is_err()
-    );
+    assert!(sqlx::query("SELECT 1").execute(&mut left_over).await.is_err());
     drop(lost_sight_of);
 }
 
@@ -204,11 +151,7 @@ async fn a_dropped_database_is_gone_with_its_sessions() {
     sqlx::query("SELECT 1").execute(&mut *busy).await.unwrap();
     let begun = Instant::now();
     drop(database);
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "dropping took {:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_secs(2), "dropping took {:?}", begun.elapsed());
     assert!(!exists(&server, &name).await);
 }
 
@@ -219,11 +162,7 @@ async fn a_database_can_be_dropped_when_its_server_is_down() {
     server.stop_immediately().await.unwrap();
     let begun = Instant::now();
     drop(database);
-    assert!(
-        begun.elapsed() < Duration::from_secs(3),
-        "dropping took {:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_secs(3), "dropping took {:?}", begun.elapsed());
 }
 
 async fn exists(server: &Server, database: &str) -> bool {
@@ -248,10 +187,8 @@ fn nothing_is_left_of_a_process_that_is_interrupted() {
     // As from a terminal: to the whole group, the server and the watchdog included if they were in it.
     // TERM too, because a background job of a script is born deaf to INT.
     let signals = "kill -s INT -- \"-$1\"; kill -s TERM \"$1\" || true";
-    let sent = Command::new("sh")
-        .args(["-c", signals, "sh", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let sent =
+        Command::new("sh").args(["-c", signals, "sh", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
     assert!(!child.wait().unwrap().success());
     remains.must_go();
@@ -306,17 +243,10 @@ async fn what_a_process_left_on_a_given_server_goes_with_the_next_one() {
         (!left.contains(&dead.database)).then_some(last)
     })
     .await;
-    assert!(
-        !databases().await.contains(&last.database),
-        "dropped by its own process"
-    );
+    assert!(!databases().await.contains(&last.database), "dropped by its own process");
     living.child.kill().unwrap();
     living.child.wait().unwrap();
-    connect(&server)
-        .await
-        .close()
-        .await
-        .expect("nobody stopped the given server");
+    connect(&server).await.close().await.expect("nobody stopped the given server");
 }
 
 async fn poll<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
@@ -337,12 +267,7 @@ struct Remains {
 
 impl Remains {
     fn of(server: &Server) -> Self {
-        let folder = server
-            .data_directory()
-            .unwrap()
-            .parent()
-            .unwrap()
-            .to_path_buf();
+        let folder = server.data_directory().unwrap().parent().unwrap().to_path_buf();
         let address = server.url().split(['@', '/']).nth(3).unwrap().to_owned();
         Self { folder, address }
     }
@@ -384,14 +309,10 @@ fn child_command(ending: &str) -> Command {
 /// The words after `ready` that the child prints once it has its server.
 fn ready(child: &mut Child) -> Vec<String> {
     let mut output = BufReader::new(child.stdout.take().unwrap());
-    let line = output
-        .by_ref()
-        .lines()
-        .map_while(Result::ok)
-        .find_map(|line| {
-            let (_, words) = line.split_once("ready ")?;
-            Some(words.split_whitespace().map(str::to_owned).collect())
-        });
+    let line = output.by_ref().lines().map_while(Result::ok).find_map(|line| {
+        let (_, words) = line.split_once("ready ")?;
+        Some(words.split_whitespace().map(str::to_owned).collect())
+    });
     // What it prints at its end needs a reader, or printing fails.
     child.stdout = Some(output.into_inner());
     line.expect("the child starts its server")
@@ -400,10 +321,7 @@ fn ready(child: &mut Child) -> Vec<String> {
 fn spawn_child(ending: &str) -> (Child, Remains) {
     let mut child = child_command(ending).spawn().unwrap();
     let words = ready(&mut child);
-    let remains = Remains {
-        folder: PathBuf::from(&words[1]),
-        address: words[2].clone(),
-    };
+    let remains = Remains { folder: PathBuf::from(&words[1]), address: words[2].clone() };
     (child, remains)
 }
 
@@ -415,16 +333,10 @@ struct Guest {
 
 impl Guest {
     fn start(ending: &str, url: &str) -> Self {
-        let mut child = child_command(ending)
-            .env("DATABASE_URL", url)
-            .spawn()
-            .unwrap();
+        let mut child = child_command(ending).env("DATABASE_URL", url).spawn().unwrap();
         let words = ready(&mut child);
         assert_eq!(words.len(), 1, "it has no server of its own");
-        Self {
-            child,
-            database: words[0].clone(),
-        }
+        Self { child, database: words[0].clone() }
     }
 }
 
@@ -435,29 +347,16 @@ async fn child() {
     let ending = std::env::var(ENDING).expect("set by whoever runs this");
     let server = Server::shared().await.unwrap();
     let database = TestDatabase::create().await.unwrap();
-    assert_eq!(
-        database.server().url(),
-        server.url(),
-        "there is one shared server"
-    );
+    assert_eq!(database.server().url(), server.url(), "there is one shared server");
     // Outlives us, and must not keep the server alive by what it inherits.
     let mut grandchild = Command::new("sleep");
-    grandchild
-        .arg("10")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    grandchild.arg("10").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut grandchild = grandchild.spawn().unwrap();
 
     // In one write, on a line of its own: the test harness prints too.
     if server.is_private() {
         let remains = Remains::of(&server);
-        println!(
-            "\nready {} {} {}",
-            database.name(),
-            remains.folder.display(),
-            remains.address
-        );
+        println!("\nready {} {} {}", database.name(), remains.folder.display(), remains.address);
     } else {
         println!("\nready {}", database.name());
     }

@@ -16,21 +16,12 @@ async fn jobs_are_listed_run_one_by_one_and_drained() {
         enqueue(database.pool(), "q", "g", n).await;
     }
     let listed = jobs.enqueued("q").await.unwrap();
-    assert_eq!(
-        listed
-            .iter()
-            .map(|job| job.data.clone())
-            .collect::<Vec<_>>(),
-        [1, 2, 3, 4, 5]
-    );
+    assert_eq!(listed.iter().map(|job| job.data.clone()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 
     let double =
         || handler(|_, data| Box::pin(async move { Ok(json!(data.as_i64().unwrap() * 2)) }));
     let ran = jobs.run_next(queue("q"), double()).await.unwrap().unwrap();
-    assert_eq!(
-        (ran.status, ran.result),
-        (JobStatus::Succeeded, Some(json!(2)))
-    );
+    assert_eq!((ran.status, ran.result), (JobStatus::Succeeded, Some(json!(2))));
     assert_eq!(jobs.drain(queue("q"), double()).await.unwrap(), 4);
     assert!(jobs.run_next(queue("q"), double()).await.unwrap().is_none());
     database.remove().await.unwrap();
@@ -47,10 +38,7 @@ async fn a_drain_leaves_what_waits_for_a_retry_and_what_is_behind_it() {
     });
     assert_eq!(jobs.drain(queue("q"), later).await.unwrap(), 1);
     let left = jobs.enqueued("q").await.unwrap();
-    assert_eq!(
-        left.iter().map(|job| job.attempts).collect::<Vec<_>>(),
-        [1, 0]
-    );
+    assert_eq!(left.iter().map(|job| job.attempts).collect::<Vec<_>>(), [1, 0]);
 
     let waited = jobs.wait_until_idle("q", Duration::ZERO).await;
     assert!(
@@ -69,16 +57,11 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     }
     let running = processor(&database, 4)
         .await
-        .queue(
-            queue("q"),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()
         .start();
-    jobs.wait_until_idle("q", Duration::from_secs(30))
-        .await
-        .unwrap();
+    jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
     let done = jobs.enqueued("q").await.unwrap();
     assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));
     running.shutdown(Duration::from_secs(5)).await;

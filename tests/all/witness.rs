@@ -49,10 +49,7 @@ pub async fn take_step(
 ) -> Result<Value, JobError> {
     let step: Step = serde_json::from_value(data).map_err(JobError::fail)?;
     let place = format!("{}/{}", job.queue(), job.group().unwrap_or("-"));
-    let (producer, n) = (
-        i32::try_from(step.producer).unwrap(),
-        i32::try_from(step.n).unwrap(),
-    );
+    let (producer, n) = (i32::try_from(step.producer).unwrap(), i32::try_from(step.n).unwrap());
     let seen: Option<i64> = sqlx::query_scalar("select value from public.counter where place = $1")
         .bind(&place)
         .fetch_optional(outside)
@@ -149,11 +146,8 @@ pub async fn findings(pool: &PgPool, expected: usize) -> Findings {
             union all
             select 'effect of no job ' || e.job from public.effect e where not exists (
                 select from seriatim.job where id = e.job)) findings";
-    let succeeded: i64 = value(
-        pool,
-        "select count(*) from seriatim.job where status = 'succeeded'",
-    )
-    .await;
+    let succeeded: i64 =
+        value(pool, "select count(*) from seriatim.job where status = 'succeeded'").await;
     Findings {
         lost_increments: value(pool, lost).await,
         out_of_order: value(pool, disorder).await,
@@ -192,11 +186,7 @@ impl Inside {
             state.overlaps.push(overlap);
         }
         state.most = state.most.max(state.inside.len());
-        Entered {
-            state: Arc::clone(&self.state),
-            place,
-            job: job.id(),
-        }
+        Entered { state: Arc::clone(&self.state), place, job: job.id() }
     }
 
     pub fn overlaps(&self) -> Vec<String> {

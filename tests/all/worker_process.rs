@@ -67,12 +67,7 @@ impl WorkerProcess {
     ) -> Self {
         let name = name.into();
         let mut child = command
-            .args([
-                "--exact",
-                "worker_process::work",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "worker_process::work", "--ignored", "--nocapture"])
             .env(VARIABLE, serde_json::to_string(settings).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -105,9 +100,7 @@ impl WorkerProcess {
     /// Sends a signal: `STOP`, `CONT`, …
     pub async fn signal(&self, signal: &str) {
         let pid = self.child.id().unwrap();
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -s {signal} {pid}")])
-            .status();
+        let sent = Command::new("sh").args(["-c", &format!("kill -s {signal} {pid}")]).status();
         assert!(sent.await.unwrap().success(), "{signal} to {pid}");
     }
 
@@ -131,9 +124,7 @@ impl WorkerProcess {
 
 /// Waits until a worker has said what is meant, and gives it back.
 pub async fn heard(log: &Log, meant: impl Fn(&str) -> bool) -> String {
-    let entries = log.wait("a worker says it", |entries| {
-        entries.iter().any(|said| meant(said))
-    });
+    let entries = log.wait("a worker says it", |entries| entries.iter().any(|said| meant(said)));
     let found = entries.await.into_iter().find(|said| meant(said));
     found.unwrap()
 }
@@ -218,9 +209,7 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
     let Some(act) = data.as_str().map(str::to_owned) else {
         return witness::take_step(job, outside, data).await;
     };
-    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
-        .fetch_one(job.tx().await?)
-        .await?;
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(job.tx().await?).await?;
     let group = job.group().unwrap_or("-");
     say(format!("in {group} {} {} {pid}", job.id(), job.attempt()));
     match act.as_str() {

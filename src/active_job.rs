@@ -1,0 +1,179 @@
+//! What a handler gets: its job, and the transaction that holds it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{AssertSqlSafe, Executor, PgConnection};
+use sqlx_core::transaction::TransactionManager;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::SlotConnection;
+use crate::job::FailureKind;
+use crate::mishap::{broken, broken_transaction};
+use crate::outcome::RunResult;
+use crate::store::{FREE_PLANS, PINNED_PLANS};
+
+/// The job that a handler runs, and the transaction that holds it.
+pub struct ActiveJob {
+    pub(crate) id: i64,
+    pub(crate) queue: Arc<str>,
+    pub(crate) group: Option<String>,
+    pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) run_at: DateTime<Utc>,
+    pub(crate) conn: SlotConnection,
+    pub(crate) savepoint: Savepoint,
+    pub(crate) cancelled: CancellationToken,
+}
+
+/// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Savepoint {
+    None,
+    /// Being set. Found like this later, the future that set it was dropped, and with it the whole transaction.
+    Entering,
+    Set,
+}
+
+impl ActiveJob {
+    /// The job's id.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The job's queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The job's group, if it has one.
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// Which attempt this is, from 1. Attempts that were ended by a shutdown count here too.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How many attempts the job may use up.
+    pub fn max_attempts(&self) -> u32 {
+        self.max_attempts
+    }
+
+    /// When the job was enqueued.
+    pub fn created_at(&self) -> DateTime<Utc> {
+        self.created_at
+    }
+
+    /// When the job was due.
+    pub fn run_at(&self) -> DateTime<Utc> {
+        self.run_at
+    }
+
+    /// The transaction that holds the job's and the group's row locks.
+    ///
+    /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
+    /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
+    /// `begin()` on it gives a savepoint. Its isolation level is READ COMMITTED, and it has no statement timeout: the
+    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
+    /// while the attempt fails and runs again.
+    ///
+    /// # Cancel safety
+    /// A first call that is dropped before it returns ends the attempt as failed.
+    ///
+    /// # Errors
+    /// What the database says; the hold is lost then, and the attempt will be retried.
+    pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        match self.savepoint {
+            Savepoint::Set => {}
+            Savepoint::None => {
+                self.savepoint = Savepoint::Entering;
+                PgTransactionManager::begin(&mut self.conn, None).await?;
+                // Behind the savepoint: rolling back to it pins the plans again.
+                self.conn.execute(FREE_PLANS).await?;
+                self.savepoint = Savepoint::Set;
+            }
+            Savepoint::Entering => {
+                let message = "an earlier call of ActiveJob::tx was dropped, which broke the job's transaction";
+                return Err(sqlx::Error::Protocol(message.to_owned()));
+            }
+        }
+        Ok(&mut self.conn)
+    }
+
+    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
+    /// job, or a shutdown's deadline has passed.
+    ///
+    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to cancel drops
+    /// nothing: a handler that returns an error then ends the job as `cancelled`, one that returns `Ok` has succeeded.
+    ///
+    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that the handler spawned.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.cancelled.clone().cancelled_owned()
+    }
+
+    /// Whether [`cancelled`](Self::cancelled) has resolved.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+}
+
+impl fmt::Debug for ActiveJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActiveJob")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("group", &self.group)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Leaves the handler's savepoint: releases it behind a success, else rolls back to it. The locks were taken before it
+/// and stay. A deferred constraint fails here, as the attempt, and not at the commit.
+pub(crate) async fn leave_savepoint(
+    job: &mut ActiveJob,
+    result: RunResult,
+) -> Result<RunResult, RunResult> {
+    let expected = match job.savepoint {
+        Savepoint::None => 1,
+        Savepoint::Set => 2,
+        Savepoint::Entering => return Err(broken_transaction(result)),
+    };
+    // A nested transaction that the handler forgot to end.
+    while PgTransactionManager::get_transaction_depth(&job.conn) > expected {
+        if PgTransactionManager::rollback(&mut job.conn).await.is_err() {
+            return Err(broken_transaction(result));
+        }
+    }
+    if PgTransactionManager::get_transaction_depth(&job.conn) < expected {
+        return Err(broken_transaction(result));
+    }
+    if expected == 1 {
+        return Ok(result);
+    }
+    let result = match result {
+        RunResult::Succeeded(output) => {
+            let leave = format!("set constraints all immediate; {PINNED_PLANS}");
+            match job.conn.execute(AssertSqlSafe(leave)).await {
+                Ok(_) => match PgTransactionManager::commit(&mut job.conn).await {
+                    Ok(()) => return Ok(RunResult::Succeeded(output)),
+                    Err(error) => return Err(broken(&error, true)),
+                },
+                Err(error) => match broken(&error, true) {
+                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                    refused => refused,
+                },
+            }
+        }
+        other => other,
+    };
+    match PgTransactionManager::rollback(&mut job.conn).await {
+        Ok(()) => Ok(result),
+        Err(_) => Err(broken_transaction(result)),
+    }
+}

@@ -1,0 +1,153 @@
+//! Look: which job is next in the groups whose turns were taken.
+
+use std::collections::HashMap;
+
+use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType};
+use sqlx::{PgConnection, Row};
+
+use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
+use super::{Store, unfinished};
+use crate::turn::{Head, Look, Turn};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    look: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self { look: look(names) }
+    }
+}
+
+/// The jobs among which a taken group's head is: a bounded set per group, never the backlog (P7). One unfinished job from
+/// `head_id` on, one from the lowest flag on (late or retried ids come in by their flag), or the claimed job of a
+/// take-over.
+///
+/// What is looked up by id says `finished_at is null` for unfinished: the words of a partial index could have that read as
+/// a whole instead.
+fn candidates(names: &Names) -> SelectStatement {
+    let first = |condition: Expr| {
+        select()
+            .columns([("j", "id"), ("j", "run_at")])
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
+            .and_where(unfinished("j"))
+            .and_where(condition)
+            .order_by(("j", "id"), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let candidate = |job: SelectStatement| {
+        select()
+            .expr_as(sql("?1"), "queue")
+            .columns([("turn", "group_id"), ("c", "id"), ("c", "run_at")])
+            .from("turn")
+            .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
+            .to_owned()
+    };
+    let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
+    let claimed = select()
+        .columns([("j", "id"), ("j", "run_at")])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
+        .to_owned();
+    // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
+    // head_id and without a flag, are behind it.
+    let flagged = select()
+        .expr(sql("min(f.id)"))
+        .from_as(names.job(), "f")
+        .and_where(sql("f.queue = ?1 and f.group_id = turn.group_id and f.flagged"))
+        .to_owned();
+    let from_flag =
+        Expr::cust_with_expr("j.id >= $1", Expr::SubQuery(None, Box::new(flagged.into())));
+    free(first(sql("j.id >= turn.head_id")))
+        .union(UnionType::All, free(first(from_flag)))
+        .union(UnionType::All, candidate(claimed))
+        .to_owned()
+}
+
+/// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
+fn look(names: &Names) -> Template {
+    let heads = select()
+        .distinct_on(["queue", "group_id"])
+        .columns(["queue", "group_id", "id", "run_at"])
+        .from("candidate")
+        .order_by("queue", Order::Asc)
+        .order_by("group_id", Order::Asc)
+        .order_by("id", Order::Asc)
+        .to_owned();
+    // A taken-over job runs again at once: it was due when it was claimed.
+    let locked = select()
+        .column(("j", "id"))
+        .expr_as(
+            sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"),
+            "exhausted",
+        )
+        .from("head")
+        .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
+        .and_where(sql("j.finished_at is null"))
+        .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = ?1 and u.group_id = turn.group_id"))
+        .and_where(unfinished("u"))
+        .to_owned();
+    let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
+    let query = select()
+        .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
+        .expr_as(sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"), "due")
+        .expr_as(sql("locked.id is not null"), "locked")
+        .expr_as(sql("coalesce(locked.exhausted, false)"), "exhausted")
+        .expr_as(drained, "drained")
+        .from("turn")
+        .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
+        .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
+        .to_owned();
+    let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id")]);
+    with(
+        [
+            cte("turn", turn),
+            cte("candidate", candidates(names)),
+            cte("head", heads),
+            cte("locked", locked),
+        ],
+        query,
+    )
+}
+
+impl Store {
+    /// Looks at the heads of taken groups and locks the job rows that may start.
+    pub(crate) async fn look(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        turns: &[Turn],
+        max_attempts: i32,
+    ) -> Result<HashMap<String, Look>, sqlx::Error> {
+        let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
+        let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
+        let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
+        let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
+        let rows = look.bind(max_attempts).fetch_all(conn).await?;
+        rows.iter()
+            .map(|row| {
+                let head = match row.try_get("id")? {
+                    None => None,
+                    Some(id) => Some(Head {
+                        id,
+                        run_at: row.try_get("run_at")?,
+                        due: row.try_get("due")?,
+                        locked: row.try_get("locked")?,
+                        exhausted: row.try_get("exhausted")?,
+                    }),
+                };
+                Ok((row.try_get("group_id")?, Look { head, drained: row.try_get("drained")? }))
+            })
+            .collect()
+    }
+}
