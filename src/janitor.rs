@@ -45,7 +45,7 @@ impl Janitor<'_> {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => report(BackgroundError::Janitor(error)),
                 Err(_) => {
-                    report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT })
+                    report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT });
                 }
             }
             tokio::select! {
