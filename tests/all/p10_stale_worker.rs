@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::testing::TestDatabase;
 use seriatim::{JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -92,38 +93,65 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
         .start()
 }
 
-async fn late_hold(group: Option<&str>) {
-    let database = database().await;
-    let pool = database.pool();
+/// A processor whose claim of the one job is committed and whose hold is on its way; what it logs and reports.
+async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
-    // The begin of a hold has this setting in it: the claim before it is committed.
+    // The begin of a hold has this setting in it.
     let proxy = Proxy::start(&database.url(), Some("tcp_user_timeout")).await;
-    let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
-    let late = logging(through, "late", &log, &errors);
+    let pool = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
+    let late = logging(pool, "late", &log, &errors);
     let job = seriatim::NewJob::new("q", &1);
     let job = match group {
         Some(group) => job.group(group),
         None => job,
     };
-    seriatim::enqueue(pool, job).await.unwrap();
+    seriatim::enqueue(database.pool(), job).await.unwrap();
     proxy.is_cut().await;
-    let own = Errors::default();
-    let direct = database.pool_with(PgPoolOptions::new().max_connections(4)).await.unwrap();
-    let prompt = logging(direct, "prompt", &log, &own);
-    assert_eq!(log.wait_for(1).await, ["prompt 2"]);
-    nothing_remains(pool).await;
+    (proxy, late, log, errors)
+}
+
+async fn is_refused(proxy: Proxy, late: Running, errors: Errors) {
     proxy.mend();
-    let hold = errors.0.wait("the late hold is refused", |errors| {
-        errors.iter().any(|error| error.starts_with("Hold:"))
-    });
-    hold.await;
-    assert_eq!(log.entries(), ["prompt 2"]);
-    late.shutdown(Duration::from_secs(5)).await;
-    prompt.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
+    let refused = |errors: &[String]| errors.iter().any(|error| error.starts_with("Hold:"));
+    errors.0.wait("the hold is refused", refused).await;
+    let report = late.shutdown(Duration::from_secs(5)).await;
+    assert_eq!((report.finished, report.still_running), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_was_taken_over_before_its_hold_starts_no_handler() {
-    tokio::join!(late_hold(Some("g")), late_hold(None));
+    let taken_over = async |group| {
+        let database = database().await;
+        let (proxy, late, log, errors) = late_hold(&database, group).await;
+        let pool = PgPoolOptions::new().max_connections(4);
+        let pool = database.pool_with(pool).await.unwrap();
+        let prompt = logging(pool, "prompt", &log, &Errors::default());
+        assert_eq!(log.wait_for(1).await, ["prompt 2"]);
+        nothing_remains(database.pool()).await;
+        is_refused(proxy, late, errors).await;
+        assert_eq!(log.entries(), ["prompt 2"]);
+        prompt.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    };
+    tokio::join!(taken_over(Some("g")), taken_over(None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_needs_the_token_of_its_claim() {
+    let other_token = async |group, table: &str, lease: &str| {
+        let database = database().await;
+        let (proxy, late, log, errors) = late_hold(&database, group).await;
+        // At once, while the late hold still tries.
+        let claim = format!(
+            "update seriatim.{table} set claim = gen_random_uuid(), {lease} = now() + interval '1 h'"
+        );
+        by_hand(database.pool(), claim).await;
+        is_refused(proxy, late, errors).await;
+        assert_eq!(log.entries(), [""; 0]);
+        database.remove().await.unwrap();
+    };
+    tokio::join!(
+        other_token(Some("g"), "queue_group", "ready_at"),
+        other_token(None, "job", "lease_until"),
+    );
 }

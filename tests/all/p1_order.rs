@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::TestDatabase;
-use seriatim::{JobError, NewJob, RetryPolicy, Running};
-use sqlx::PgPool;
+use seriatim::{JobError, JobStatus, NewJob, RetryPolicy, Running};
+use sqlx::{Connection, PgPool};
 
 use crate::support::{
     Gate, Log, by_hand, database, drained, enqueue, eventually, handler, job, job_of,
@@ -190,6 +190,37 @@ async fn a_lower_id_that_commits_late_goes_next() {
     drained(pool, "q").await;
     assert_eq!(log.entries()[6..], ["before 1", "last 1"]);
     nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, gate) = (Log::default(), Gate::default());
+    let running = start(&database, 4, &log, &gate).await;
+    let mut late = pool.begin().await.unwrap();
+    let first = job_of("q", "g", "late");
+    seriatim::enqueue(&mut *late, first).await.unwrap();
+    enqueue(pool, "q", "g", "waits").await;
+    enqueue(pool, "q", "g", "behind it").await;
+    log.wait_for(1).await;
+    eventually(pool, "select count(*) from seriatim.job where flagged", 0_i64).await;
+    let mut adopter = database.connect().await.unwrap();
+    sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
+        .execute(&mut adopter)
+        .await
+        .unwrap();
+    late.commit().await.unwrap();
+    gate.pass(1);
+    drained(pool, "q").await;
+    assert_eq!(log.entries(), ["waits 1", "late 1", "behind it 1"]);
+    // The lock did what it is here for: a new group has to wait.
+    let new = enqueue(pool, "q", "new", "new").await;
+    assert_eq!(job(pool, new).await.status, JobStatus::Queued);
+    adopter.close().await.unwrap();
+    log.wait_for(4).await;
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
