@@ -67,6 +67,11 @@ async fn try_claim(
         claimed.more |= result.more;
     }
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
+    // Rare, and first: behind busy groups there would never be room for them.
+    if peek.lapsed {
+        let n = as_limit(room(&claimed));
+        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
+    }
     if peek.loose && first == First::Loose {
         let n = as_limit(room(&claimed));
         claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
@@ -77,10 +82,6 @@ async fn try_claim(
         if taken == n && adopted > n {
             store.wake_others(conn, queue).await?;
         }
-    }
-    if peek.lapsed {
-        let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
     }
     if peek.loose && first == First::Groups {
         let n = as_limit(room(&claimed));
