@@ -1,5 +1,6 @@
 //! What the parts of a processor share.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,10 @@ impl Shared {
         let source = std::error::Error::source(&error);
         tracing::warn!(source, "{error}");
         if let Some(hook) = &self.on_error {
-            hook(error);
+            // The callers are what keeps the processor going: a panic here would end a worker, or the monitor.
+            if catch_unwind(AssertUnwindSafe(|| hook(error))).is_err() {
+                tracing::error!("the hook for background errors panicked");
+            }
         }
     }
 }
