@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::attempt::QueueRuntime;
 use crate::client::Client;
@@ -115,6 +115,8 @@ impl Processor {
         if let Some(interval) = housekeeping {
             spawn_janitor(&mut side_tasks, &shared, &side_stop, options, interval);
         }
+        // A guard: the runtime may end before the workers do, and the monitor's thread is not the runtime's.
+        let side_stop = side_stop.drop_guard();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&shared)));
         Running { stop, shared, ended }
     }
@@ -197,11 +199,11 @@ fn spawn_janitor(
 async fn supervise(
     mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
-    side_stop: CancellationToken,
+    side_stop: DropGuard,
     shared: Arc<Shared>,
 ) {
     while workers.join_next().await.is_some() {}
-    side_stop.cancel();
+    drop(side_stop);
     while side_tasks.join_next().await.is_some() {}
     shared.side.close().await;
 }
