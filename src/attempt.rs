@@ -1,5 +1,6 @@
 //! One attempt of one claimed job: hold, handle, decide, settle.
 
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ const WIND_UP: Duration = Duration::from_millis(150);
 const RETRY_SKIPPED: Duration = Duration::from_millis(4);
 /// How long a hold tries; an adopter or a claim looks at a row for milliseconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
+/// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long an outcome is tried to be recorded on another connection, before it is left to a take-over.
 const RECORD_LIMIT: Duration = Duration::from_secs(15);
 
@@ -68,6 +71,9 @@ enum Stopped {
     Deadline,
 }
 
+/// What is to be recorded late: first a result, then what was decided about it, and the same for every further try.
+struct Late(Option<RunResult>, Option<Outcome>);
+
 /// One claimed job on its way.
 pub(crate) struct Run {
     pub(crate) shared: Arc<Shared>,
@@ -82,10 +88,14 @@ impl Run {
     pub(crate) async fn into_end(self, mut conn: SlotConnection) -> Option<SlotConnection> {
         let mut counted = self.shared.counters.begin();
         let since = Instant::now();
-        let held = match self.hold(&mut conn).await {
-            Ok(Some(held)) => held,
-            Ok(None) => return self.not_held(conn, None),
-            Err(error) => return self.not_held(conn, Some(error)),
+        let held = match timeout(ANSWER_LIMIT, self.hold(&mut conn)).await {
+            Ok(Ok(Some(held))) => held,
+            Ok(Ok(None)) => return self.not_held(conn, None),
+            Ok(Err(error)) => return self.not_held(conn, Some(error)),
+            Err(_) => {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                return self.not_held(conn, Some(error.into()));
+            }
         };
         let watch = self.shared.monitor.watch(self.claim.job, held.session, since);
         let mut job = self.active(&held, conn);
@@ -272,7 +282,8 @@ impl Run {
     ) -> Result<End, RunResult> {
         let committing = matches!(result, RunResult::Succeeded(_));
         let recorded = async {
-            let outcome = self.decide(&mut job.conn, held, result).await?;
+            let asked = self.cancel_requested(&mut job.conn, &result).await?;
+            let outcome = self.decide(held, result, asked);
             self.record(&mut job.conn, held, &outcome).await?;
             Ok::<_, sqlx::Error>(outcome)
         };
@@ -288,20 +299,20 @@ impl Run {
     async fn settle_by_token(&self, session: SessionId, result: RunResult) -> End {
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
-        let mut result = Some(result);
+        let mut late = Late(Some(result), None);
         let mut source = None;
         while Instant::now() < deadline {
-            match self.try_by_token(session, &mut result).await {
-                Ok(Some(end)) => return end,
-                Ok(None) => {}
-                Err(error) => {
+            // Where only the answer was lost, the next try finds that the token is gone.
+            match timeout(ANSWER_LIMIT, self.try_by_token(session, &mut late)).await {
+                Ok(Ok(Some(end))) => return end,
+                Ok(Ok(None)) => {}
+                failed => {
                     pause = (pause * 2).min(Duration::from_millis(500));
-                    source = Some(error);
+                    source = Some(match failed {
+                        Ok(Err(error)) => error,
+                        _ => io::Error::from(io::ErrorKind::TimedOut).into(),
+                    });
                 }
-            }
-            if result.is_none() {
-                // Decided and sent, and the answer was lost: the token says on the next claim what became of it.
-                break;
             }
             sleep(pause).await;
         }
@@ -314,10 +325,13 @@ impl Run {
     async fn try_by_token(
         &self,
         session: SessionId,
-        result: &mut Option<RunResult>,
+        late: &mut Late,
     ) -> Result<Option<End>, sqlx::Error> {
         let store = &self.shared.store;
-        let mut conn = SlotConnection::from(self.shared.side.acquire().await?);
+        let mut conn = self.shared.side.acquire().await?;
+        // A try that is given up leaves it in an unknown state.
+        conn.close_on_drop();
+        let mut conn = SlotConnection::from(conn);
         store.terminate(&mut conn, session).await?;
         begin_short(&mut conn).await?;
         let held = match store.hold(&mut conn, &self.queue.name, &self.claim).await? {
@@ -333,36 +347,42 @@ impl Run {
                 return Ok(Some(End::Lost));
             }
         };
-        let Some(result) = result.take() else {
+        if let Some(run) = &late.0 {
+            let asked = self.cancel_requested(&mut conn, run).await?;
+            late.1 = late.0.take().map(|result| self.decide(&held, result, asked));
+        }
+        let Some(outcome) = &late.1 else {
             return Ok(Some(End::Lost));
         };
-        let outcome = self.decide(&mut conn, &held, result).await?;
-        self.record(&mut conn, &held, &outcome).await?;
+        self.record(&mut conn, &held, outcome).await?;
         PgTransactionManager::commit(&mut conn).await?;
-        Ok(Some(self.ended(&outcome)))
+        Ok(Some(self.ended(outcome)))
     }
 
-    async fn decide(
+    /// Whether somebody asked to cancel the job, where that makes a difference.
+    async fn cancel_requested(
         &self,
         conn: &mut PgConnection,
-        held: &HeldJob,
-        result: RunResult,
-    ) -> Result<Outcome, sqlx::Error> {
-        let succeeded = matches!(result, RunResult::Succeeded(_));
+        result: &RunResult,
+    ) -> Result<bool, sqlx::Error> {
+        Ok(!matches!(result, RunResult::Succeeded(_))
+            && self.shared.store.cancel_requested(conn, self.claim.job).await?)
+    }
+
+    fn decide(&self, held: &HeldJob, result: RunResult, cancel_requested: bool) -> Outcome {
         let options = &self.queue.options;
         let attempt = Attempt {
             number: held.attempt,
             counted: held.attempt - held.forgiven.min(held.attempt),
             max: held.max_attempts.unwrap_or(options.retry.max_attempts),
-            cancel_requested: !succeeded
-                && self.shared.store.cancel_requested(conn, self.claim.job).await?,
+            cancel_requested,
         };
         // Without a group there is nothing to halt.
         let then = match self.claim.group {
             Some(_) => options.out_of_attempts,
             None => OutOfAttempts::Continue,
         };
-        Ok(outcome::decide(result, attempt, &options.retry, then, fastrand::f64()))
+        outcome::decide(result, attempt, &options.retry, then, fastrand::f64())
     }
 
     async fn record(
