@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Errors, Log, database, drained, ended, eventually, handler, job, job_of, nothing_remains,
-    processor, queue, value,
+    Errors, Log, by_hand, database, drained, ended, enqueue, eventually, handler, job, job_of,
+    nothing_remains, processor, queue, value,
 };
 
 #[derive(Clone, Default)]
@@ -295,4 +295,57 @@ async fn child() {
     signal.await.unwrap().unwrap();
     let report = running.shutdown(Duration::from_millis(100)).await;
     println!("\n{report:?} {}", json!(null));
+}
+
+/// A panic in the hook is the application's; the processor goes on.
+#[tokio::test]
+async fn a_hook_that_panics_stops_nothing() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "alter schema seriatim rename to away").await;
+    let (said, says) = tokio::sync::mpsc::unbounded_channel();
+    let mut says = says;
+    let running = processor(&database, 4)
+        .await
+        .queue(queue("q").concurrency(2), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
+        .on_error(move |error| {
+            let _ = said.send(error.to_string());
+            panic!("the hook panics");
+        })
+        .build()
+        .unwrap()
+        .start();
+    says.recv().await.unwrap();
+    by_hand(pool, "alter schema away rename to seriatim").await;
+    let id = enqueue(pool, "q", "g", 1).await;
+    assert_eq!(ended(pool, id).await.status, seriatim::JobStatus::Succeeded);
+    let _ = running.shutdown(std::time::Duration::from_secs(5)).await;
+}
+
+/// The monitor has a thread of its own, which must not outlive the runtime.
+#[test]
+fn no_session_outlives_the_runtime() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outer = runtime();
+    let database = outer.block_on(database());
+    let inner = runtime();
+    inner.block_on(async {
+        let pool = database.pool_with(sqlx::postgres::PgPoolOptions::new()).await.unwrap();
+        enqueue(&pool, "q", "g", 1).await;
+        let running = seriatim::Processor::builder(pool)
+            .queue(queue("q").concurrency(2), handler(|_, _| Box::pin(std::future::pending())))
+            .build()
+            .unwrap()
+            .start();
+        // The monitor's session begins with the first job.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        drop(running);
+    });
+    drop(inner);
+    outer.block_on(eventually(
+        database.pool(),
+        "select count(*) from pg_stat_activity
+         where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()",
+        0_i64,
+    ));
 }
