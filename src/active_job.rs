@@ -78,7 +78,7 @@ impl ActiveJob {
     ///
     /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
     /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
-    /// `begin()` on it gives a savepoint. Its isolation level is READ COMMITTED, and it has no statement timeout: the
+    /// `begin()` on it gives a savepoint. It borrows the job: copy what is bound beside it, `job.group()` for one, before. Its isolation level is READ COMMITTED, and it has no statement timeout: the
     /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
     /// while the attempt fails and runs again.
     ///

@@ -87,8 +87,7 @@ impl Run {
     /// Gives back the connection, if that can be used again.
     pub(crate) async fn into_end(self, mut conn: SlotConnection) -> Option<SlotConnection> {
         let mut counted = self.shared.counters.begin();
-        let since = Instant::now();
-        let held = match timeout(ANSWER_LIMIT, self.hold(&mut conn)).await {
+        let (held, since) = match timeout(ANSWER_LIMIT, self.hold(&mut conn)).await {
             Ok(Ok(Some(held))) => held,
             Ok(Ok(None)) => return self.not_held(conn, None),
             Ok(Err(error)) => return self.not_held(conn, Some(error)),
@@ -110,11 +109,17 @@ impl Run {
     }
 
     /// Takes the job's locks on the slot's own connection, and clears a first look's doubt.
-    async fn hold(&self, conn: &mut SlotConnection) -> Result<Option<HeldJob>, sqlx::Error> {
+    ///
+    /// Also gives the time at which the session was asked, and so lived.
+    async fn hold(
+        &self,
+        conn: &mut SlotConnection,
+    ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
         let Shared { store, limits, .. } = &*self.shared;
         let deadline = Instant::now() + HOLD_LIMIT;
         begin_hold(conn, limits).await?;
         while Instant::now() < deadline {
+            let asked_at = Instant::now();
             let answer = match store.hold(conn, &self.queue.name, &self.claim).await {
                 Err(error) if gave_up_waiting(&error) => {
                     PgTransactionManager::rollback(conn).await?;
@@ -124,7 +129,7 @@ impl Run {
                 answer => answer?,
             };
             match answer {
-                HoldAnswer::Held(held) if !held.doubted => return Ok(Some(*held)),
+                HoldAnswer::Held(held) if !held.doubted => return Ok(Some((*held, asked_at))),
                 HoldAnswer::Held(_) => {
                     PgTransactionManager::rollback(conn).await?;
                     begin_short(conn).await?;
@@ -249,27 +254,25 @@ impl Run {
         result: RunResult,
         clean: bool,
     ) -> (End, Option<SlotConnection>) {
-        let result = if clean {
+        let late = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut job, &held, result) => settled,
-                () = signals.lost.cancelled() => Err(lost_connection()),
+                () = signals.lost.cancelled() => Err(Late(Some(lost_connection()), None)),
             };
             match settled {
-                Ok(end) => {
-                    return (end, Some(job.conn));
-                }
-                Err(result) => result,
+                Ok(end) => return (end, Some(job.conn)),
+                Err(late) => late,
             }
         } else {
-            result
+            Late(Some(result), None)
         };
-        if matches!(result, RunResult::Broken(FailureKind::ConnectionLost, _)) {
+        if matches!(late, Late(Some(RunResult::Broken(FailureKind::ConnectionLost, _)), _)) {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
             self.shared.report(&BackgroundError::HoldLost { queue, job });
         }
         // Closed before the record, which needs the locks that its session may still have.
         job.conn.close();
-        let end = self.settle_by_token(held.session, result).await;
+        let end = self.settle_by_token(held.session, late).await;
         (end, None)
     }
 
@@ -279,27 +282,28 @@ impl Run {
         job: &mut ActiveJob,
         held: &HeldJob,
         result: RunResult,
-    ) -> Result<End, RunResult> {
+    ) -> Result<End, Late> {
         let committing = matches!(result, RunResult::Succeeded(_));
-        let recorded = async {
-            let asked = self.cancel_requested(&mut job.conn, &result).await?;
-            let outcome = self.decide(held, result, asked);
-            self.record(&mut job.conn, held, &outcome).await?;
-            Ok::<_, sqlx::Error>(outcome)
+        let Ok(asked) = self.cancel_requested(&mut job.conn, &result).await else {
+            return Err(Late(Some(result), None));
         };
-        let outcome = recorded.await.map_err(|error| broken(&error, committing))?;
-        match PgTransactionManager::commit(&mut job.conn).await {
+        let outcome = self.decide(held, result, asked);
+        let recorded = async {
+            self.record(&mut job.conn, held, &outcome).await?;
+            PgTransactionManager::commit(&mut job.conn).await
+        };
+        match recorded.await {
             Ok(()) => Ok(self.ended(&outcome)),
-            // The job's row is as it was before: the failure is recorded by token.
-            Err(error) => Err(broken(&error, committing)),
+            // The job's row is as it was before. A success is none without its commit; all else is recorded as decided.
+            Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
+            Err(_) => Err(Late(None, Some(outcome))),
         }
     }
 
     /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
-    async fn settle_by_token(&self, session: SessionId, result: RunResult) -> End {
+    async fn settle_by_token(&self, session: SessionId, mut late: Late) -> End {
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
-        let mut late = Late(Some(result), None);
         let mut source = None;
         while Instant::now() < deadline {
             // Where only the answer was lost, the next try finds that the token is gone.

@@ -121,6 +121,10 @@ impl Worker {
         self.connect(state, want)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
+        if self.stop.is_cancelled() {
+            // It was told to stop while it waited for a connection.
+            return Ok(Claimed::default());
+        }
         let slots = state.spare.len().min(want);
         let Some(conn) = state.spare.last_mut() else {
             return Ok(Claimed::default());
