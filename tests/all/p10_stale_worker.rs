@@ -155,3 +155,17 @@ async fn a_hold_needs_the_token_of_its_claim() {
         other_token(None, "job", "lease_until"),
     );
 }
+
+/// The request is on its way and the connection stands, but no answer ever comes: nobody else would notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_never_answered_is_given_up() {
+    let database = database().await;
+    let (proxy, late, log, errors) = late_hold(&database, Some("g")).await;
+    let given_up = |errors: &[String]| errors.iter().any(|error| error.starts_with("Hold:"));
+    errors.0.wait("the hold is given up", given_up).await;
+    proxy.mend();
+    assert_eq!(log.wait_for(1).await, ["late 2"]);
+    nothing_remains(database.pool()).await;
+    late.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
