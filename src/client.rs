@@ -174,7 +174,7 @@ impl Client {
     ) -> Result<Retried, ControlError> {
         let report = self.store.retry(executor, job).await?;
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
-        self.finish(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
+        carried_out(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
         Ok(Retried { overtaken: report.overtaken })
     }
 
@@ -187,23 +187,7 @@ impl Client {
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
         let report = self.store.skip(executor, job).await?;
         let skippable = [JobStatus::Queued, JobStatus::Failed];
-        self.finish(report, job, &skippable, "skipped", "cancel a running one instead")
-    }
-
-    #[allow(clippy::unused_self)] // Reads as a step of the request.
-    fn finish(
-        &self,
-        report: RequestReport,
-        job: i64,
-        allowed: &[JobStatus],
-        request: &'static str,
-        advice: &'static str,
-    ) -> Result<(), ControlError> {
-        match report.status {
-            Some(_) if report.done => Ok(()),
-            Some(status) if allowed.contains(&status) => Err(ControlError::Busy { id: job }),
-            status => Err(refused(job, status, request, advice)),
-        }
+        carried_out(report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
     /// Lets a halted group go on with its next job. The job that halted it stays a dead letter.
@@ -258,6 +242,21 @@ impl Client {
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
         self.store.counts(executor, queue).await
+    }
+}
+
+/// Ok, or why a request was not carried out; one that was allowed met a locked row.
+fn carried_out(
+    report: RequestReport,
+    job: i64,
+    allowed: &[JobStatus],
+    request: &'static str,
+    advice: &'static str,
+) -> Result<(), ControlError> {
+    match report.status {
+        Some(_) if report.done => Ok(()),
+        Some(status) if allowed.contains(&status) => Err(ControlError::Busy { id: job }),
+        status => Err(refused(job, status, request, advice)),
     }
 }
 

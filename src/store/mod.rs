@@ -1,7 +1,7 @@
 //! The only SQL. One function per statement; each says what it locks and which promise it serves.
 //!
 //! Lock order everywhere: the adopter's advisory lock, then group rows, then job rows. Workers lock with `SKIP LOCKED`
-//! and so never wait for each other.
+//! and so do not wait for each other, but for the one case that `session.rs` names and limits.
 
 mod adopt;
 mod claim;

@@ -105,37 +105,33 @@ fn delete(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// Frees the group's row, by its token, and sets what else there is to say.
+fn free(names: &Names, set: &[(&'static str, &'static str)]) -> Template {
+    let mut update = UpdateStatement::new();
+    update
+        .table(names.queue_group())
+        .values([("claim", sql("null")), ("job_id", sql("null")), ("suspect", sql("null"))])
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"));
+    for (column, value) in set {
+        update.value(*column, sql(*value));
+    }
+    Template::new(update.build(PG))
+}
+
 /// Frees the group and puts it at the end of the line. `now()` would be this transaction's begin, and jump the queue.
 fn pass_turn(names: &Names) -> Template {
-    let query = UpdateStatement::new()
-        .table(names.queue_group())
-        .values([
-            ("claim", sql("null")),
-            ("job_id", sql("null")),
-            ("suspect", sql("null")),
-            ("ready_at", sql("clock_timestamp()")),
-        ])
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
-        .to_owned();
-    Template::new(query.build(PG))
+    free(names, &[("ready_at", "clock_timestamp()")])
 }
 
 /// Frees the group and stops it.
 fn halt(names: &Names) -> Template {
-    let query = UpdateStatement::new()
-        .table(names.queue_group())
-        .values([
-            ("claim", sql("null")),
-            ("job_id", sql("null")),
-            ("suspect", sql("null")),
-            ("ready_at", sql("'infinity'")),
-            ("halted_at", sql("clock_timestamp()")),
-            ("halt_reason", sql("?4")),
-            ("halt_job_id", sql("?5")),
-        ])
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
-        .to_owned();
-    Template::new(query.build(PG))
+    let halted = [
+        ("ready_at", "'infinity'"),
+        ("halted_at", "clock_timestamp()"),
+        ("halt_reason", "?4"),
+        ("halt_job_id", "?5"),
+    ];
+    free(names, &halted)
 }
 
 /// The lock that a delete needs; fails while an adopter shares the row. Nothing may have written the row before it in
