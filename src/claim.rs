@@ -7,7 +7,7 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
-use crate::store::{Started, Store, TurnPlan, begin_short, gave_up_waiting};
+use crate::store::{Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
 use crate::turn::{self, Look};
 
 /// What a claim brought.
@@ -37,8 +37,10 @@ pub(crate) async fn claim(
     options: &QueueOptions,
     slots: usize,
     first: First,
+    processor: Option<i64>,
 ) -> Result<Claimed, sqlx::Error> {
-    match try_claim(store, conn, options, slots, first).await {
+    let terms = Terms::new(options, processor);
+    match try_claim(store, conn, options.name(), terms, slots, first).await {
         // What it has locked must be free for others, and it looks again soon.
         Err(error) if gave_up_waiting(&error) => {
             PgTransactionManager::rollback(conn).await?;
@@ -51,13 +53,12 @@ pub(crate) async fn claim(
 async fn try_claim(
     store: &Store,
     conn: &mut PgConnection,
-    options: &QueueOptions,
+    queue: &str,
+    terms: Terms,
     slots: usize,
     first: First,
 ) -> Result<Claimed, sqlx::Error> {
     begin_short(conn).await?;
-    let queue = options.name();
-    let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
     let peek = store.peek(conn, queue).await?;
     let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
     let mut adopted = 0;
@@ -70,22 +71,22 @@ async fn try_claim(
     // Rare, and first: behind busy groups there would never be room for them.
     if peek.lapsed {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.take_over_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.take_over_loose(conn, queue, n, terms).await?);
     }
     if peek.loose && first == First::Loose {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
     }
     if (peek.groups || adopted > 0) && room(&claimed) > 0 {
         let n = room(&claimed);
-        let taken = claim_groups(store, conn, queue, n, max_attempts, &mut claimed).await?;
+        let taken = claim_groups(store, conn, queue, n, terms, &mut claimed).await?;
         if taken == n && adopted > n {
             store.wake_others(conn, queue).await?;
         }
     }
     if peek.loose && first == First::Groups {
         let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, max_attempts).await?);
+        claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
     }
     claimed.more |= room(&claimed) == 0;
     PgTransactionManager::commit(conn).await?;
@@ -98,14 +99,14 @@ async fn claim_groups(
     conn: &mut PgConnection,
     queue: &str,
     n: usize,
-    max_attempts: i32,
+    terms: Terms,
     claimed: &mut Claimed,
 ) -> Result<usize, sqlx::Error> {
     let turns = store.take_turns(conn, queue, as_limit(n)).await?;
     if turns.is_empty() {
         return Ok(0);
     }
-    let mut looks = store.look(conn, queue, &turns, max_attempts).await?;
+    let mut looks = store.look(conn, queue, &turns, terms).await?;
     let plans: Vec<TurnPlan> = turns
         .iter()
         .map(|turn| {
@@ -113,7 +114,7 @@ async fn claim_groups(
             TurnPlan { group: turn.group.clone(), plan: turn::plan(turn, &look) }
         })
         .collect();
-    let started = store.start(conn, queue, &plans).await?;
+    let started = store.start(conn, queue, &plans, terms).await?;
     if started.len() < plans.len() {
         store.defer(conn, queue, &plans).await?;
         // Some turns were spent on sleepers and the like: others may be due behind them.

@@ -41,6 +41,6 @@ pub use inspect::{HaltedGroup, QueueCounts};
 pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus, NewJob};
 pub use job_error::JobError;
 pub use processor::{Processor, ProcessorBuilder, Running};
-pub use queue::{OutOfAttempts, QueueOptions, Retention};
+pub use queue::{Hold, OutOfAttempts, QueueOptions, Retention};
 pub use retry::RetryPolicy;
 pub use shutdown::{ShutdownReport, shutdown_signal};

@@ -17,6 +17,21 @@ pub enum OutOfAttempts {
     Halt,
 }
 
+/// How a job and its group are kept while the handler runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// By row locks in a transaction that stays open for the handler's whole run, on a connection of its own. The
+    /// default: nothing is as quick to notice that a worker died. For handlers of seconds or minutes.
+    #[default]
+    Transaction,
+    /// By a lease that is extended in the background, without a transaction or a connection while the handler runs. For
+    /// handlers that run long, or are many. [`ActiveJob::tx`](crate::ActiveJob::tx) opens a transaction when it is
+    /// first called, and from there on it is a transaction hold. 1 s to 1 day.
+    ///
+    /// The lease counts where the worker's death cannot be seen otherwise (behind a transaction pooler, say).
+    Lease(Duration),
+}
+
 /// How long a finished job is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
@@ -48,6 +63,7 @@ pub struct QueueOptions {
     pub(crate) retry: RetryPolicy,
     pub(crate) out_of_attempts: OutOfAttempts,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) hold: Hold,
     pub(crate) keep_succeeded: Retention,
     pub(crate) keep_failed: Retention,
     pub(crate) keep_cancelled: Retention,
@@ -62,13 +78,15 @@ impl QueueOptions {
             retry: RetryPolicy::default(),
             out_of_attempts: OutOfAttempts::default(),
             timeout: Some(Duration::from_mins(5)),
+            hold: Hold::default(),
             keep_succeeded: Retention::For(Duration::from_hours(24)),
             keep_failed: Retention::For(Duration::from_hours(14 * 24)),
             keep_cancelled: Retention::For(Duration::from_hours(24)),
         }
     }
 
-    /// How many jobs of this queue one process runs at once; each holds a connection of the pool. Default 10.
+    /// How many jobs of this queue one process runs at once; under a [`Hold::Transaction`] each holds a connection of
+    /// the pool. Default 10.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;
         self
@@ -96,6 +114,12 @@ impl QueueOptions {
     /// Let handlers run as long as they like. A transaction stays open all the while: see the README on vacuum.
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
+        self
+    }
+
+    /// How jobs are kept while their handlers run. Default [`Hold::Transaction`].
+    pub fn hold(mut self, hold: Hold) -> Self {
+        self.hold = hold;
         self
     }
 
@@ -130,6 +154,7 @@ impl QueueOptions {
             retry,
             out_of_attempts: _,
             timeout,
+            hold,
             keep_succeeded,
             keep_failed,
             keep_cancelled,
@@ -147,6 +172,11 @@ impl QueueOptions {
             && (limit.is_zero() || *limit > MAX_DELAY)
         {
             out_of_range("timeout", format!("{limit:?}"), "more than 0 and at most 100 years");
+        }
+        if let Hold::Lease(lease) = hold
+            && (*lease < Duration::from_secs(1) || *lease > Duration::from_hours(24))
+        {
+            out_of_range("hold", format!("a lease of {lease:?}"), "a lease of 1 s to 1 day");
         }
         for (setting, retention) in [
             ("keep_succeeded", keep_succeeded),

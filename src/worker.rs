@@ -131,7 +131,7 @@ impl Worker {
         };
         let first = state.first;
         state.first = if first == First::Groups { First::Loose } else { First::Groups };
-        let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first);
+        let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first, None);
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => Ok(claimed),
             failed => {

@@ -25,8 +25,14 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut slots: Vec<PgConnection> = Vec::new();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
-        let claimed =
-            crate::claim::claim(&stress.store, &mut conn, &stress.options, free, First::Groups);
+        let claimed = crate::claim::claim(
+            &stress.store,
+            &mut conn,
+            &stress.options,
+            free,
+            First::Groups,
+            None,
+        );
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {

@@ -2,6 +2,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, pid, rollback, run, succeeded};
 
 /// Wrong: the heads are read in the statement that locks. The head's id, 0 for none.
@@ -77,7 +78,7 @@ async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
             commit(&mut adopter).await;
             assert!(scene.flagged(job).await);
         }
-        let looks = scene.store.look(&mut worker, Q, &turns, 3).await.unwrap();
+        let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
         // By this transaction's clock the job is not due yet.
         assert_eq!(looks["g"].head.as_ref().map(|head| head.id), Some(job));
         scene.write(&mut worker, &turns, &looks).await;
@@ -95,7 +96,7 @@ async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
         drained_group(&scene, &mut worker).await;
         begin(&mut worker).await;
         let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-        let looks = scene.store.look(&mut worker, Q, &turns, 3).await.unwrap();
+        let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
         assert!(looks["g"].drained);
         let job = scene.enqueue("g").await;
         if wrong {

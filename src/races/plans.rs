@@ -5,6 +5,7 @@
 
 use sqlx::{PgConnection, Row};
 
+use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, plans, rollback, run, succeeded};
 use crate::NewJob;
 use crate::store::HoldAnswer;
@@ -79,10 +80,10 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     meter.check(conn, "adopt", 256 * 12).await;
     let turns = store.take_turns(conn, Q, slots).await.unwrap();
     meter.check(conn, "take", 8 * slots).await;
-    let looks = store.look(conn, Q, &turns, 3).await.unwrap();
+    let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
     meter.check(conn, "look", 16 * slots + 300).await;
     let plans = plans(&turns, &looks);
-    let started = store.start(conn, Q, &plans).await.unwrap();
+    let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
     meter.check(conn, "start", 16 * slots).await;
     store.defer(conn, Q, &plans).await.unwrap();
     meter.check(conn, "defer and retire", 8 * slots).await;

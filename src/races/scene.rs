@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use crate::claim::First;
 use crate::outcome::Outcome;
 use crate::store::{
-    HeldJob, HoldAnswer, Keep, SessionLimits, Started, Store, TurnPlan, begin_hold, begin_short,
+    HeldJob, HoldAnswer, Keep, SessionLimits, Started, Store, Terms, TurnPlan, begin_hold,
+    begin_short,
 };
 use crate::testing::TestDatabase;
 use crate::turn::{self, Look, Turn};
@@ -23,6 +24,9 @@ pub(super) const Q: &str = "q";
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
+/// Those of a queue with a limit of three attempts.
+pub(super) const TERMS: Terms =
+    Terms { max_attempts: 3, lease: Duration::from_millis(500), own_lease: false, processor: None };
 /// Every outcome stays readable.
 pub(super) const KEEP: Keep = Keep { succeeded: true, failed: true, cancelled: true };
 
@@ -138,7 +142,7 @@ impl Scene {
     /// A whole claim, adoption included. Leases are made long afterwards, so that a slow script loses none.
     pub(super) async fn claim(&self, conn: &mut PgConnection, slots: usize) -> Vec<Started> {
         let claimed =
-            crate::claim::claim(&self.store, conn, &self.options, slots, First::Groups).await;
+            crate::claim::claim(&self.store, conn, &self.options, slots, First::Groups, None).await;
         let jobs = claimed.unwrap().jobs;
         for job in &jobs {
             if let Some(group) = &job.group {
@@ -163,7 +167,7 @@ impl Scene {
         looks: &std::collections::HashMap<String, Look>,
     ) -> Vec<Started> {
         let plans = plans(turns, looks);
-        let started = self.store.start(conn, Q, &plans).await.unwrap();
+        let started = self.store.start(conn, Q, &plans, TERMS).await.unwrap();
         self.store.defer(conn, Q, &plans).await.unwrap();
         commit(conn).await;
         started
@@ -172,7 +176,7 @@ impl Scene {
     /// Take, look and write, in the transaction that is open.
     pub(super) async fn take_and_write(&self, conn: &mut PgConnection) -> Vec<Started> {
         let turns = self.store.take_turns(conn, Q, 10).await.unwrap();
-        let looks = self.store.look(conn, Q, &turns, 3).await.unwrap();
+        let looks = self.store.look(conn, Q, &turns, TERMS).await.unwrap();
         self.write(conn, &turns, &looks).await
     }
 

@@ -1,5 +1,6 @@
 //! Who is next, and who takes over (P2, P3, P8).
 
+use super::scene::TERMS;
 use super::scene::{Q, Scene, begin, commit, failed, pid, plans, rollback, run, succeeded};
 use crate::store::HoldAnswer;
 use crate::turn::Plan;
@@ -119,7 +120,7 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
         let mut other = scene.session().await;
         begin(&mut other).await;
         let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-        let looks = scene.store.look(&mut other, Q, &turns, 3).await.unwrap();
+        let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
         // A claimed row can be shared while the take-over has it locked, and the flag goes.
         let meanwhile = scene.enqueue("g").await;
         let mut adopter = scene.session().await;
@@ -157,7 +158,7 @@ async fn a_take_over_that_finds_its_job_gone_frees_the_row_and_does_not_delete_i
     let mut other = scene.session().await;
     begin(&mut other).await;
     let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-    let looks = scene.store.look(&mut other, Q, &turns, 3).await.unwrap();
+    let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
     let meanwhile = scene.enqueue("g").await;
     let mut adopter = scene.session().await;
     assert_eq!(scene.adopt(&mut adopter).await, 1);

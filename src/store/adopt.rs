@@ -86,16 +86,16 @@ fn peek(names: &Names) -> Template {
     };
     let flagged = first("j.queue = ?1 and j.flagged", "run_at");
     let loose = first(
-        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at <= now()",
-        "run_at",
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at <= now()",
+        "turn_at",
     );
     let lapsed = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
         "lease_until",
     );
     let next_loose = first(
-        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.run_at > now()",
-        "run_at",
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at > now()",
+        "turn_at",
     );
     let first_group = |condition: &'static str| {
         select()

@@ -11,6 +11,7 @@ use super::template::{
 };
 use super::{Store, unfinished};
 use crate::job::Job;
+use crate::queue::{Hold, QueueOptions};
 use crate::turn::{Plan, Turn};
 
 /// How long a claim is good for before its hold must stand.
@@ -38,6 +39,30 @@ pub(crate) struct Started {
     pub(crate) token: Uuid,
     /// Whether an attempt was begun; false: its attempts were used up before.
     pub(crate) run: bool,
+}
+
+/// On which terms a queue's jobs are claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// Of jobs that name none.
+    pub(crate) max_attempts: i32,
+    /// How long a claim is good for, unless it is extended.
+    pub(crate) lease: Duration,
+    /// Whether a job's own lease comes first: where leases, and not locks, keep the jobs.
+    pub(crate) own_lease: bool,
+    /// Whose claims they are.
+    pub(crate) processor: Option<i64>,
+}
+
+impl Terms {
+    pub(crate) fn new(options: &QueueOptions, processor: Option<i64>) -> Self {
+        let (lease, own_lease) = match options.hold {
+            Hold::Transaction => (CLAIM_LEASE, false),
+            Hold::Lease(lease) => (lease, true),
+        };
+        let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
+        Self { max_attempts, lease, own_lease, processor }
+    }
 }
 
 /// What was decided about a turn that did not start a job.
@@ -97,6 +122,7 @@ fn start(names: &Names) -> Template {
             sql("j.id"),
             sql("j.queue"),
             sql("j.group_id"),
+            sql("j.lease_ms"),
             sql("turn.run"),
         ]))
         .to_owned();
@@ -107,7 +133,8 @@ fn start(names: &Names) -> Template {
             ("job_id", sql("started.id")),
             ("head_id", sql("case when g.claim is null then started.id else g.head_id end")),
             ("suspect", sql("null")),
-            ("ready_at", sql("clock_timestamp() + make_interval(secs => ?5)")),
+            ("claimed_by", sql("?7")),
+            ("ready_at", sql(format!("clock_timestamp() + {}", lease("started", "?5", "?6")))),
         ])
         .from("started")
         .and_where(sql("g.queue = started.queue and g.group_id = started.group_id"))
@@ -125,6 +152,13 @@ fn start(names: &Names) -> Template {
         .to_owned();
     let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "run")]);
     with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
+}
+
+/// How long a claim is good for: the terms' lease, or the job's own where that counts.
+pub(super) fn lease(alias: &str, terms: &str, own: &str) -> String {
+    format!(
+        "make_interval(secs => coalesce(case when {own} then {alias}.lease_ms / 1000.0 end, {terms}))"
+    )
 }
 
 /// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued.
@@ -159,6 +193,7 @@ fn defer(names: &Names) -> Template {
             ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
             ("claim", sql("case when turn.free then null else g.claim end")),
             ("job_id", sql("case when turn.free then null else g.job_id end")),
+            ("claimed_by", sql("case when turn.free then null else g.claimed_by end")),
         ])
         .from("turn")
         .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
@@ -231,6 +266,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         plans: &[TurnPlan],
+        terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
         let mut jobs = Vec::new();
         let mut groups = Vec::new();
@@ -246,7 +282,8 @@ impl Store {
             return Ok(Vec::new());
         }
         let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(runs);
-        let rows = start.bind(CLAIM_LEASE.as_secs_f64()).fetch_all(conn).await?;
+        let start = start.bind(terms.lease.as_secs_f64()).bind(terms.own_lease);
+        let rows = start.bind(terms.processor).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 Ok(Started {

@@ -102,6 +102,7 @@ fn retry(names: &Names) -> Template {
             ("status", sql("'queued'")),
             ("finished_at", sql("null")),
             ("run_at", sql("now()")),
+            ("turn_at", sql("now()")),
             ("attempts_forgiven", sql("j.attempts")),
             ("flagged", sql("j.group_id is not null")),
         ])

@@ -46,13 +46,24 @@ fn insert(names: &Names, notify: bool) -> Template {
             sql("timeout_ms"),
             sql("group_id is not null and row_number() over (partition by queue, group_id order by place) = 1"),
         ])
+        // A job without a group stands in line by its time.
+        .expr(sql("coalesce(run_at, clock_timestamp() + make_interval(secs => delay), now())"))
         .from("input")
         .order_by("place", Order::Asc)
         .to_owned();
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns(["queue", "group_id", "data", "run_at", "max_attempts", "timeout_ms", "flagged"])
+        .columns([
+            "queue",
+            "group_id",
+            "data",
+            "run_at",
+            "max_attempts",
+            "timeout_ms",
+            "flagged",
+            "turn_at",
+        ])
         .returning(sea_query::Query::returning().columns(["id", "queue", "group_id", "run_at"]));
     select_into(&mut inserted, rows);
     let mut ids = select();

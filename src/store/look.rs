@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType};
 use sqlx::{PgConnection, Row};
 
+use super::claim::Terms;
 use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
 use super::{Store, unfinished};
 use crate::turn::{Head, Look, Turn};
@@ -127,13 +128,13 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         turns: &[Turn],
-        max_attempts: i32,
+        terms: Terms,
     ) -> Result<HashMap<String, Look>, sqlx::Error> {
         let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
         let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
         let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
         let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
-        let rows = look.bind(max_attempts).fetch_all(conn).await?;
+        let rows = look.bind(terms.max_attempts).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 let head = match row.try_get("id")? {

@@ -4,7 +4,7 @@ use sea_query::{Expr, LockBehavior, LockType, Order, Query, SelectStatement, Upd
 use sqlx::{PgConnection, Row};
 
 use super::Store;
-use super::claim::{CLAIM_LEASE, GRACE, Started, lost_attempt};
+use super::claim::{GRACE, Started, Terms, lease, lost_attempt};
 use super::template::{Names, Template, cte, limit, select, sql, with};
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let lapsed = "j.status = 'started' and j.lease_until <= now()";
         Self {
-            start: start(names, "j.status = 'queued' and j.run_at <= now()", &["run_at", "id"]),
+            start: start(names, "j.status = 'queued' and j.turn_at <= now()", &["turn_at", "id"]),
             take_over: start(names, &format!("{lapsed} and j.suspect = j.claim"), &["lease_until"]),
             doubt: doubt(names, &format!("{lapsed} and j.suspect is distinct from j.claim")),
         }
@@ -56,7 +56,8 @@ fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
             ),
             ("claim", sql("gen_random_uuid()")),
             ("suspect", sql("null")),
-            ("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)")),
+            ("claimed_by", sql("?6")),
+            ("lease_until", sql(format!("clock_timestamp() + {}", lease("j", "?3", "?5")))),
         ])
         .from("due")
         .and_where(sql("j.id = due.id"))
@@ -91,9 +92,9 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-        max_attempts: i32,
+        terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
-        self.claim_loose(conn, &self.loose.start, queue, n, max_attempts).await
+        self.claim_loose(conn, &self.loose.start, queue, n, terms).await
     }
 
     /// Doubts lapsed claims of jobs without a group, and takes over those doubted a grace ago.
@@ -102,11 +103,11 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-        max_attempts: i32,
+        terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
         let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX).bind(GRACE.as_secs_f64());
         doubt.execute(&mut *conn).await?;
-        self.claim_loose(conn, &self.loose.take_over, queue, n, max_attempts).await
+        self.claim_loose(conn, &self.loose.take_over, queue, n, terms).await
     }
 
     async fn claim_loose(
@@ -115,13 +116,14 @@ impl Store {
         template: &Template,
         queue: &str,
         n: i64,
-        max_attempts: i32,
+        terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
         if n < 1 {
             return Ok(Vec::new());
         }
-        let claim = template.query().bind(queue).bind(n).bind(CLAIM_LEASE.as_secs_f64());
-        let rows = claim.bind(max_attempts).fetch_all(conn).await?;
+        let claim = template.query().bind(queue).bind(n).bind(terms.lease.as_secs_f64());
+        let claim = claim.bind(terms.max_attempts).bind(terms.own_lease).bind(terms.processor);
+        let rows = claim.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 Ok(Started {

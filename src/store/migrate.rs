@@ -9,8 +9,10 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql"))];
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
+    (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
+];
 
 /// The newest version that this crate knows.
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;

@@ -20,7 +20,7 @@ mod template;
 
 use std::sync::{Arc, LazyLock};
 
-pub(crate) use claim::{Started, TurnPlan};
+pub(crate) use claim::{Started, Terms, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use monitor::Sessions;

@@ -42,7 +42,11 @@ impl Statements {
             retried: record(
                 names,
                 "queued",
-                &[("run_at", "clock_timestamp() + make_interval(secs => ?5)"), ("error", "?2")],
+                &[
+                    ("run_at", "clock_timestamp() + make_interval(secs => ?5)"),
+                    ("turn_at", "clock_timestamp() + make_interval(secs => ?5)"),
+                    ("error", "?2"),
+                ],
                 Some(("?3", "?4")),
             ),
             failed: record(names, "failed", &[ended[0], ("error", "?2")], Some(("?3", "?4"))),
@@ -83,7 +87,9 @@ fn record(
     update
         .table(names.job())
         .value("status", sql(format!("'{status}'")))
-        .values([("claim", sql("null")), ("lease_until", sql("null")), ("suspect", sql("null"))])
+        .values(
+            ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
+        )
         .and_where(sql("id = ?1 and status = 'started'"))
         .returning(Query::returning().columns(["id"]));
     for (column, value) in set {
@@ -110,7 +116,7 @@ fn free(names: &Names, set: &[(&'static str, &'static str)]) -> Template {
     let mut update = UpdateStatement::new();
     update
         .table(names.queue_group())
-        .values([("claim", sql("null")), ("job_id", sql("null")), ("suspect", sql("null"))])
+        .values(["claim", "job_id", "suspect", "claimed_by"].map(|column| (column, sql("null"))))
         .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"));
     for (column, value) in set {
         update.value(*column, sql(*value));

@@ -149,7 +149,7 @@ impl Jobs {
         loop {
             let store = &self.client.store;
             let mut claimed =
-                claim::claim(store, &mut conn, &queue.options, 1, First::Groups).await?;
+                claim::claim(store, &mut conn, &queue.options, 1, First::Groups, None).await?;
             if let Some(claim) = claimed.jobs.pop() {
                 return Ok(Some(claim));
             }

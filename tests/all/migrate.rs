@@ -34,7 +34,17 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 4] = ["cancel_request", "job", "migration", "queue_group"];
+const TABLES: [&str; 9] = [
+    "cancel_request",
+    "dedup",
+    "group_setting",
+    "job",
+    "migration",
+    "processor",
+    "queue",
+    "queue_group",
+    "receive_attempt",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_processes_migrate_at_once_and_again() {
