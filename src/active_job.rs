@@ -2,18 +2,23 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool};
 use sqlx_core::transaction::TransactionManager;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::SlotConnection;
+use crate::hold::hold;
 use crate::job::FailureKind;
+use crate::leases::Kept;
 use crate::mishap::{broken, broken_transaction};
+use crate::monitor::Watch;
 use crate::outcome::RunResult;
-use crate::store::{FREE_PLANS, PINNED_PLANS};
+use crate::shared::Shared;
+use crate::store::{FREE_PLANS, PINNED_PLANS, SessionId, Started};
 
 /// The job that a handler runs, and the transaction that holds it.
 pub struct ActiveJob {
@@ -24,9 +29,70 @@ pub struct ActiveJob {
     pub(crate) max_attempts: u32,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
-    pub(crate) conn: SlotConnection,
+    pub(crate) keeper: Keeper,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
+}
+
+/// What keeps the job and its group.
+#[derive(Debug)]
+pub(crate) enum Keeper {
+    Locks(Locks),
+    Lease(Lease),
+}
+
+/// Row locks, in a transaction that is open on a connection.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    pub(crate) conn: SlotConnection,
+    pub(crate) session: SessionId,
+    pub(crate) watch: Watch,
+}
+
+/// A lease, and what it takes to make row locks of it.
+pub(crate) struct Lease {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pool: PgPool,
+    pub(crate) claim: Started,
+    pub(crate) time: Duration,
+    pub(crate) kept: Kept,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("claim", &self.claim).finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// Locks the job by its token, on a connection of the pool.
+    async fn lock(&self, queue: &Arc<str>) -> Result<Locks, sqlx::Error> {
+        let (shared, pool, queue) =
+            (Arc::clone(&self.shared), self.pool.clone(), Arc::clone(queue));
+        let (claim, lease) = (self.claim.clone(), self.time);
+        // In a task of its own: given up half-way, a begin would leave the connection in an unknown state.
+        let locking = tokio::spawn(async move {
+            let mut conn = SlotConnection::from(pool.acquire().await?);
+            match hold(&shared, &queue, &claim, lease, &mut conn).await {
+                Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
+                Ok(None) => Ok(None),
+                Err(error) => {
+                    conn.close();
+                    Err(error)
+                }
+            }
+        });
+        let locked =
+            locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
+        let signals = &self.kept.signals;
+        let Some((conn, session, since)) = locked? else {
+            signals.lost.cancel();
+            let message = "the claim of this job was taken over by another worker";
+            return Err(sqlx::Error::Protocol(message.to_owned()));
+        };
+        let watch = self.shared.monitor.watch(self.claim.job, session, since, signals.clone());
+        Ok(Locks { conn, session, watch })
+    }
 }
 
 /// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
@@ -74,7 +140,8 @@ impl ActiveJob {
         self.run_at
     }
 
-    /// The transaction that holds the job's and the group's row locks.
+    /// The transaction that holds the job's and the group's row locks. Under [`Hold::Lease`](crate::Hold::Lease) the
+    /// first call opens it, on a connection of the processor's pool.
     ///
     /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
     /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
@@ -88,13 +155,20 @@ impl ActiveJob {
     /// # Errors
     /// What the database says; the hold is lost then, and the attempt will be retried.
     pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        if let Keeper::Lease(lease) = &self.keeper {
+            // From here on the locks keep the job, and its lease is not extended any more.
+            self.keeper = Keeper::Locks(lease.lock(&self.queue).await?);
+        }
+        let Keeper::Locks(Locks { conn, .. }) = &mut self.keeper else {
+            return Err(sqlx::Error::PoolClosed);
+        };
         match self.savepoint {
             Savepoint::Set => {}
             Savepoint::None => {
                 self.savepoint = Savepoint::Entering;
-                PgTransactionManager::begin(&mut self.conn, None).await?;
+                PgTransactionManager::begin(conn, None).await?;
                 // Behind the savepoint: rolling back to it pins the plans again.
-                self.conn.execute(FREE_PLANS).await?;
+                conn.execute(FREE_PLANS).await?;
                 self.savepoint = Savepoint::Set;
             }
             Savepoint::Entering => {
@@ -102,7 +176,12 @@ impl ActiveJob {
                 return Err(sqlx::Error::Protocol(message.to_owned()));
             }
         }
-        Ok(&mut self.conn)
+        Ok(conn)
+    }
+
+    /// Whether a lease keeps the job, and no transaction is open for it.
+    pub(crate) fn is_leased(&self) -> bool {
+        matches!(self.keeper, Keeper::Lease(_))
     }
 
     /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
@@ -139,18 +218,22 @@ pub(crate) async fn leave_savepoint(
     job: &mut ActiveJob,
     result: RunResult,
 ) -> Result<RunResult, RunResult> {
+    let conn = match &mut job.keeper {
+        Keeper::Lease(_) => return Ok(result),
+        Keeper::Locks(locks) => &mut locks.conn,
+    };
     let expected = match job.savepoint {
         Savepoint::None => 1,
         Savepoint::Set => 2,
         Savepoint::Entering => return Err(broken_transaction(result)),
     };
     // A nested transaction that the handler forgot to end.
-    while PgTransactionManager::get_transaction_depth(&job.conn) > expected {
-        if PgTransactionManager::rollback(&mut job.conn).await.is_err() {
+    while PgTransactionManager::get_transaction_depth(conn) > expected {
+        if PgTransactionManager::rollback(conn).await.is_err() {
             return Err(broken_transaction(result));
         }
     }
-    if PgTransactionManager::get_transaction_depth(&job.conn) < expected {
+    if PgTransactionManager::get_transaction_depth(conn) < expected {
         return Err(broken_transaction(result));
     }
     if expected == 1 {
@@ -159,8 +242,8 @@ pub(crate) async fn leave_savepoint(
     let result = match result {
         RunResult::Succeeded(output) => {
             let leave = format!("set constraints all immediate; {PINNED_PLANS}");
-            match job.conn.execute(AssertSqlSafe(leave)).await {
-                Ok(_) => match PgTransactionManager::commit(&mut job.conn).await {
+            match conn.execute(AssertSqlSafe(leave)).await {
+                Ok(_) => match PgTransactionManager::commit(conn).await {
                     Ok(()) => return Ok(RunResult::Succeeded(output)),
                     Err(error) => return Err(broken(&error, true)),
                 },
@@ -172,7 +255,7 @@ pub(crate) async fn leave_savepoint(
         }
         other => other,
     };
-    match PgTransactionManager::rollback(&mut job.conn).await {
+    match PgTransactionManager::rollback(conn).await {
         Ok(()) => Ok(result),
         Err(_) => Err(broken_transaction(result)),
     }

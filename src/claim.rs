@@ -1,5 +1,6 @@
 //! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -7,13 +8,15 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
-use crate::store::{Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
+use crate::store::{HeldJob, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
 use crate::turn::{self, Look};
 
 /// What a claim brought.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) jobs: Vec<Started>,
+    /// Where leases keep them: what their handlers need, by job.
+    pub(crate) leased: HashMap<i64, HeldJob>,
     /// There may be more right now: more flags, more due groups, or an adopter at work.
     pub(crate) more: bool,
     /// When the next group or job will be due, as far as this claim saw.
@@ -89,6 +92,10 @@ async fn try_claim(
         claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
     }
     claimed.more |= room(&claimed) == 0;
+    if terms.own_lease && !claimed.jobs.is_empty() {
+        let jobs: Vec<i64> = claimed.jobs.iter().map(|claim| claim.job).collect();
+        claimed.leased = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
+    }
     PgTransactionManager::commit(conn).await?;
     Ok(claimed)
 }

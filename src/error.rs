@@ -313,6 +313,10 @@ pub enum BackgroundError {
     /// The session that watches the holds failed. It is opened again.
     #[error("the monitor session failed")]
     Monitor(#[source] sqlx::Error),
+    /// The session that shows that this process lives, and extends its leases, failed. It is opened again; handlers
+    /// that leases keep are stopped if that takes too long.
+    #[error("the presence of this processor could not be shown")]
+    Presence(#[source] sqlx::Error),
     /// The thread of the monitor could not be started. The processor claims nothing.
     #[error("the monitor could not be started, so no job is claimed")]
     NoMonitor(#[source] std::io::Error),

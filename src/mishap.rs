@@ -37,6 +37,12 @@ pub(crate) fn lost_connection() -> RunResult {
     RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
 }
 
+pub(crate) fn lost_lease() -> RunResult {
+    let message =
+        "the lease of the job could not be kept, or others could take its worker for dead";
+    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
+}
+
 pub(crate) fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
     match result {
         Ok(result) => result,

@@ -63,7 +63,6 @@ pub(crate) struct Signals {
 pub(crate) struct Watch {
     monitor: Arc<Monitor>,
     key: u64,
-    pub(crate) signals: Signals,
 }
 
 impl Drop for Watch {
@@ -74,14 +73,19 @@ impl Drop for Watch {
 
 impl Monitor {
     /// Watches a hold; `since` is when the statement that took it was sent.
-    pub(crate) fn watch(self: &Arc<Self>, job: i64, session: SessionId, since: Instant) -> Watch {
-        let signals = Signals::default();
-        let watched = Watched { job, session, proved: since, signals: signals.clone() };
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        job: i64,
+        session: SessionId,
+        since: Instant,
+        signals: Signals,
+    ) -> Watch {
+        let watched = Watched { job, session, proved: since, signals };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
         holds.watched.insert(key, watched);
-        Watch { monitor: Arc::clone(self), key, signals }
+        Watch { monitor: Arc::clone(self), key }
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {

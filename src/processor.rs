@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -17,9 +17,13 @@ use crate::error::{BackgroundError, BuildError, BuildMistake};
 use crate::handler::{ErasedHandler, JobHandler};
 use crate::janitor::Janitor;
 use crate::listener;
+use crate::name;
+use crate::presence::Keeper;
 use crate::queue::QueueOptions;
+use crate::settler;
 use crate::shared::{self, ErrorHook, Shared};
 use crate::shutdown::ShutdownReport;
+use crate::store::ProcessorRow;
 use crate::worker::Worker;
 
 /// After the deadline: how long a released job may take to be given back.
@@ -61,13 +65,16 @@ pub struct ProcessorBuilder {
     queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
     poll: Duration,
     listen: bool,
+    presence: bool,
+    node: Option<String>,
     housekeeping: Option<Duration>,
     on_error: Option<ErrorHook>,
 }
 
 impl Processor {
-    /// Begins a processor on `pool`, which must have a connection for each slot of each queue. Beside the pool the
-    /// processor opens up to four connections of its own, with the pool's options.
+    /// Begins a processor on `pool`, which must have a connection for each slot of each
+    /// queue, and one for a queue whose jobs are kept by leases. Beside the pool the
+    /// processor opens up to five connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
         ProcessorBuilder {
             pool,
@@ -75,6 +82,8 @@ impl Processor {
             queues: Vec::new(),
             poll: Duration::from_millis(500),
             listen: true,
+            presence: true,
+            node: None,
             housekeeping: Some(Duration::from_secs(10)),
             on_error: None,
         }
@@ -85,8 +94,17 @@ impl Processor {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(self) -> Running {
-        let ProcessorBuilder { pool, client, queues, poll, listen, housekeeping, on_error } =
-            self.settings;
+        let ProcessorBuilder {
+            pool,
+            client,
+            queues,
+            poll,
+            listen,
+            presence,
+            node,
+            housekeeping,
+            on_error,
+        } = self.settings;
         let stop = CancellationToken::new();
         let side_stop = CancellationToken::new();
         let shared = Arc::new(Shared::new(client.store, &pool, on_error));
@@ -94,13 +112,15 @@ impl Processor {
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
+        let (settler, finished) = mpsc::channel(1024);
+        side_tasks.spawn(settler::run(finished, Arc::clone(&shared)));
         for (queue, handler) in queues {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             options.push(queue.clone());
             let worker = Worker {
                 shared: Arc::clone(&shared),
-                queue: Arc::new(QueueRuntime::new(queue, handler)),
+                queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
                 pool: pool.clone(),
                 wake,
                 stop: stop.clone(),
@@ -108,7 +128,8 @@ impl Processor {
             };
             workers.spawn(worker.run());
         }
-        spawn_monitor(&mut side_tasks, &shared, &pool, &side_stop, &stop);
+        let keeper = (processor_row(shared.processor, node), presence);
+        spawn_monitor(&mut side_tasks, &shared, &pool, keeper, &side_stop, &stop);
         if listen {
             spawn_listener(&mut side_tasks, &shared, &side_stop, wakes);
         }
@@ -122,12 +143,23 @@ impl Processor {
     }
 }
 
+/// What the process says about itself.
+fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok())
+        .map(|host| host.trim().to_owned());
+    let node = node.or_else(|| host.clone()).unwrap_or_else(|| String::from("unknown"));
+    ProcessorRow { id, node, host, pid: i32::try_from(std::process::id()).unwrap_or(0) }
+}
+
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
 /// their sessions live. Without a monitor nothing is claimed.
 fn spawn_monitor(
     tasks: &mut JoinSet<()>,
     shared: &Arc<Shared>,
     pool: &PgPool,
+    (row, wanted): (ProcessorRow, bool),
     side_stop: &CancellationToken,
     stop: &CancellationToken,
 ) {
@@ -143,9 +175,14 @@ fn spawn_monitor(
         let (shared, side_stop, pool) = (Arc::clone(shared), side_stop.clone(), pool.clone());
         async move {
             // Made here, for this runtime.
+            let options = (*pool.connect_options()).clone();
             let pool = shared::side_pool(&pool, 1);
             let report = |error| shared.report(&error);
-            shared.monitor.run(&shared.store, &pool, &side_stop, report).await;
+            let keeper = Keeper { shared: &shared, options, row, wanted };
+            tokio::join!(
+                shared.monitor.run(&shared.store, &pool, &side_stop, report),
+                keeper.run(&side_stop, report),
+            );
             pool.close().await;
         }
     };
@@ -233,6 +270,21 @@ impl ProcessorBuilder {
         self
     }
 
+    /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
+    /// jobs over soon after it died, however long their leases are. Default true; behind a transaction pooler: false,
+    /// which it also becomes by itself when such a pooler is noticed. Then leases alone decide.
+    pub fn presence(mut self, show: bool) -> Self {
+        self.presence = show;
+        self
+    }
+
+    /// The name of this node, for people who look or who release what it held. Default: the host's name.
+    /// 1 to 200 characters.
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.node = Some(name.into());
+        self
+    }
+
     /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
     /// never (another process must). Default every 10 s; of several processes one does it at a time.
     pub fn housekeeping(mut self, interval: impl Into<Option<Duration>>) -> Self {
@@ -252,7 +304,17 @@ impl ProcessorBuilder {
     /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
-        let Self { pool, client: _, queues, poll, listen: _, housekeeping, on_error: _ } = &self;
+        let Self {
+            pool,
+            client: _,
+            queues,
+            poll,
+            listen: _,
+            presence: _,
+            node,
+            housekeeping,
+            on_error: _,
+        } = &self;
         let mut mistakes = Vec::new();
         if queues.is_empty() {
             mistakes.push(BuildMistake::NoQueue);
@@ -278,13 +340,18 @@ impl ProcessorBuilder {
         {
             mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
         }
+        if let Some(node) = node
+            && let Err(error) = name::check("node", node, name::QUEUE_LIMIT)
+        {
+            mistakes.push(error.into());
+        }
         let connections = pool.options().get_max_connections();
         let slots = queues
             .iter()
-            .fold(0_usize, |slots, (options, _)| slots.saturating_add(options.concurrency));
+            .fold(0_usize, |slots, (options, _)| slots.saturating_add(options.connections()));
         if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
             let each: Vec<String> =
-                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.concurrency)).collect();
+                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.connections())).collect();
             mistakes.push(BuildMistake::PoolTooSmall {
                 connections,
                 slots,
@@ -346,6 +413,8 @@ impl fmt::Debug for ProcessorBuilder {
             .field("queues", &queues)
             .field("poll", &self.poll)
             .field("listen", &self.listen)
+            .field("presence", &self.presence)
+            .field("node", &self.node)
             .field("housekeeping", &self.housekeeping)
             .finish_non_exhaustive()
     }

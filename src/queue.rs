@@ -32,6 +32,16 @@ pub enum Hold {
     Lease(Duration),
 }
 
+impl Hold {
+    /// How long a claim is good for, unless its job says otherwise.
+    pub(crate) fn lease(self) -> Duration {
+        match self {
+            Self::Transaction => Duration::ZERO,
+            Self::Lease(lease) => lease,
+        }
+    }
+}
+
 /// How long a finished job is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
@@ -139,6 +149,14 @@ impl QueueOptions {
     pub fn keep_cancelled(mut self, retention: Retention) -> Self {
         self.keep_cancelled = retention;
         self
+    }
+
+    /// How many connections of the pool its jobs may hold at once.
+    pub(crate) fn connections(&self) -> usize {
+        match self.hold {
+            Hold::Transaction => self.concurrency,
+            Hold::Lease(_) => 1,
+        }
     }
 
     /// The queue's name.

@@ -8,6 +8,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::leases::Leases;
 use crate::monitor::Monitor;
 use crate::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
@@ -22,6 +23,9 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) limits: SessionLimits,
     pub(crate) monitor: Arc<Monitor>,
+    pub(crate) leases: Arc<Leases>,
+    /// Whose claims this process's are.
+    pub(crate) processor: i64,
     pub(crate) side: PgPool,
     pub(crate) counters: Counters,
     /// A shutdown's deadline has passed.
@@ -35,6 +39,8 @@ impl Shared {
             store,
             limits: SessionLimits::default(),
             monitor: Arc::default(),
+            leases: Arc::default(),
+            processor: fastrand::i64(..),
             side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),
             release: CancellationToken::new(),

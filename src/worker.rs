@@ -14,6 +14,7 @@ use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, Claimed, First};
 use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
+use crate::queue::Hold;
 use crate::shared::Shared;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
@@ -77,8 +78,14 @@ impl Worker {
     /// Claims for the free slots; how long to wait before the next claim, if no slot ends before.
     async fn fill_slots(&self, state: &mut State) -> Option<Duration> {
         let free = self.queue.options.concurrency - state.slots.len();
-        let want = if state.busy { free } else { 1 };
-        let claimed = match self.claim(state, want).await {
+        let leased = self.queue.options.hold != Hold::Transaction;
+        // Leases need a connection for the claim alone.
+        let (want, connections) = match (leased, state.busy) {
+            (true, _) => (free, 1),
+            (false, true) => (free, free),
+            (false, false) => (1, 1),
+        };
+        let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.shared.report(&error);
@@ -92,12 +99,21 @@ impl Worker {
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
         for claim in claimed.jobs {
-            let Some(conn) = state.spare.pop() else { break };
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-            state.slots.spawn(Run { shared, queue, claim }.into_end(conn));
+            let held = claimed.leased.remove(&claim.job);
+            let run = Run { shared, queue, claim };
+            if let Some(held) = held {
+                let pool = self.pool.clone();
+                state.slots.spawn(async move {
+                    run.into_end_leased(held, pool, asked_at).await;
+                    None
+                });
+            } else if let Some(conn) = state.spare.pop() {
+                state.slots.spawn(run.into_end(conn));
+            }
         }
         state.busy = claimed.more && brought > 0;
-        if !state.busy {
+        if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             state.spare.clear();
             state.coming.detach_all();
@@ -115,25 +131,39 @@ impl Worker {
         }
     }
 
-    /// Claims as many jobs as there are connections, up to `want`, with one of them.
-    async fn claim(&self, state: &mut State, want: usize) -> Result<Claimed, BackgroundError> {
+    /// Claims up to `want` jobs, with one of so many connections; of jobs that need one each, as many as there are.
+    /// Also gives the time from which on their leases count.
+    async fn claim(
+        &self,
+        state: &mut State,
+        want: usize,
+        connections: usize,
+    ) -> Result<(Claimed, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
-        self.connect(state, want)
+        self.connect(state, connections)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
         if self.stop.is_cancelled() {
             // It was told to stop while it waited for a connection.
-            return Ok(Claimed::default());
+            return Ok((Claimed::default(), Instant::now()));
         }
-        let slots = state.spare.len().min(want);
+        let slots = if connections < want { want } else { state.spare.len().min(want) };
         let Some(conn) = state.spare.last_mut() else {
-            return Ok(Claimed::default());
+            return Ok((Claimed::default(), Instant::now()));
         };
         let first = state.first;
         state.first = if first == First::Groups { First::Loose } else { First::Groups };
-        let claim = claim::claim(&self.shared.store, conn, &self.queue.options, slots, first, None);
+        let asked_at = Instant::now();
+        let claim = claim::claim(
+            &self.shared.store,
+            conn,
+            &self.queue.options,
+            slots,
+            first,
+            Some(self.shared.processor),
+        );
         match timeout(CLAIM_LIMIT, claim).await {
-            Ok(Ok(claimed)) => Ok(claimed),
+            Ok(Ok(claimed)) => Ok((claimed, asked_at)),
             failed => {
                 if let Some(conn) = state.spare.pop() {
                     conn.close();

@@ -9,7 +9,7 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::claim::{CLAIM_LEASE, Started};
+use super::claim::Started;
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use super::{Store, unfinished};
 
@@ -33,6 +33,8 @@ pub(crate) struct HeldJob {
     pub(crate) forgiven: u32,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
+    /// Its own lease, if it has one.
+    pub(crate) lease: Option<Duration>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
     /// A request to cancel is there already.
@@ -76,7 +78,7 @@ impl Statements {
 }
 
 /// What is read of a held job, and of the session that holds it.
-fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
+pub(super) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
     let requested = select()
         .expr(sql("1"))
         .from_as(names.cancel_request(), "r")
@@ -95,9 +97,13 @@ fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
         followed,
         sql("pg_backend_pid()"),
         sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
-        // From here on the transaction is the handler's, and may wait.
-        sql("set_config('lock_timeout', '0', true)"),
+        sql("job.lease_ms"),
     ]
+}
+
+/// From here on the transaction is the handler's, and may wait.
+fn may_wait() -> Expr {
+    sql("set_config('lock_timeout', '0', true)")
 }
 
 /// Locks the group row by its token, then the job row; both for the transaction. Writes neither: an adopter that skips
@@ -125,6 +131,7 @@ fn hold_group(names: &Names) -> Template {
     let query = select()
         .expr_as(sql("held.doubted"), "doubted")
         .exprs(held_columns(names, Expr::exists(later)))
+        .expr(may_wait())
         .from("held")
         .join(JoinType::LeftJoin, "job", sql("true"))
         .to_owned();
@@ -142,6 +149,7 @@ fn hold_loose(names: &Names) -> Template {
     let query = select()
         .expr_as(sql("job.suspect is not null"), "doubted")
         .exprs(held_columns(names, sql("false")))
+        .expr(may_wait())
         .from("job")
         .to_owned();
     with([cte("job", job)], query)
@@ -239,24 +247,26 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         claim: &Started,
+        lease: Duration,
     ) -> Result<(), sqlx::Error> {
         let trust = match &claim.group {
             Some(group) => self.hold.trust_group.query().bind(queue).bind(group).bind(claim.token),
             None => self.hold.trust_loose.query().bind(claim.job).bind(claim.token),
         };
-        trust.bind(CLAIM_LEASE.as_secs_f64()).execute(conn).await.map(drop)
+        trust.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
     }
 }
 
-fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
+pub(super) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let timeout: Option<i64> = row.try_get(6)?;
+    let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     Ok(HeldJob {
         data: row.try_get(2)?,
         attempt: count(row.try_get(3)?),
         forgiven: count(row.try_get(4)?),
         max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),
-        timeout: timeout.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        timeout: time(row.try_get(6)?),
+        lease: time(row.try_get(13)?),
         created_at: row.try_get(7)?,
         run_at: row.try_get(8)?,
         cancel_requested: row.try_get(9)?,

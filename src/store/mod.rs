@@ -9,10 +9,12 @@ mod control;
 mod enqueue;
 mod hold;
 mod inspect;
+mod lease;
 mod look;
 mod loose;
 mod migrate;
 mod monitor;
+mod presence;
 mod prune;
 mod session;
 mod settle;
@@ -20,10 +22,12 @@ mod template;
 
 use std::sync::{Arc, LazyLock};
 
-pub(crate) use claim::{Started, Terms, TurnPlan};
+pub(crate) use claim::{CLAIM_LEASE, Started, Terms, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
+pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
+pub(crate) use presence::ProcessorRow;
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
 };
@@ -45,9 +49,11 @@ pub(crate) struct Store {
     enqueue: enqueue::Statements,
     hold: hold::Statements,
     inspect: inspect::Statements,
+    lease: lease::Statements,
     look: look::Statements,
     loose: loose::Statements,
     monitor: monitor::Statements,
+    presence: presence::Statements,
     prune: prune::Statements,
     settle: settle::Statements,
 }
@@ -67,9 +73,11 @@ impl Store {
             enqueue: enqueue::Statements::new(&names),
             hold: hold::Statements::new(&names),
             inspect: inspect::Statements::new(&names),
+            lease: lease::Statements::new(&names),
             look: look::Statements::new(&names),
             loose: loose::Statements::new(&names),
             monitor: monitor::Statements::new(&names),
+            presence: presence::Statements::new(&names),
             prune: prune::Statements::new(&names),
             settle: settle::Statements::new(&names),
             names,

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, First};
 use crate::connection::SlotConnection;
+use crate::queue::Hold;
 use crate::shared::Shared;
 use crate::store::Started;
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
@@ -131,7 +133,10 @@ impl Jobs {
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
         let shared = Arc::new(Shared::new(Arc::clone(&self.client.store), &self.pool, None));
-        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler)));
+        // One job at a time, in its transaction, whatever the queue says: nothing else runs here that a lease needs.
+        let queue = queue.hold(Hold::Transaction);
+        let (settler, _) = mpsc::channel(1);
+        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler));
         let mut ran = Vec::new();
         while ran.len() < most
             && let Some(claim) = self.claim_one(&queue).await?

@@ -16,8 +16,11 @@ const LAYERS: [&[&str]; 6] = [
         "shared",
         "connection",
         "mishap",
+        "leases",
+        "hold",
+        "presence",
     ],
-    &["handler", "active_job", "attempt"],
+    &["handler", "active_job", "attempt", "record", "settler"],
     &["worker"],
     &["processor", "testing", "races"],
 ];

@@ -11,6 +11,7 @@ mod examples;
 mod hosts;
 mod housekeeping;
 mod layers;
+mod lease_hold;
 mod looking;
 mod migrate;
 mod namespace;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use seriatim::{ActiveJob, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
+use seriatim::{ActiveJob, Hold, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -28,6 +28,9 @@ pub struct Settings {
     pub slots: usize,
     pub attempts: u32,
     pub halt: bool,
+    /// Its hold; none: by transactions.
+    pub lease: Option<Duration>,
+    pub presence: bool,
 }
 
 impl Settings {
@@ -38,6 +41,8 @@ impl Settings {
             slots: 4,
             attempts: 10,
             halt: false,
+            lease: None,
+            presence: true,
         }
     }
 }
@@ -174,13 +179,16 @@ async fn work() {
             .unwrap()
     };
     let outside = pool().await;
+    let hold = settings.lease.map_or(Hold::Transaction, Hold::Lease);
     let mut builder = Processor::builder(pool().await)
+        .presence(settings.presence)
         .on_error(|error| say(format!("error: {error:?} {}", chain(error))));
     let retry = RetryPolicy::new(settings.attempts).base(Duration::from_millis(10));
     for queue in &settings.queues {
         let options = QueueOptions::new(queue)
             .concurrency(settings.slots)
             .retry(retry.clone())
+            .hold(hold)
             .out_of_attempts(if settings.halt {
                 OutOfAttempts::Halt
             } else {
@@ -209,6 +217,13 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
     let Some(act) = data.as_str().map(str::to_owned) else {
         return witness::take_step(job, outside, data).await;
     };
+    if act == "wait outside" {
+        say(format!("in {} {} {} 0", job.group().unwrap_or("-"), job.id(), job.attempt()));
+        if job.attempt() == 1 {
+            std::future::pending::<()>().await;
+        }
+        return Ok(json!(job.attempt()));
+    }
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(job.tx().await?).await?;
     let group = job.group().unwrap_or("-");
     say(format!("in {group} {} {} {pid}", job.id(), job.attempt()));

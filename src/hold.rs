@@ -1,0 +1,57 @@
+//! Taking a claimed job's locks, for the handler's whole run or from its first `tx()` on.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep};
+
+use crate::connection::SlotConnection;
+use crate::shared::Shared;
+use crate::store::{HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting};
+
+/// Between two tries at a row that somebody is looking at.
+pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
+/// How long a hold tries; an adopter or a claim looks at a row for milliseconds.
+const HOLD_LIMIT: Duration = Duration::from_secs(2);
+
+/// Takes the job's locks on `conn`, and clears a first look's doubt; none: the claim is lost.
+///
+/// Also gives the time at which the session was asked, and so lived. `lease` is what the claim is given again where it
+/// was doubted. Not cancel safe: a caller that gives up closes the connection.
+pub(crate) async fn hold(
+    shared: &Shared,
+    queue: &str,
+    claim: &Started,
+    lease: Duration,
+    conn: &mut SlotConnection,
+) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
+    let Shared { store, limits, .. } = shared;
+    let deadline = Instant::now() + HOLD_LIMIT;
+    begin_hold(conn, limits).await?;
+    while Instant::now() < deadline {
+        let asked_at = Instant::now();
+        let answer = match store.hold(conn, queue, claim).await {
+            Err(error) if gave_up_waiting(&error) => {
+                PgTransactionManager::rollback(conn).await?;
+                begin_hold(conn, limits).await?;
+                continue;
+            }
+            answer => answer?,
+        };
+        match answer {
+            HoldAnswer::Held(held) if !held.doubted => return Ok(Some((*held, asked_at))),
+            HoldAnswer::Held(_) => {
+                PgTransactionManager::rollback(conn).await?;
+                begin_short(conn).await?;
+                store.trust(conn, queue, claim, lease).await?;
+                PgTransactionManager::commit(conn).await?;
+                begin_hold(conn, limits).await?;
+            }
+            HoldAnswer::Skipped => sleep(RETRY_SKIPPED).await,
+            HoldAnswer::Lost => break,
+        }
+    }
+    PgTransactionManager::rollback(conn).await?;
+    Ok(None)
+}

@@ -1,0 +1,260 @@
+//! One session per process shows by an advisory lock that the process lives, extends its leases, and judges others.
+//!
+//! Who can take another process's lock doubts that process's claims; a grace later they are taken over, however long
+//! their leases are. A process whose session was lost takes a new lock and extends all its leases within that grace,
+//! which clears the doubts; one that cannot stops its handlers before the grace is over.
+//!
+//! Unless the server itself has said that it goes down: then nobody can judge. When it is back, only a process that
+//! announced itself on this very server is judged at once, others after `SETTLED`.
+
+use std::collections::HashSet;
+use std::io;
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{Connection, PgConnection};
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BackgroundError;
+use crate::monitor::LIMIT;
+use crate::shared::Shared;
+use crate::store::{ProcessorRow, begin_short, keep_open};
+
+/// Between the begins of two ticks.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long a tick may take.
+const ANSWER: Duration = Duration::from_secs(1);
+/// After a tick that failed.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Between two announcements, which also show when the process was last seen.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long processes have to come back to a server after a restart or a failover before they are judged.
+const SETTLED: Duration = Duration::from_secs(15);
+/// How long after a sign that the server is down its judges cannot have taken this process for dead: less than
+/// `SETTLED`, which begins when the server is up again.
+const DOWN: Duration = Duration::from_secs(10);
+
+/// What a presence is kept with.
+pub(crate) struct Keeper<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) options: sqlx::postgres::PgConnectOptions,
+    pub(crate) row: ProcessorRow,
+    /// Whether to show a presence at all.
+    pub(crate) wanted: bool,
+}
+
+struct Session {
+    conn: PgConnection,
+    /// None: no presence.
+    key: Option<i64>,
+    since: Instant,
+    announced_at: Instant,
+}
+
+/// What this process knows about being seen.
+#[derive(Debug, Default)]
+struct Certainty {
+    /// The last check that found the lock held began then; none: others judge by leases alone.
+    proved: Option<Instant>,
+    /// The server said that it goes down, or later could not be reached at all: the last sign of it.
+    down: Option<Instant>,
+}
+
+impl Certainty {
+    fn until(&self) -> Option<Instant> {
+        let proved = self.proved? + LIMIT;
+        Some(self.down.map_or(proved, |down| proved.max(down + DOWN)))
+    }
+
+    /// Takes a failure for what it says about the server.
+    fn failed(&mut self, error: &sqlx::Error, now: Instant) {
+        match sign(error) {
+            Sign::Word => self.down = Some(now),
+            // Refused by whatever is at that address: says something only after the server's own word.
+            Sign::Refused if self.down.is_some() => self.down = Some(now),
+            _ => {}
+        }
+    }
+}
+
+enum Sign {
+    Word,
+    Refused,
+    Nothing,
+}
+
+fn sign(error: &sqlx::Error) -> Sign {
+    match error {
+        // 57P01 to 57P03: shutting down, crashed, not up yet.
+        sqlx::Error::Database(e)
+            if e.code().is_some_and(|c| ["57P01", "57P02", "57P03"].contains(&&*c)) =>
+        {
+            Sign::Word
+        }
+        sqlx::Error::Io(e)
+            if [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound].contains(&e.kind()) =>
+        {
+            Sign::Refused
+        }
+        _ => Sign::Nothing,
+    }
+}
+
+impl Keeper<'_> {
+    /// Keeps the presence and the leases until `stop`, and takes leave then.
+    pub(crate) async fn run(mut self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
+        let mut session = None;
+        let mut certainty = Certainty::default();
+        let mut next = Instant::now();
+        let leases = &self.shared.leases;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = sleep_until(next) => {}
+                () = leases.came.notified() => {
+                    // Nothing to do before its first extension.
+                    next = leases.next().map_or(next, |at| next.min(at));
+                    continue;
+                }
+            }
+            let begun = Instant::now();
+            let limit = match certainty.proved.map(|proved| proved + LIMIT) {
+                Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
+                _ => begun + ANSWER,
+            };
+            match timeout_at(limit, self.tick(&mut session, &mut certainty)).await {
+                Ok(Ok(())) => next = begun + INTERVAL,
+                failed => {
+                    // Dropped, not used again: whatever is wrong with it, a new one tells more.
+                    session = None;
+                    next = Instant::now() + AGAIN;
+                    report(match failed {
+                        Ok(Err(error)) => {
+                            certainty.failed(&error, Instant::now());
+                            BackgroundError::Presence(error)
+                        }
+                        _ => {
+                            BackgroundError::TooSlow { activity: "a presence check", limit: ANSWER }
+                        }
+                    });
+                }
+            }
+            let now = Instant::now();
+            leases.expire(now, certainty.until());
+            next = leases.next().map_or(next, |at| next.min(at.max(now + AGAIN / 5)));
+        }
+        if let Some(Session { mut conn, .. }) = session {
+            let leave = async {
+                self.shared.store.leave(&mut conn, self.row.id).await?;
+                conn.close().await
+            };
+            if let Ok(Err(error)) = timeout_at(Instant::now() + ANSWER, leave).await {
+                report(BackgroundError::Presence(error));
+            }
+        }
+    }
+
+    async fn tick(
+        &mut self,
+        kept: &mut Option<Session>,
+        certainty: &mut Certainty,
+    ) -> Result<(), sqlx::Error> {
+        let begun = Instant::now();
+        // Taken out, so that a tick that is given up drops its connection.
+        let (mut session, fresh) = match kept.take() {
+            Some(session) => (session, false),
+            None => (self.connect().await?, true),
+        };
+        let mut extend_all = fresh;
+        let mut doubted = Vec::new();
+        if let Some(key) = session.key {
+            let store = &self.shared.store;
+            let presence = store.verify_presence(&mut session.conn, self.row.id, key).await?;
+            doubted = presence.doubted;
+            if presence.held {
+                *certainty = Certainty { proved: Some(begun), down: None };
+            } else {
+                // The session is not the one that took the lock: there is a pooler between.
+                tracing::warn!("no presence behind a transaction pooler: leases alone decide");
+                self.wanted = false;
+                session.key = None;
+                store.withdraw_presence(&mut session.conn, self.row.id).await?;
+                extend_all = true;
+            }
+        }
+        if session.key.is_none() {
+            *certainty = Certainty::default();
+        }
+        self.extend(&mut session.conn, &doubted, extend_all).await?;
+        self.look_around(&mut session).await?;
+        *kept = Some(session);
+        Ok(())
+    }
+
+    /// Opens a session with a lock of its own, and announces it. A new lock each time: an old session may linger.
+    async fn connect(&self) -> Result<Session, sqlx::Error> {
+        let mut conn = PgConnection::connect_with(&self.options).await?;
+        keep_open(&mut conn).await?;
+        let store = &self.shared.store;
+        let mut key = None;
+        // The host may have a lock of the same number, once in a great while.
+        for _ in 0..3 {
+            let number = fastrand::i64(..);
+            if self.wanted && store.take_presence(&mut conn, number).await? {
+                key = Some(number);
+                break;
+            }
+        }
+        store.announce(&mut conn, &self.row, key).await?;
+        let now = Instant::now();
+        Ok(Session { conn, key, since: now, announced_at: now })
+    }
+
+    async fn extend(
+        &self,
+        conn: &mut PgConnection,
+        doubted: &[uuid::Uuid],
+        all: bool,
+    ) -> Result<(), sqlx::Error> {
+        let asked_at = Instant::now();
+        let claims = self.shared.leases.due(asked_at, doubted, all);
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let store = &self.shared.store;
+        let extended = store.extend_leases(conn, &claims).await?;
+        let standing = if extended.len() < claims.len() {
+            store.standing(conn, &claims).await?
+        } else {
+            HashSet::new()
+        };
+        self.shared.leases.extended(asked_at, &claims, &extended, &standing);
+        Ok(())
+    }
+
+    /// Claims that were taken away, requests to cancel, other processes, and a sign of life now and then.
+    async fn look_around(&self, session: &mut Session) -> Result<(), sqlx::Error> {
+        let store = &self.shared.store;
+        let conn = &mut session.conn;
+        let leases = &self.shared.leases;
+        let claims = leases.due(Instant::now(), &[], true);
+        if !claims.is_empty() {
+            leases.check(&claims, &store.standing(conn, &claims).await?);
+            let jobs = claims.iter().map(|claim| claim.job).collect();
+            leases.cancel(&store.cancel_requests(conn, jobs).await?);
+        }
+        if session.announced_at.elapsed() >= HEARTBEAT {
+            store.announce(conn, &self.row, session.key).await?;
+            session.announced_at = Instant::now();
+        }
+        begin_short(conn).await?;
+        let doubted = store.judge(conn, self.row.id, session.since.elapsed() >= SETTLED).await?;
+        PgTransactionManager::commit(conn).await?;
+        if doubted > 0 {
+            tracing::info!(doubted, "claims of dead processes will be taken over");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Recording what came of an attempt: in the transaction that holds the job, or by token on another connection.
+
+use std::io;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::attempt::{End, Run};
+use crate::connection::SlotConnection;
+use crate::error::BackgroundError;
+use crate::hold::RETRY_SKIPPED;
+use crate::mishap::broken;
+use crate::outcome::{self, Attempt, Outcome, RunResult};
+use crate::queue::OutOfAttempts;
+use crate::store::{HeldJob, HoldAnswer, SessionId, begin_short};
+
+/// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long an outcome is tried to be recorded on another connection, before it is left to a take-over.
+pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
+
+/// What is to be recorded late: first a result, then what was decided about it, and the same for every further try.
+pub(crate) struct Late(pub(crate) Option<RunResult>, pub(crate) Option<Outcome>);
+
+impl Late {
+    /// The database refused to record a success: the attempt has failed. Whether anything has changed by that.
+    pub(crate) fn refused(&mut self, error: &sqlx::Error) -> bool {
+        let refused = matches!(error, sqlx::Error::Database(_))
+            && matches!(self.1, Some(Outcome::Succeeded { .. }));
+        if refused {
+            *self = Self(Some(broken(error, true)), None);
+        }
+        refused
+    }
+}
+
+/// What one try to record came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Recorded,
+    /// Somebody has a row for a moment, perhaps our own old session.
+    Skipped,
+    /// The claim was taken over.
+    Lost,
+}
+
+impl Run {
+    /// Settles in the transaction that holds the job. An error gives back what is to be recorded elsewhere.
+    pub(crate) async fn settle_in_hold(
+        &self,
+        conn: &mut SlotConnection,
+        held: &HeldJob,
+        result: RunResult,
+    ) -> Result<End, Late> {
+        let committing = matches!(result, RunResult::Succeeded(_));
+        let Ok(asked) = self.cancel_requested(conn, &result).await else {
+            return Err(Late(Some(result), None));
+        };
+        let outcome = self.decide(held, result, asked);
+        let recorded = async {
+            self.record(conn, held, &outcome).await?;
+            PgTransactionManager::commit(conn).await
+        };
+        match recorded.await {
+            Ok(()) => Ok(self.ended(&outcome)),
+            // The job's row is as it was before. A success is none without its commit; all else is recorded as decided.
+            Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
+            Err(_) => Err(Late(None, Some(outcome))),
+        }
+    }
+
+    /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
+    pub(crate) async fn settle_by_token(&self, session: SessionId, mut late: Late) -> End {
+        let deadline = Instant::now() + RECORD_LIMIT;
+        let mut pause = RETRY_SKIPPED;
+        let mut source = None;
+        while Instant::now() < deadline {
+            // Where only the answer was lost, the next try finds that the token is gone.
+            match timeout(ANSWER_LIMIT, self.try_by_token(session, &mut late)).await {
+                Ok(Ok(Some(end))) => return end,
+                Ok(Ok(None)) => {}
+                failed => {
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                    source = Some(match failed {
+                        Ok(Err(error)) => error,
+                        _ => io::Error::from(io::ErrorKind::TimedOut).into(),
+                    });
+                }
+            }
+            sleep(pause).await;
+        }
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        self.shared.report(&BackgroundError::Settle { queue, job, source });
+        End::Lost
+    }
+
+    /// One try; none: somebody has a row for a moment, perhaps our own old session.
+    async fn try_by_token(
+        &self,
+        session: SessionId,
+        late: &mut Late,
+    ) -> Result<Option<End>, sqlx::Error> {
+        let mut conn = self.shared.side.acquire().await?;
+        // A try that is given up leaves it in an unknown state.
+        conn.close_on_drop();
+        let mut conn = SlotConnection::from(conn);
+        self.shared.store.terminate(&mut conn, session).await?;
+        begin_short(&mut conn).await?;
+        match self.try_late(&mut conn, late).await? {
+            Tried::Recorded => {
+                PgTransactionManager::commit(&mut conn).await?;
+                Ok(Some(self.ended_late(late)))
+            }
+            Tried::Skipped => Ok(None),
+            Tried::Lost => Ok(Some(self.lost())),
+        }
+    }
+
+    /// Locks the job by its token and writes its outcome, in the short transaction that is open on `conn`.
+    pub(crate) async fn try_late(
+        &self,
+        conn: &mut PgConnection,
+        late: &mut Late,
+    ) -> Result<Tried, sqlx::Error> {
+        let held = match self.shared.store.hold(conn, &self.queue.name, &self.claim).await? {
+            HoldAnswer::Held(held) => held,
+            HoldAnswer::Skipped => return Ok(Tried::Skipped),
+            HoldAnswer::Lost => return Ok(Tried::Lost),
+        };
+        if let Some(run) = &late.0 {
+            let asked = self.cancel_requested(conn, run).await?;
+            late.1 = late.0.take().map(|result| self.decide(&held, result, asked));
+        }
+        let Some(outcome) = &late.1 else {
+            return Ok(Tried::Lost);
+        };
+        self.record(conn, &held, outcome).await?;
+        Ok(Tried::Recorded)
+    }
+
+    /// The claim was taken over before the outcome was recorded.
+    pub(crate) fn lost(&self) -> End {
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        self.shared.report(&BackgroundError::Settle { queue, job, source: None });
+        End::Lost
+    }
+
+    /// What was recorded late has been committed.
+    pub(crate) fn ended_late(&self, late: &Late) -> End {
+        late.1.as_ref().map_or(End::Lost, |outcome| self.ended(outcome))
+    }
+
+    /// Whether somebody asked to cancel the job, where that makes a difference.
+    async fn cancel_requested(
+        &self,
+        conn: &mut PgConnection,
+        result: &RunResult,
+    ) -> Result<bool, sqlx::Error> {
+        Ok(!matches!(result, RunResult::Succeeded(_))
+            && self.shared.store.cancel_requested(conn, self.claim.job).await?)
+    }
+
+    fn decide(&self, held: &HeldJob, result: RunResult, cancel_requested: bool) -> Outcome {
+        let options = &self.queue.options;
+        let attempt = Attempt {
+            number: held.attempt,
+            counted: held.attempt - held.forgiven.min(held.attempt),
+            max: held.max_attempts.unwrap_or(options.retry.max_attempts),
+            cancel_requested,
+        };
+        // Without a group there is nothing to halt.
+        let then = match self.claim.group {
+            Some(_) => options.out_of_attempts,
+            None => OutOfAttempts::Continue,
+        };
+        outcome::decide(result, attempt, &options.retry, then, fastrand::f64())
+    }
+
+    async fn record(
+        &self,
+        conn: &mut PgConnection,
+        held: &HeldJob,
+        outcome: &Outcome,
+    ) -> Result<(), sqlx::Error> {
+        let store = &self.shared.store;
+        store
+            .settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed)
+            .await
+    }
+
+    fn ended(&self, outcome: &Outcome) -> End {
+        let job = self.claim.job;
+        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        match outcome {
+            Outcome::Succeeded { .. } => tracing::debug!(queue, group, job, "job succeeded"),
+            Outcome::Cancelled => tracing::info!(queue, group, job, "job cancelled"),
+            Outcome::Released => {
+                tracing::info!(queue, group, job, "job released");
+                return End::Released;
+            }
+            Outcome::Retried { failure, delay } => {
+                let (kind, attempt) = (failure.kind, failure.attempt);
+                let error = &failure.message;
+                tracing::warn!(
+                    queue,
+                    group,
+                    job,
+                    attempt,
+                    ?kind,
+                    error,
+                    ?delay,
+                    "attempt failed, will be retried"
+                );
+            }
+            Outcome::Failed { failure, halt } => {
+                let (kind, attempt) = (failure.kind, failure.attempt);
+                let error = &failure.message;
+                tracing::error!(
+                    queue,
+                    group,
+                    job,
+                    attempt,
+                    ?kind,
+                    error,
+                    group_halted = halt,
+                    "job failed"
+                );
+            }
+        }
+        End::Finished
+    }
+}

@@ -1,0 +1,134 @@
+//! Settles finished jobs that leases keep, many in one transaction: those that finished while the last batch was
+//! being written. So nothing waits when there is little to do, and commits are few when there is much.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::attempt::{End, Run};
+use crate::connection::SlotConnection;
+use crate::error::BackgroundError;
+use crate::hold::RETRY_SKIPPED;
+use crate::leases::Kept;
+use crate::record::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried};
+use crate::shared::Shared;
+use crate::store::begin_short;
+
+/// How many jobs one transaction settles.
+const BATCH: usize = 100;
+
+/// A job whose handler has ended.
+pub(crate) struct Finished {
+    pub(crate) run: Run,
+    pub(crate) late: Late,
+    /// Its lease is extended until the outcome is written.
+    pub(crate) kept: Kept,
+    pub(crate) since: Instant,
+    pub(crate) answer: oneshot::Sender<End>,
+}
+
+/// Settles what comes, until nobody can send any more.
+pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>) {
+    let mut waiting: Vec<Finished> = Vec::new();
+    let mut pause = RETRY_SKIPPED;
+    loop {
+        if waiting.is_empty() {
+            match inbox.recv().await {
+                Some(finished) => waiting.push(finished),
+                None => return,
+            }
+        }
+        while waiting.len() < BATCH
+            && let Ok(finished) = inbox.try_recv()
+        {
+            waiting.push(finished);
+        }
+        let before = waiting.len();
+        let failed = match settle(&shared, &mut waiting).await {
+            Ok(()) => None,
+            // One that the database refuses must not keep the others.
+            Err(_) => settle_each(&shared, &mut waiting).await,
+        };
+        give_up(&shared, &mut waiting, failed);
+        if waiting.len() == before {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        } else {
+            pause = RETRY_SKIPPED;
+        }
+    }
+}
+
+/// One transaction for all that wait. Those whose rows somebody has for a moment, and all after an error, wait on.
+async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
+    let tried = match timeout(ANSWER_LIMIT, write(shared, waiting)).await {
+        Ok(tried) => tried?,
+        Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+    };
+    let mut rest = Vec::new();
+    for (finished, tried) in waiting.drain(..).zip(tried) {
+        let end = match tried {
+            Tried::Recorded => finished.run.ended_late(&finished.late),
+            Tried::Lost => finished.run.lost(),
+            Tried::Skipped => {
+                rest.push(finished);
+                continue;
+            }
+        };
+        // Whoever waited is gone if its runtime ends.
+        let _ = finished.answer.send(end);
+    }
+    *waiting = rest;
+    Ok(())
+}
+
+async fn write(shared: &Shared, waiting: &mut [Finished]) -> Result<Vec<Tried>, sqlx::Error> {
+    let mut conn = shared.side.acquire().await?;
+    // A try that is given up leaves it in an unknown state.
+    conn.close_on_drop();
+    let mut conn = SlotConnection::from(conn);
+    begin_short(&mut conn).await?;
+    let mut tried = Vec::with_capacity(waiting.len());
+    for finished in waiting {
+        tried.push(finished.run.try_late(&mut conn, &mut finished.late).await?);
+    }
+    PgTransactionManager::commit(&mut conn).await?;
+    Ok(tried)
+}
+
+async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {
+    let mut failed = None;
+    let mut rest = Vec::new();
+    for finished in waiting.drain(..) {
+        let mut one = vec![finished];
+        if let Err(error) = settle(shared, &mut one).await {
+            // Its next try records the failure.
+            let refused = one.iter_mut().any(|finished| finished.late.refused(&error));
+            failed = (!refused).then_some(error).or(failed);
+        }
+        rest.append(&mut one);
+    }
+    *waiting = rest;
+    failed
+}
+
+/// What nobody will be able to record is left to a take-over. As long as its lease stands, it is tried.
+fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
+    let now = Instant::now();
+    let mut rest = Vec::new();
+    for finished in waiting.drain(..) {
+        if !finished.kept.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
+            rest.push(finished);
+            continue;
+        }
+        let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
+        shared.report(&BackgroundError::Settle { queue, job, source: failed.take() });
+        let _ = finished.answer.send(End::Lost);
+    }
+    *waiting = rest;
+}

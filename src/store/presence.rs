@@ -1,0 +1,300 @@
+//! Presence: each process shows by an advisory lock of one session that it lives; whoever can take that lock may doubt
+//! the process's claims.
+
+use sea_query::{
+    DeleteStatement, Expr, InsertStatement, LockBehavior, LockType, OnConflict, UpdateStatement,
+};
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use super::Store;
+use super::claim::GRACE;
+use super::template::{Names, PG, Template, cte, rows_of, select, sql, with};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    take_key: Template,
+    announce: Template,
+    verify: Template,
+    withdraw: Template,
+    leave: Template,
+    judge_lock: Template,
+    others: Template,
+    free_keys: Template,
+    doubt_groups: Template,
+    doubt_loose: Template,
+    forget: Template,
+}
+
+/// What a process says about itself.
+#[derive(Debug, Clone)]
+pub(crate) struct ProcessorRow {
+    pub(crate) id: i64,
+    pub(crate) node: String,
+    pub(crate) host: Option<String>,
+    pub(crate) pid: i32,
+}
+
+/// What a check of a process's own presence found.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    /// The lock is held by the very session that asked.
+    pub(crate) held: bool,
+    /// Claims of this process that somebody doubts.
+    pub(crate) doubted: Vec<Uuid>,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let take_key = select().expr(sql("pg_try_advisory_lock(?1)")).to_owned();
+        let judge_lock =
+            select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
+        let withdraw = UpdateStatement::new()
+            .table(names.processor())
+            .value("presence_key", sql("null"))
+            .and_where(sql("id = ?1"))
+            .to_owned();
+        let leave = DeleteStatement::new()
+            .from_table(names.processor())
+            .and_where(sql("id = ?1"))
+            .to_owned();
+        Self {
+            take_key: Template::new(take_key.build(PG)),
+            announce: announce(names),
+            verify: verify(names),
+            withdraw: Template::new(withdraw.build(PG)),
+            leave: Template::new(leave.build(PG)),
+            judge_lock: Template::new(judge_lock.build(PG)),
+            others: others(names),
+            free_keys: free_keys(),
+            doubt_groups: doubt_groups(names),
+            doubt_loose: doubt_loose(names),
+            forget: forget(names),
+        }
+    }
+}
+
+/// Says which lock shows that the process lives. Waits for a judge that has the row, a few ms: what that doubted is seen
+/// by the extension that follows.
+fn announce(names: &Names) -> Template {
+    let row = select()
+        .exprs([
+            sql("?1::int8"),
+            sql("?2::text"),
+            sql("?3::text"),
+            sql("?4::int4"),
+            sql("?5::int8"),
+            sql("case when ?5::int8 is not null then pg_backend_pid() end"),
+            sql("pg_postmaster_start_time()"),
+        ])
+        .to_owned();
+    let mut insert = InsertStatement::new();
+    insert
+        .into_table(names.processor())
+        .columns(["id", "node", "host", "pid", "presence_key", "presence_pid", "server_started_at"])
+        .on_conflict(
+            OnConflict::column("id")
+                .update_columns(["presence_key", "presence_pid", "server_started_at"])
+                .value("seen_at", sql("clock_timestamp()"))
+                .to_owned(),
+        );
+    super::template::select_into(&mut insert, row);
+    Template::new(insert.build(PG))
+}
+
+fn verify(names: &Names) -> Template {
+    let held = select()
+        .expr(sql("1"))
+        .from_as(("pg_catalog", "pg_locks"), "l")
+        .and_where(sql("l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted"))
+        .and_where(sql("l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = ?2"))
+        .to_owned();
+    let groups = select()
+        .expr(sql("g.claim"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.job_id is not null and g.claimed_by = ?1 and g.suspect = g.claim"))
+        .to_owned();
+    let loose = select()
+        .expr(sql("j.claim"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = ?1"))
+        .and_where(sql("j.suspect = j.claim"))
+        .to_owned();
+    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
+    let query = select()
+        .expr(Expr::exists(held))
+        .expr(Expr::cust_with_exprs("array($1) || array($2)", [sub(groups), sub(loose)]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The processes that may be judged, locked against their announcing another lock meanwhile.
+///
+/// After a restart or a failover of the server all locks are gone, so a process that announced itself on another server
+/// is judged only by whoever has been here for long enough (argument 2).
+fn others(names: &Names) -> Template {
+    let query = select()
+        .columns(["id", "presence_key"])
+        .from_as(names.processor(), "p")
+        .and_where(sql("p.id <> ?1 and p.presence_key is not null"))
+        .and_where(sql("(?2 or p.server_started_at = pg_postmaster_start_time())"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["p"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Those whose locks nobody holds.
+fn free_keys() -> Template {
+    let query = select()
+        .column("id")
+        .from("other")
+        .and_where(sql("pg_try_advisory_xact_lock(presence_key)"))
+        .to_owned();
+    with([cte("other", rows_of(&[(1, "id"), (2, "presence_key")]))], query)
+}
+
+/// Doubts the claims of dead processes, once: they are due a grace later, however long their leases are.
+fn doubt_groups(names: &Names) -> Template {
+    let theirs = select()
+        .columns(["queue", "group_id", "claim"])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.job_id is not null and g.claimed_by = any(?1)"))
+        .and_where(sql("g.suspect is distinct from g.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let doubted = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .value("suspect", sql("g.claim"))
+        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
+        .from("theirs")
+        .and_where(sql("g.queue = theirs.queue and g.group_id = theirs.group_id"))
+        .and_where(sql("g.claim = theirs.claim and g.claimed_by = any(?1)"))
+        .to_owned();
+    with([cte("theirs", theirs)], doubted)
+}
+
+fn doubt_loose(names: &Names) -> Template {
+    let theirs = select()
+        .columns(["id", "claim"])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = any(?1)"))
+        .and_where(sql("j.suspect is distinct from j.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let doubted = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .value("suspect", sql("j.claim"))
+        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?2)"))
+        .from("theirs")
+        .and_where(sql("j.id = theirs.id and j.claim = theirs.claim"))
+        .to_owned();
+    with([cte("theirs", theirs)], doubted)
+}
+
+/// Dead processes that nothing is claimed by any more.
+fn forget(names: &Names) -> Template {
+    let groups = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.job_id is not null and g.claimed_by = p.id"))
+        .to_owned();
+    let loose = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = p.id"))
+        .to_owned();
+    let idle = select()
+        .column("id")
+        .from_as(names.processor(), "p")
+        .and_where(sql("p.id = any(?1)"))
+        .and_where(Expr::not_exists(groups))
+        .and_where(Expr::not_exists(loose))
+        .to_owned();
+    let query = DeleteStatement::new()
+        .from_table(names.processor())
+        .and_where(sql("id in (select id from idle)"))
+        .to_owned();
+    with([cte("idle", idle)], query)
+}
+
+impl Store {
+    /// Takes the lock of a presence for the session; false: somebody else has a lock of that number.
+    pub(crate) async fn take_presence(
+        &self,
+        conn: &mut PgConnection,
+        key: i64,
+    ) -> Result<bool, sqlx::Error> {
+        self.presence.take_key.query().bind(key).fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Writes the process's row, with the lock that shows that it lives; none: leases alone decide.
+    pub(crate) async fn announce(
+        &self,
+        conn: &mut PgConnection,
+        row: &ProcessorRow,
+        key: Option<i64>,
+    ) -> Result<(), sqlx::Error> {
+        let announce = self.presence.announce.query().bind(row.id).bind(&row.node).bind(&row.host);
+        announce.bind(row.pid).bind(key).execute(conn).await.map(drop)
+    }
+
+    /// Whether this session still holds the lock, and who is doubted.
+    pub(crate) async fn verify_presence(
+        &self,
+        conn: &mut PgConnection,
+        id: i64,
+        key: i64,
+    ) -> Result<Presence, sqlx::Error> {
+        let row = self.presence.verify.query().bind(id).bind(key).fetch_one(conn).await?;
+        Ok(Presence { held: row.try_get(0)?, doubted: row.try_get(1)? })
+    }
+
+    /// From here on leases alone decide about the process.
+    pub(crate) async fn withdraw_presence(
+        &self,
+        conn: &mut PgConnection,
+        id: i64,
+    ) -> Result<(), sqlx::Error> {
+        self.presence.withdraw.query().bind(id).execute(conn).await.map(drop)
+    }
+
+    /// Deletes the process's row: it ends in order.
+    pub(crate) async fn leave(&self, conn: &mut PgConnection, id: i64) -> Result<(), sqlx::Error> {
+        self.presence.leave.query().bind(id).execute(conn).await.map(drop)
+    }
+
+    /// Judges the other processes, in the short transaction that is open; how many claims are doubted now.
+    ///
+    /// `long_here`: the asking session has been on this server for longer than processes need to come back to it.
+    pub(crate) async fn judge(
+        &self,
+        conn: &mut PgConnection,
+        id: i64,
+        long_here: bool,
+    ) -> Result<u64, sqlx::Error> {
+        let sql = &self.presence;
+        let lock = format!("seriatim judge {}", self.names.schema());
+        if !sql.judge_lock.query().bind(lock).fetch_one(&mut *conn).await?.try_get::<bool, _>(0)? {
+            return Ok(0);
+        }
+        let others = sql.others.query().bind(id).bind(long_here).fetch_all(&mut *conn).await?;
+        if others.is_empty() {
+            return Ok(0);
+        }
+        let (mut ids, mut keys) = (Vec::<i64>::new(), Vec::<i64>::new());
+        for row in others {
+            ids.push(row.try_get(0)?);
+            keys.push(row.try_get(1)?);
+        }
+        let free = sql.free_keys.query().bind(ids).bind(keys).fetch_all(&mut *conn).await?;
+        let dead: Vec<i64> = free.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        let grace = GRACE.as_secs_f64();
+        let groups = sql.doubt_groups.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
+        let loose = sql.doubt_loose.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
+        sql.forget.query().bind(&dead).execute(conn).await?;
+        Ok(groups.rows_affected() + loose.rows_affected())
+    }
+}
