@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::monitor::LIMIT;
 use crate::shared::Shared;
-use crate::store::{ProcessorRow, begin_short, keep_open};
+use crate::store::{ProcessorRow, begin_short, gave_up_waiting, keep_working};
 
 /// Between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -196,7 +196,7 @@ impl Keeper<'_> {
     /// Opens a session with a lock of its own, and announces it. A new lock each time: an old session may linger.
     async fn connect(&self) -> Result<Session, sqlx::Error> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
-        keep_open(&mut conn).await?;
+        keep_working(&mut conn).await?;
         let store = &self.shared.store;
         let mut key = None;
         // The host may have a lock of the same number, once in a great while.
@@ -224,7 +224,11 @@ impl Keeper<'_> {
             return Ok(());
         }
         let store = &self.shared.store;
-        let extended = store.extend_leases(conn, &claims).await?;
+        let extended = match store.extend_leases(conn, &claims).await {
+            // Nothing was extended; the next try is soon.
+            Err(error) if gave_up_waiting(&error) => HashSet::new(),
+            extended => extended?,
+        };
         let standing = if extended.len() < claims.len() {
             store.standing(conn, &claims).await?
         } else {
@@ -250,7 +254,13 @@ impl Keeper<'_> {
             session.announced_at = Instant::now();
         }
         begin_short(conn).await?;
-        let doubted = store.judge(conn, self.row.id, session.since.elapsed() >= SETTLED).await?;
+        let long_here = session.since.elapsed() >= SETTLED;
+        let doubted = match store.judge(conn, self.row.id, long_here).await {
+            Err(error) if gave_up_waiting(&error) => {
+                return PgTransactionManager::rollback(conn).await;
+            }
+            doubted => doubted?,
+        };
         PgTransactionManager::commit(conn).await?;
         if doubted > 0 {
             tracing::info!(doubted, "claims of dead processes will be taken over");

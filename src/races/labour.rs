@@ -165,7 +165,7 @@ async fn hold(
                 stress.book.count("doubts cleared");
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
-                stress.store.trust(conn, Q, claim).await?;
+                stress.store.trust(conn, Q, claim, super::scene::TERMS.lease).await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn, &limits).await?;
             }

@@ -30,6 +30,7 @@ pub(crate) use monitor::Sessions;
 pub(crate) use presence::ProcessorRow;
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
+    keep_working,
 };
 pub(crate) use settle::Keep;
 pub(crate) use template::Names;

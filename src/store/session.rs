@@ -99,6 +99,17 @@ pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::
     .map(drop)
 }
 
+/// The session of a presence: its statements are transactions of their own, and none of them may wait or scan. Whatever
+/// the host's defaults are, see [`SHORT`] and [`PINNED_PLANS`].
+pub(crate) async fn keep_working(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let statement = "set default_transaction_isolation = 'read committed'\
+        ; set default_transaction_read_only = off; set default_transaction_deferrable = off\
+        ; set idle_session_timeout = 0; set statement_timeout = '2s'; set lock_timeout = '100ms'\
+        ; set enable_seqscan = off; set enable_bitmapscan = off; set enable_mergejoin = off\
+        ; set enable_hashjoin = off; set jit = off";
+    sqlx::raw_sql(statement).execute(conn).await.map(drop)
+}
+
 async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
     PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
