@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["Ada", "Grace", "Edsger"].map(|name| NewJob::new("greetings", name).group("people"));
     for job in seriatim::enqueue_many(pool, jobs).await? {
         loop {
-            let seen = Client::default().job(pool, job.id).await?;
+            let seen = Client::default().job(pool, job.id()).await?;
             if let Some(result) = seen.and_then(|job| job.result) {
                 break println!("{result}");
             }

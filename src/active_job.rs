@@ -27,6 +27,10 @@ pub struct ActiveJob {
     pub(crate) group: Option<String>,
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) priority: u8,
+    pub(crate) content_type: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
     pub(crate) keeper: Keeper,
@@ -128,6 +132,26 @@ impl ActiveJob {
     /// How many attempts the job may use up.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
+    }
+
+    /// What kind of job it is, as its producer said ([`NewJob::name`](crate::NewJob::name)).
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).
+    pub fn reference(&self) -> Option<&str> {
+        self.reference.as_deref()
+    }
+
+    /// 0 to 9, higher is sooner.
+    pub fn priority(&self) -> u8 {
+        self.priority
+    }
+
+    /// What the raw bytes of the job are; none for a job with JSON data.
+    pub fn content_type(&self) -> Option<&str> {
+        self.content_type.as_deref()
     }
 
     /// When the job was enqueued.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use sqlx::{PgExecutor, PgPool};
 
-use crate::error::{ControlError, EnqueueError, MigrateError, NameError};
+use crate::error::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError};
 use crate::inspect::{HaltedGroup, QueueCounts};
-use crate::job::{Enqueued, Job, JobStatus, NewJob};
+use crate::job::{Enqueued, Job, JobStatus};
 use crate::name;
+use crate::new_job::NewJob;
+use crate::queue_settings::{QueueSettings, StoredQueueSettings};
 use crate::store::{RequestReport, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
@@ -68,7 +70,7 @@ impl Client {
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// The largest data of a job, in bytes of JSON. Default 1 MiB.
+    /// The largest data of a job, in bytes of JSON or raw bytes. Default 1 MiB.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.data_limit = bytes;
         self
@@ -109,7 +111,8 @@ impl Client {
     /// Enqueues one job: on a pool, a connection, or in the caller's transaction (`&mut *tx`), where it exists if and
     /// only if the transaction commits.
     ///
-    /// It is one `INSERT` that waits for nobody: no handler, no worker, no other producer, at any isolation level.
+    /// It is one `INSERT` that waits for nobody: no handler, no worker, no other producer, at any isolation level. One
+    /// exception: another open transaction with the same deduplication id ([`NewJob::dedup_id`]).
     ///
     /// # Errors
     /// [`EnqueueError`]; nothing was written then. An error from the database aborts the caller's transaction, as any
@@ -141,6 +144,64 @@ impl Client {
             return Ok(Vec::new());
         }
         self.store.insert_jobs(executor, checked, self.notify).await.map_err(EnqueueError::Database)
+    }
+
+    /// Enqueues those of many jobs that can be enqueued, in one statement; the results come in the order of the jobs. A
+    /// job that fails its checks gets its error, which does not hold up the others.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Database`]; nothing was written then.
+    pub async fn enqueue_batch(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
+        let mut checked = Vec::new();
+        let refusals: Vec<Option<EnqueueError>> = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(index, job)| {
+                job.check(index, self.data_limit).map(|job| checked.push(job)).err()
+            })
+            .collect();
+        let mut enqueued = Vec::new();
+        if !checked.is_empty() {
+            let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+            enqueued = inserted.map_err(EnqueueError::Database)?;
+        }
+        let mut enqueued = enqueued.into_iter();
+        refusals
+            .into_iter()
+            .map(|refusal| match refusal {
+                Some(refusal) => Ok(Err(refusal)),
+                None => {
+                    enqueued.next().map(Ok).ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+                }
+            })
+            .collect()
+    }
+
+    /// Changes what holds for a queue in the whole fleet. Settings that are not named stay as they are. In a
+    /// transaction it takes effect when that commits; until then other calls for the same queue wait, and nobody else.
+    ///
+    /// # Errors
+    /// [`ConfigureError`]; nothing was changed then.
+    pub async fn configure_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        settings: QueueSettings,
+    ) -> Result<(), ConfigureError> {
+        let change = settings.check()?;
+        Ok(self.store.configure_queue(executor, change).await?)
+    }
+
+    /// What holds for a queue in the whole fleet; the defaults for one that was never configured.
+    pub async fn queue_settings(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<StoredQueueSettings, sqlx::Error> {
+        self.store.queue_settings(executor, queue).await
     }
 
     /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until then the job's
@@ -224,6 +285,18 @@ impl Client {
         most: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
         self.store.group_jobs(executor, queue, group, most.into()).await
+    }
+
+    /// Up to `most` jobs of a queue with the caller's own id ([`NewJob::reference`]), the newest first, finished ones
+    /// included.
+    pub async fn jobs_by_reference(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        reference: &str,
+        most: u32,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        self.store.jobs_by_reference(executor, queue, reference, most.into()).await
     }
 
     /// The halted groups of a queue, the longest halted first.

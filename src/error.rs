@@ -7,13 +7,13 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum NameError {
     /// The name is empty.
-    #[error("the {field} name is empty: give it at least one character")]
+    #[error("the {} is empty: give it at least one character", called(field))]
     Empty {
-        /// What was named: `queue`, `group` or `schema`.
+        /// What was named: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or `content type`.
         field: &'static str,
     },
     /// The name has too many characters.
-    #[error("the {field} name has {length} characters, at most {limit} are allowed")]
+    #[error("the {} has {length} characters, at most {limit} are allowed", called(field))]
     TooLong {
         /// What was named.
         field: &'static str,
@@ -24,7 +24,8 @@ pub enum NameError {
     },
     /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
     #[error(
-        "the {field} name has the control character {character:?} at byte {position}: remove or escape it"
+        "the {} has the control character {character:?} at byte {position}: remove or escape it",
+        called(field)
     )]
     Control {
         /// What was named.
@@ -40,6 +41,14 @@ pub enum NameError {
         /// The name.
         name: String,
     },
+}
+
+/// Some fields are names, others have one of their own.
+fn called(field: &str) -> String {
+    match field {
+        "queue" | "group" | "schema" | "job" => format!("{field} name"),
+        field => field.to_owned(),
+    }
 }
 
 /// Why `migrate` failed. Nothing was changed.
@@ -83,7 +92,7 @@ pub enum MigrateError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
-    /// The queue or group has a name that cannot be used.
+    /// The queue, group, or another of the job's names and ids cannot be used.
     #[error("job {index} of the call cannot be enqueued")]
     Name {
         /// Position in the call, from 0.
@@ -136,6 +145,30 @@ pub enum EnqueueError {
     /// The database refused.
     #[error("could not write the jobs")]
     Database(#[source] sqlx::Error),
+}
+
+/// Why a queue could not be configured. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigureError {
+    /// The queue has a name that cannot be used.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A setting is out of its range.
+    #[error("{setting} of queue {queue:?} is {value}, it must be {range}")]
+    OutOfRange {
+        /// The queue.
+        queue: String,
+        /// Which setting.
+        setting: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// The database refused.
+    #[error("the settings did not reach the database")]
+    Database(#[from] sqlx::Error),
 }
 
 /// Why a request about a job or a group failed. Nothing was changed.

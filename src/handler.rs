@@ -7,8 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::active_job::ActiveJob;
-use crate::job::{FailureKind, has_nul};
-use crate::job_error::{JobError, storable};
+use crate::bytes::JobData;
+use crate::job::FailureKind;
+use crate::job_error::{JobError, storable, storable_text};
+use crate::new_job::has_nul;
 use crate::outcome::RunResult;
 
 /// Runs the jobs of a queue.
@@ -45,7 +47,8 @@ use crate::outcome::RunResult;
 /// ```
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
-    /// The job's data. What does not decode into it is a failed attempt, tried again by the queue's policy.
+    /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. What does not decode
+    /// into it is a failed attempt, tried again by the queue's policy.
     type Data: DeserializeOwned + Send;
     /// Stored as the job's `result`.
     type Output: Serialize + Send;
@@ -71,18 +74,18 @@ impl<H: JobHandler> JobHandler for Arc<H> {
     }
 }
 
-/// A handler without its types: JSON in, JSON out.
+/// A handler without its types: JSON or raw bytes in, JSON out.
 #[async_trait]
 pub(crate) trait ErasedHandler: Send + Sync + 'static {
-    async fn run(&self, job: &mut ActiveJob, data: &str) -> RunResult;
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult;
 }
 
 #[async_trait]
 impl<H: JobHandler> ErasedHandler for H {
-    async fn run(&self, job: &mut ActiveJob, data: &str) -> RunResult {
-        let data = match serde_json::from_str(data) {
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult {
+        let data = match data.decode() {
             Ok(data) => data,
-            Err(error) => return RunResult::Broken(FailureKind::Data, storable(&error)),
+            Err(error) => return RunResult::Broken(FailureKind::Data, storable_text(&error)),
         };
         let output = match self.handle(job, data).await {
             Ok(output) => output,

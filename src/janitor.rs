@@ -1,4 +1,4 @@
-//! Housekeeping, by one process at a time: requests about queued jobs, retention, and the sweep.
+//! Housekeeping, by one process at a time: requests about queued jobs, retention, what has expired, and the sweep.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -69,6 +69,7 @@ impl Janitor<'_> {
         if !requests.await? || !round {
             return Ok(());
         }
+        self.forget_expired(&mut conn).await?;
         for queue in &self.queues {
             self.prune(&mut conn, queue).await?;
             let cursor = cursors.entry(queue.name().to_owned()).or_default();
@@ -123,6 +124,22 @@ impl Janitor<'_> {
                 if deleted < BATCH.0.unsigned_abs() {
                     break;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes deduplication ids whose window is over, in small batches.
+    async fn forget_expired(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        for _ in 0..BATCH.1 {
+            let mut deleted = 0;
+            let batch = async |conn: &mut PgConnection| {
+                deleted = self.store.forget_expired(conn, BATCH.0).await?;
+                Ok(())
+            };
+            self.alone(conn, batch).await?;
+            if deleted < BATCH.0.unsigned_abs() {
+                break;
             }
         }
         Ok(())

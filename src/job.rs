@@ -1,171 +1,39 @@
-//! Jobs: what a producer writes, and what a look at one shows.
+//! Jobs: what an enqueue answers, and what a look at one shows.
 
 use std::fmt;
 use std::time::Duration;
 
-use chrono::{DateTime, Datelike, Utc};
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::error::EnqueueError;
-use crate::name;
-use crate::retry::MAX_DELAY;
-
-/// A job to be enqueued: `NewJob::new("postings", &data).group("account-42")`.
-///
-/// Nothing is checked until [`enqueue`](crate::enqueue), which names what is wrong.
-///
-/// ```
-/// # use std::time::Duration;
-/// use seriatim::NewJob;
-///
-/// #[derive(serde::Serialize)]
-/// struct Posting { account: u32, cents: i64 }
-///
-/// let job = NewJob::new("postings", &Posting { account: 42, cents: 1_500 })
-///     .group("account-42")
-///     .max_attempts(5)
-///     .timeout(Duration::from_secs(10));
-/// ```
-#[derive(Debug)]
-#[must_use = "a NewJob does nothing until it is enqueued"]
-pub struct NewJob {
-    pub(crate) queue: String,
-    pub(crate) group: Option<String>,
-    pub(crate) data: Result<String, serde_json::Error>,
-    pub(crate) start: Start,
-    pub(crate) max_attempts: Option<u32>,
-    pub(crate) timeout: Option<Duration>,
-}
-
-/// When a job may first run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Start {
-    Now,
-    After(Duration),
-    At(DateTime<Utc>),
-}
-
-impl NewJob {
-    /// A job of `queue` with `data` serialized as JSON, without a group, due at once.
-    pub fn new(queue: impl Into<String>, data: &(impl Serialize + ?Sized)) -> Self {
-        Self {
-            queue: queue.into(),
-            group: None,
-            data: serde_json::to_string(data),
-            start: Start::Now,
-            max_attempts: None,
-            timeout: None,
-        }
-    }
-
-    /// The group: its jobs run one at a time, in the order of their enqueues. 1 to 400 characters.
-    ///
-    /// A job without a group runs beside any other, oldest first.
-    pub fn group(mut self, group: impl Into<String>) -> Self {
-        self.group = Some(group.into());
-        self
-    }
-
-    /// Not before this much time has passed after the enqueue, by the database's clock.
-    ///
-    /// A delayed job keeps its place: later jobs of its group wait for it. Replaces [`run_at`](Self::run_at).
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.start = Start::After(delay);
-        self
-    }
-
-    /// Not before this time, by the database's clock. Replaces [`delay`](Self::delay).
-    pub fn run_at(mut self, time: DateTime<Utc>) -> Self {
-        self.start = Start::At(time);
-        self
-    }
-
-    /// At most this many runs, instead of the queue's [`RetryPolicy`](crate::RetryPolicy).
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts);
-        self
-    }
-
-    /// How long the handler may run, instead of the queue's [`timeout`](crate::QueueOptions::timeout).
-    /// Kept in whole milliseconds.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = Some(limit);
-        self
-    }
-
-    /// Checks everything that can be checked without the database; `index` is the job's position in the call.
-    pub(crate) fn check(self, index: usize, data_limit: usize) -> Result<CheckedJob, EnqueueError> {
-        let Self { queue, group, data, start, max_attempts, timeout } = self;
-        name::check_queue(&queue).map_err(|source| EnqueueError::Name { index, source })?;
-        if let Some(group) = &group {
-            name::check_group(group).map_err(|source| EnqueueError::Name { index, source })?;
-        }
-        let data = data.map_err(|source| EnqueueError::Serialize { index, source })?;
-        if data.len() > data_limit {
-            return Err(EnqueueError::DataTooLarge { index, size: data.len(), limit: data_limit });
-        }
-        if has_nul(&data) {
-            return Err(EnqueueError::DataHasNul { index });
-        }
-        let out_of_range =
-            |field, value, range| EnqueueError::OutOfRange { index, field, value, range };
-        let (delay, run_at) = match start {
-            Start::Now => (None, None),
-            Start::After(delay) if delay > MAX_DELAY => {
-                return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
-            }
-            Start::After(delay) => (Some(delay), None),
-            // timestamptz begins in 4713 BC, adoption looks from 221 BC on, and nobody means either.
-            Start::At(time) if !(0..10_000).contains(&time.year()) => {
-                return Err(out_of_range("run_at", time.to_string(), "in the years 0 to 9999"));
-            }
-            Start::At(time) => (None, Some(time)),
-        };
-        let max_attempts = max_attempts
-            .map(|n| match i32::try_from(n) {
-                Ok(n) if n > 0 => Ok(n),
-                _ => Err(out_of_range("max_attempts", n.to_string(), "1 to 2147483647")),
-            })
-            .transpose()?;
-        let timeout = timeout
-            .map(|limit| match i64::try_from(limit.as_millis()) {
-                Ok(_) if limit < Duration::from_millis(1) || limit > MAX_DELAY => {
-                    Err(out_of_range("timeout", format!("{limit:?}"), "1 ms to 100 years"))
-                }
-                Ok(ms) => Ok(ms),
-                Err(_) => Err(out_of_range("timeout", format!("{limit:?}"), "1 ms to 100 years")),
-            })
-            .transpose()?;
-        Ok(CheckedJob { queue, group, data, delay, run_at, max_attempts, timeout_ms: timeout })
-    }
-}
-
-/// A [`NewJob`] that the database will take.
-#[derive(Debug)]
-pub(crate) struct CheckedJob {
-    pub(crate) queue: String,
-    pub(crate) group: Option<String>,
-    pub(crate) data: String,
-    pub(crate) delay: Option<Duration>,
-    pub(crate) run_at: Option<DateTime<Utc>>,
-    pub(crate) max_attempts: Option<i32>,
-    pub(crate) timeout_ms: Option<i64>,
-}
-
-/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of backslashes. jsonb refuses it.
-pub(crate) fn has_nul(json: &str) -> bool {
-    json.match_indices("\\u0000").any(|(at, _)| {
-        let escapes = json[..at].bytes().rev().take_while(|b| *b == b'\\').count();
-        escapes % 2 == 0
-    })
-}
-
-/// What an enqueue wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What an enqueue did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Enqueued {
-    /// The job's id. Within a group jobs run in the order of their ids.
-    pub id: i64,
+pub enum Enqueued {
+    /// The job was written.
+    New {
+        /// The job's id. Within a group jobs run in the order of their ids.
+        id: i64,
+    },
+    /// A job with the same deduplication id was enqueued within the window: nothing was written.
+    Duplicate {
+        /// The id of that first job, which may have ended or been deleted meanwhile.
+        id: i64,
+    },
+}
+
+impl Enqueued {
+    /// The job's id; of a duplicate, that of the first.
+    pub fn id(self) -> i64 {
+        match self {
+            Self::New { id } | Self::Duplicate { id } => id,
+        }
+    }
+
+    /// Whether nothing was written, because the job was there already.
+    pub fn is_duplicate(self) -> bool {
+        matches!(self, Self::Duplicate { .. })
+    }
 }
 
 /// The state of a job.
@@ -228,8 +96,24 @@ pub struct Job {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// What the producer gave.
+    /// What the producer gave; null if it gave raw bytes.
     pub data: serde_json::Value,
+    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes).
+    pub payload: Option<Vec<u8>>,
+    /// What the raw bytes are, as the producer said.
+    pub content_type: Option<String>,
+    /// What kind of job it is, as the producer said.
+    pub name: Option<String>,
+    /// The producer's own id of the job.
+    pub reference: Option<String>,
+    /// 0 to 9, higher is sooner.
+    pub priority: u8,
+    /// It is not begun after this time.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The lease that the producer gave; none: the queue's.
+    pub lease: Option<Duration>,
+    /// The deduplication id that it was enqueued with, given or computed from its content.
+    pub dedup_id: Option<String>,
     /// What the handler returned, once succeeded.
     pub result: Option<serde_json::Value>,
     /// The failure of the last attempt that did not succeed.
@@ -315,37 +199,4 @@ pub enum FailureKind {
     Cancelled,
     /// Given up by [`skip`](crate::Client::skip).
     Skipped,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_escaped_nul_is_found_and_a_written_backslash_is_not() {
-        let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
-        assert!(has_nul(&json("a\0b")));
-        assert!(has_nul(&json("\\\0")));
-        assert!(!has_nul(&json("\\u0000")));
-        assert!(!has_nul(&json("plain")));
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad = |job: NewJob| job.check(3, 100).map(|_| ()).map_err(|e| e.to_string());
-        let job = || NewJob::new("q", &1);
-        assert!(job().group("g").check(0, 100).is_ok());
-        assert!(bad(job().max_attempts(0)).is_err_and(|e| e.contains("max_attempts of job 3")));
-        assert!(bad(job().timeout(Duration::ZERO)).is_err_and(|e| e.contains("timeout of job 3")));
-        assert!(bad(job().delay(Duration::MAX)).is_err_and(|e| e.contains("delay of job 3")));
-        assert!(bad(job().run_at(DateTime::<Utc>::MAX_UTC)).is_err_and(|e| e.contains("run_at")));
-        assert!(bad(NewJob::new("q", &"x".repeat(100))).is_err_and(|e| e.contains("102 bytes")));
-        assert!(bad(NewJob::new("", &1)).is_err());
-    }
-
-    #[test]
-    fn data_that_does_not_serialize_is_an_error_of_the_enqueue() {
-        let bad = NewJob::new("q", &std::collections::HashMap::from([((1, 2), 3)]));
-        assert!(matches!(bad.check(0, 100), Err(EnqueueError::Serialize { index: 0, .. })));
-    }
 }

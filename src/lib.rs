@@ -2,6 +2,7 @@
 
 mod active_job;
 mod attempt;
+mod bytes;
 mod claim;
 mod client;
 mod connection;
@@ -17,10 +18,12 @@ mod listener;
 mod mishap;
 mod monitor;
 mod name;
+mod new_job;
 mod outcome;
 mod presence;
 mod processor;
 mod queue;
+mod queue_settings;
 #[cfg(all(test, feature = "testing"))]
 mod races;
 mod record;
@@ -37,15 +40,19 @@ mod worker;
 pub use async_trait::async_trait;
 
 pub use active_job::ActiveJob;
+pub use bytes::Bytes;
 pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
 pub use error::{
-    BackgroundError, BuildError, BuildMistake, ControlError, EnqueueError, MigrateError, NameError,
+    BackgroundError, BuildError, BuildMistake, ConfigureError, ControlError, EnqueueError,
+    MigrateError, NameError,
 };
 pub use handler::JobHandler;
 pub use inspect::{HaltedGroup, QueueCounts};
-pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus, NewJob};
+pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job_error::JobError;
+pub use new_job::NewJob;
 pub use processor::{Processor, ProcessorBuilder, Running};
 pub use queue::{Hold, OutOfAttempts, QueueOptions, Retention};
+pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use retry::RetryPolicy;
 pub use shutdown::{ShutdownReport, shutdown_signal};

@@ -6,6 +6,14 @@ use crate::error::NameError;
 pub(crate) const QUEUE_LIMIT: usize = 200;
 /// Longest group id, in characters: with a queue name of four-byte characters it still fits an index entry (2,704 bytes).
 pub(crate) const GROUP_LIMIT: usize = 400;
+/// Longest name of a kind of job, in characters.
+pub(crate) const JOB_NAME_LIMIT: usize = 200;
+/// Longest reference, in characters; it is in an index too, as the group is.
+pub(crate) const REFERENCE_LIMIT: usize = 400;
+/// Longest deduplication id, in characters: with its queue and group it must fit an index entry.
+pub(crate) const DEDUP_LIMIT: usize = 128;
+/// Longest content type, in characters.
+pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
 /// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds a suffix.
 const SCHEMA_LIMIT: usize = 50;
 
@@ -25,10 +33,6 @@ pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(),
 
 pub(crate) fn check_queue(name: &str) -> Result<(), NameError> {
     check("queue", name, QUEUE_LIMIT)
-}
-
-pub(crate) fn check_group(name: &str) -> Result<(), NameError> {
-    check("group", name, GROUP_LIMIT)
 }
 
 pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
@@ -53,10 +57,10 @@ mod tests {
     #[test]
     fn names_are_checked_by_character() {
         assert!(check_queue("postings").is_ok());
-        assert!(check_group(&"ü".repeat(GROUP_LIMIT)).is_ok());
+        assert!(check("group", &"ü".repeat(GROUP_LIMIT), GROUP_LIMIT).is_ok());
         assert!(matches!(check_queue(""), Err(NameError::Empty { field: "queue" })));
         assert!(matches!(
-            check_group(&"x".repeat(GROUP_LIMIT + 1)),
+            check("group", &"x".repeat(GROUP_LIMIT + 1), GROUP_LIMIT),
             Err(NameError::TooLong { length: 401, limit: 400, .. })
         ));
         assert!(matches!(

@@ -123,7 +123,7 @@ async fn enqueue(
     if keep_ids {
         let mut all = producer.enqueued.borrow_mut();
         for (group, job) in groups.iter().zip(&enqueued) {
-            all.add(group, job.id);
+            all.add(group, job.id());
         }
     }
     producer.groups.borrow_mut().extend(groups);

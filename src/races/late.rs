@@ -93,7 +93,7 @@ async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again()
 async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
     let job = NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
-    let id = crate::enqueue(&mut worker, job).await.unwrap().id;
+    let id = crate::enqueue(&mut worker, job).await.unwrap().id();
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
     assert_eq!((row.head, row.due), (id, false));

@@ -42,7 +42,7 @@ pub(super) async fn enqueue_some(
     let began = stress.book.begin();
     let client = Client::default().notify(rng.bool());
     let enqueued = client.enqueue_many(conn, jobs).await?;
-    Ok(enqueued.iter().map(|job| (began, job.id)).collect())
+    Ok(enqueued.iter().map(|job| (began, job.id())).collect())
 }
 
 /// Enqueues at any isolation level, with old snapshots, open transactions, savepoints and rollbacks.

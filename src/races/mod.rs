@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod book;
+mod cost;
 mod crossing;
 mod fence;
 mod labour;

@@ -35,7 +35,7 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
         let ids = enqueue(&mut producer, &["g", "h", "g"]).await;
         let client = Client::default();
         let job = NewJob::new(Q, &1).group("g");
-        let notified = client.enqueue(&mut producer, job).await.unwrap().id;
+        let notified = client.enqueue(&mut producer, job).await.unwrap().id();
         scene.settle(&mut worker, &claim, &held, &succeeded()).await;
         commit(&mut worker).await;
         // Wrong: producers that touch the group's row.

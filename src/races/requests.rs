@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 /// A head that is due in an hour, its group asleep, and a job behind it.
 async fn delayed_head(scene: &Scene, worker: &mut PgConnection) -> (i64, i64) {
     let head = NewJob::new(Q, &1).group("g").delay(Duration::from_hours(1));
-    let head = crate::enqueue(&mut *worker, head).await.unwrap().id;
+    let head = crate::enqueue(&mut *worker, head).await.unwrap().id();
     let behind = scene.enqueue("g").await;
     assert!(scene.claim(worker, 10).await.is_empty());
     assert!(!scene.row("g").await.unwrap().due);

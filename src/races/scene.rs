@@ -314,7 +314,7 @@ pub(super) async fn enqueue(conn: &mut PgConnection, groups: &[&str]) -> Vec<i64
     let jobs = groups.iter().map(|group| NewJob::new(Q, &1).group(*group));
     let client = Client::default().notify(false);
     let enqueued = client.enqueue_many(conn, jobs).await.unwrap();
-    enqueued.iter().map(|job| job.id).collect()
+    enqueued.iter().map(|job| job.id()).collect()
 }
 
 /// As the library begins a short transaction, but it may be slow between its statements: a script is.

@@ -18,6 +18,8 @@ use crate::turn::{Plan, Turn};
 pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
 /// How long after a first doubt a claim is taken over: longer than any worker needs to notice that it lost its hold.
 pub(crate) const GRACE: Duration = Duration::from_millis(1750);
+/// How much sooner each step of priority is.
+pub(crate) const HEAD_START: Duration = Duration::from_secs(10);
 /// When a head that somebody is changing is looked at again.
 const SOON: Duration = Duration::from_millis(20);
 

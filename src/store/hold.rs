@@ -12,6 +12,7 @@ use sqlx::{PgConnection, Row};
 use super::claim::Started;
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use super::{Store, unfinished};
+use crate::bytes::JobData;
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -26,7 +27,10 @@ pub(super) struct Statements {
 /// A job that this session holds.
 #[derive(Debug)]
 pub(crate) struct HeldJob {
-    pub(crate) data: String,
+    pub(crate) data: JobData,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) priority: u8,
     /// Which attempt this is, from 1.
     pub(crate) attempt: u32,
     /// How many attempts do not count against the limit.
@@ -98,6 +102,11 @@ pub(super) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
         sql("pg_backend_pid()"),
         sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
         sql("job.lease_ms"),
+        sql("job.payload"),
+        sql("job.content_type"),
+        sql("job.name"),
+        sql("job.reference"),
+        sql("job.priority"),
     ]
 }
 
@@ -260,8 +269,15 @@ impl Store {
 pub(super) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let data = match row.try_get(14)? {
+        Some(bytes) => JobData::Bytes { content_type: row.try_get(15)?, bytes },
+        None => JobData::Json(row.try_get(2)?),
+    };
     Ok(HeldJob {
-        data: row.try_get(2)?,
+        data,
+        name: row.try_get(16)?,
+        reference: row.try_get(17)?,
+        priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),
         attempt: count(row.try_get(3)?),
         forgiven: count(row.try_get(4)?),
         max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),

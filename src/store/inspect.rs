@@ -15,6 +15,7 @@ use crate::job::{AttemptRecord, Failure, Job, JobStatus};
 pub(super) struct Statements {
     job: Template,
     group_jobs: Template,
+    by_reference: Template,
     #[cfg(feature = "testing")]
     all: Template,
     halted: Template,
@@ -32,9 +33,16 @@ impl Statements {
             .order_by(("j", "id"), Order::Asc)
             .limit(limit(3))
             .to_owned();
+        let of_reference = jobs(names)
+            .and_where(sql("j.queue = ?1 and j.reference = ?2"))
+            // As a sum, so that no plan walks all jobs in the order of their ids to find these.
+            .order_by_expr(sql("j.id + 0"), Order::Desc)
+            .limit(limit(3))
+            .to_owned();
         Self {
             job: Template::new(by_id.build(PG)),
             group_jobs: Template::new(of_group.build(PG)),
+            by_reference: Template::new(of_reference.build(PG)),
             #[cfg(feature = "testing")]
             all: all(names),
             halted: halted(names),
@@ -63,6 +71,14 @@ fn jobs(names: &Names) -> SelectStatement {
                 "j.last_started_at",
                 "j.finished_at",
                 "j.history",
+                "j.payload",
+                "j.content_type",
+                "j.name",
+                "j.reference",
+                "j.priority",
+                "j.expires_at",
+                "j.lease_ms",
+                "j.dedup_id",
             ]
             .map(sql),
         )
@@ -162,6 +178,18 @@ impl Store {
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
+    /// The jobs of a reference, finished ones included, the newest first.
+    pub(crate) async fn jobs_by_reference(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        reference: &str,
+        most: i64,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let query = self.inspect.by_reference.query().bind(queue).bind(reference).bind(most);
+        query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
     /// Every job of a queue, finished ones included: for tests.
     #[cfg(feature = "testing")]
     pub(crate) async fn all_jobs(
@@ -232,7 +260,17 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         group: row.try_get(2)?,
         status: JobStatus::parse(&status)
             .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
-        data: row.try_get(4)?,
+        data: row.try_get::<Option<_>, _>(4)?.unwrap_or_default(),
+        payload: row.try_get(14)?,
+        content_type: row.try_get(15)?,
+        name: row.try_get(16)?,
+        reference: row.try_get(17)?,
+        priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),
+        expires_at: row.try_get(19)?,
+        lease: row
+            .try_get::<Option<i64>, _>(20)?
+            .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
+        dedup_id: row.try_get(21)?,
         result: row.try_get(5)?,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),

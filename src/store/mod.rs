@@ -16,6 +16,7 @@ mod migrate;
 mod monitor;
 mod presence;
 mod prune;
+mod queue_settings;
 mod session;
 mod settle;
 mod template;
@@ -56,6 +57,7 @@ pub(crate) struct Store {
     monitor: monitor::Statements,
     presence: presence::Statements,
     prune: prune::Statements,
+    queue_settings: queue_settings::Statements,
     settle: settle::Statements,
 }
 
@@ -80,6 +82,7 @@ impl Store {
             monitor: monitor::Statements::new(&names),
             presence: presence::Statements::new(&names),
             prune: prune::Statements::new(&names),
+            queue_settings: queue_settings::Statements::new(&names),
             settle: settle::Statements::new(&names),
             names,
         }

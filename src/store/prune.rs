@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, UpdateStatement,
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, TableRef,
+    UpdateStatement,
 };
 use sqlx::{PgConnection, Row};
 
@@ -20,6 +21,7 @@ pub(super) struct Statements {
     groups: Template,
     stranded: Template,
     flag: Template,
+    expired: [Template; 2],
 }
 
 const FINISHED: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
@@ -36,6 +38,7 @@ impl Statements {
             groups: groups(names),
             stranded: stranded(names),
             flag: flag(names),
+            expired: [names.dedup(), names.receive_attempt()].map(expired),
         }
     }
 }
@@ -169,6 +172,23 @@ fn flag(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// Deletes a batch of rows whose time is over. One that somebody is renewing at the moment stays.
+fn expired(table: TableRef) -> Template {
+    let over = select()
+        .column("ctid")
+        .from_as(table.clone(), "t")
+        .and_where(sql("t.expires_at <= clock_timestamp()"))
+        .order_by("expires_at", Order::Asc)
+        .limit(limit(1))
+        .lock_with_tables_behavior(LockType::Update, ["t"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(table)
+        .and_where(sql("ctid in (select ctid from over_now)"))
+        .to_owned();
+    with([cte("over_now", over)], delete)
+}
+
 impl Store {
     /// Whether this transaction is the one janitor.
     pub(crate) async fn lock_janitor(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
@@ -200,6 +220,21 @@ impl Store {
         let cancelled = self.prune.cancel_requested.query().execute(&mut *conn).await?;
         self.prune.forget_requests.query().execute(conn).await?;
         Ok(cancelled.rows_affected())
+    }
+
+    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive attempts; how many it were
+    /// of the one of which there were more.
+    pub(crate) async fn forget_expired(
+        &self,
+        conn: &mut PgConnection,
+        batch: i64,
+    ) -> Result<u64, sqlx::Error> {
+        let mut most = 0;
+        for expired in &self.prune.expired {
+            let deleted = expired.query().bind(batch).execute(&mut *conn).await?;
+            most = most.max(deleted.rows_affected());
+        }
+        Ok(most)
     }
 
     /// The group with unfinished jobs that comes behind `after`.

@@ -110,6 +110,18 @@ impl Names {
         self.table("queue_group").into_table_ref()
     }
 
+    pub(super) fn queue(&self) -> TableRef {
+        self.table("queue").into_table_ref()
+    }
+
+    pub(super) fn dedup(&self) -> TableRef {
+        self.table("dedup").into_table_ref()
+    }
+
+    pub(super) fn receive_attempt(&self) -> TableRef {
+        self.table("receive_attempt").into_table_ref()
+    }
+
     pub(super) fn cancel_request(&self) -> TableRef {
         self.table("cancel_request").into_table_ref()
     }
@@ -121,6 +133,11 @@ impl Names {
     /// `"schema"."name"`, for what is no table of a query (types, the channel's LISTEN).
     pub(super) fn quoted(&self, name: &str) -> String {
         format!("{}.{}", Self::quote(&self.schema), Self::quote(name))
+    }
+
+    /// A call that draws the next job's id.
+    pub(super) fn next_id(&self) -> String {
+        format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
     }
 
     pub(super) fn quote(name: &str) -> String {

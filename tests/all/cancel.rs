@@ -40,7 +40,7 @@ async fn bench(database: &TestDatabase, log: &Log) -> ProcessorBuilder {
 }
 
 async fn put(pool: &PgPool, job: NewJob) -> i64 {
-    seriatim::enqueue(pool, job).await.unwrap().id
+    seriatim::enqueue(pool, job).await.unwrap().id()
 }
 
 async fn started(log: &Log, what: &str) {

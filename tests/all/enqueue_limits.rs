@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeZone, Utc};
 use serde_json::{Value, json};
-use seriatim::{Client, EnqueueError, NameError, NewJob};
+use seriatim::{Client, DedupScope, EnqueueError, NameError, NewJob, QueueSettings};
 use sqlx::PgPool;
 
 use crate::support::{chain, database, drained, handler, job, job_of, processor, queue, value};
@@ -55,6 +55,22 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
         (good().run_at(year(-7_000)), &["run_at"]),
         // PostgreSQL would take it, but it is before the time that workers look from.
         (good().run_at(year(-1_000)), &["run_at"]),
+        (good().expires_at(year(11_900)), &["expires_at"]),
+        (good().time_to_live(Duration::ZERO), &["time_to_live", "1 ms"]),
+        (good().time_to_live(Duration::MAX), &["time_to_live", "100 years"]),
+        (good().lease(Duration::from_millis(999)), &["lease", "1 s to 1 day"]),
+        (good().lease(Duration::from_hours(25)), &["lease", "1 s to 1 day"]),
+        (good().priority(10), &["priority", "10", "0 to 9"]),
+        (good().name(""), &["job name", "empty"]),
+        (good().name("x".repeat(201)), &["job name", "201", "200"]),
+        (good().reference(""), &["the reference is empty"]),
+        (good().reference("x".repeat(401)), &["reference", "401", "400"]),
+        (good().reference("a\0b"), &["reference", r"'\0'"]),
+        (good().dedup_id(""), &["deduplication id", "empty"]),
+        (good().dedup_id("x".repeat(129)), &["deduplication id", "129", "128"]),
+        (NewJob::bytes("q", "", [1]), &["content type", "empty"]),
+        (NewJob::bytes("q", "x".repeat(201), [1]), &["content type", "201", "200"]),
+        (NewJob::bytes("q", "x", vec![0; 1024 * 1024 + 1]), &["data", "1048577", "1048576"]),
     ];
     for (bad, words) in cases {
         let shown = format!("{bad:?}");
@@ -79,8 +95,10 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
         ),
         "{error:?}"
     );
-    let written: i64 = value(pool, "select count(*) from seriatim.job").await;
-    assert_eq!(written, 0);
+    for table in ["job", "dedup"] {
+        let written: i64 = value(pool, format!("select count(*) from seriatim.{table}")).await;
+        assert_eq!(written, 0, "{table}");
+    }
     database.remove().await.unwrap();
 }
 
@@ -90,7 +108,7 @@ async fn the_limit_of_the_data_is_the_clients() {
     let pool = database.pool();
     // With its quotes it is just 1 MiB.
     let big = "x".repeat(1024 * 1024 - 2);
-    let id = seriatim::enqueue(pool, NewJob::new("q", &big)).await.unwrap().id;
+    let id = seriatim::enqueue(pool, NewJob::new("q", &big)).await.unwrap().id();
     assert_eq!(job(pool, id).await.data, json!(big));
 
     let small = Client::default().data_limit(10);
@@ -101,7 +119,7 @@ async fn the_limit_of_the_data_is_the_clients() {
         Err(EnqueueError::DataTooLarge { index: 0, size: 11, limit: 10, .. })
     ));
     let large = Client::default().data_limit(usize::MAX);
-    let id = large.enqueue(pool, NewJob::new("q", &"x".repeat(3 << 20))).await.unwrap().id;
+    let id = large.enqueue(pool, NewJob::new("q", &"x".repeat(3 << 20))).await.unwrap().id();
     let length: i32 =
         value(pool, format!("select length(data #>> '{{}}') from seriatim.job where id = {id}"))
             .await;
@@ -130,11 +148,15 @@ async fn the_longest_names_of_the_widest_characters_work() {
         .build()
         .unwrap()
         .start();
-    let jobs = (0..3).map(|n| job_of(&name, &group, n));
+    // The index entries with queue, group and deduplication id are the longest.
+    let scope = QueueSettings::new(&name).dedup_scope(DedupScope::Group);
+    Client::default().configure_queue(pool, scope).await.unwrap();
+    let jobs = (0..3)
+        .map(|n| job_of(&name, &group, n).dedup_id(wide(128)).reference(wide(400)).name(wide(200)));
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     drained(pool, &name).await;
     for (n, enqueued) in enqueued.iter().enumerate() {
-        let result: Option<Value> = job(pool, enqueued.id).await.result;
+        let result: Option<Value> = job(pool, enqueued.id()).await.result;
         assert_eq!(result, Some(json!([name, group, n])));
     }
     running.shutdown(Duration::from_secs(5)).await;
@@ -165,9 +187,9 @@ async fn the_extremes_that_are_allowed_work() {
         job_of("q", "farther", 1).delay(Duration::from_hours(100 * 366 * 24)),
     ];
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    crate::support::ended(pool, enqueued[5].id).await;
-    assert_eq!(job(pool, enqueued[0].id).await.result, Some(odd));
-    assert_eq!(job(pool, enqueued[6].id).await.run_at, year(9_999));
+    crate::support::ended(pool, enqueued[5].id()).await;
+    assert_eq!(job(pool, enqueued[0].id()).await.result, Some(odd));
+    assert_eq!(job(pool, enqueued[6].id()).await.run_at, year(9_999));
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!((counts.succeeded, counts.delayed), (6, 2));
     assert_eq!(seriatim::enqueue_many(pool, []).await.unwrap(), [], "none is no error");

@@ -67,12 +67,12 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     let mut ids = Vec::new();
     for data in ["a", "b", "fails"] {
         let job = job_of("q", data, data);
-        ids.push(seriatim::enqueue(producer, job).await.unwrap().id);
+        ids.push(seriatim::enqueue(producer, job).await.unwrap().id());
     }
     let loose = seriatim::NewJob::new("q", "loose");
-    ids.push(seriatim::enqueue(producer, loose).await.unwrap().id);
+    ids.push(seriatim::enqueue(producer, loose).await.unwrap().id());
     let gone = job_of("q", "later", 1).delay(Duration::from_hours(1));
-    let gone = seriatim::enqueue(producer, gone).await.unwrap().id;
+    let gone = seriatim::enqueue(producer, gone).await.unwrap().id();
     Client::default().cancel(producer, gone).await.unwrap();
     for id in ids {
         let job = ended(database.pool(), id).await;

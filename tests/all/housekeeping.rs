@@ -117,7 +117,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
         ];
         let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
         if what == "cancelled" {
-            cancels = vec![jobs[0].id, jobs[2].id, jobs[3].id];
+            cancels = vec![jobs[0].id(), jobs[2].id(), jobs[3].id()];
         }
     }
     eventually(
@@ -213,11 +213,11 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
         .build()
         .unwrap()
         .start();
-    let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
+    let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     ended(pool, bad).await;
     // A job without a group halts nothing, and so is not kept.
     let loose = NewJob::new("q", &1);
-    let loose = seriatim::enqueue(pool, loose).await.unwrap().id;
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
     let settled = format!("select last_value >= {loose} from seriatim.job_id_seq");
     assert!(value::<bool>(pool, settled).await);
     eventually(pool, "select count(*) from seriatim.job", 1_i64).await;

@@ -4,7 +4,20 @@ use std::fs;
 use std::path::Path;
 
 const LAYERS: [&[&str]; 6] = [
-    &["name", "error", "retry", "queue", "job", "job_error", "outcome", "turn", "inspect"],
+    &[
+        "name",
+        "error",
+        "retry",
+        "queue",
+        "job",
+        "new_job",
+        "bytes",
+        "queue_settings",
+        "job_error",
+        "outcome",
+        "turn",
+        "inspect",
+    ],
     &["store"],
     &[
         "client",

@@ -50,9 +50,9 @@ async fn counts_tell_the_states_apart() {
         NewJob::new("another", &7),
     ];
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    ended(pool, jobs[2].id).await;
+    ended(pool, jobs[2].id()).await;
     log.wait_for(1).await;
-    client.cancel(pool, jobs[6].id).await.unwrap();
+    client.cancel(pool, jobs[6].id()).await.unwrap();
     let seen = counts("q").await;
     assert_eq!((seen.queued, seen.delayed, seen.started), (1, 2, 1));
     assert_eq!((seen.succeeded, seen.failed, seen.cancelled), (2, 1, 1));
@@ -88,7 +88,7 @@ async fn a_job_is_shown_as_it_was_enqueued() {
     let data = json!({ "b": [1, 2.5, null], "a": "ü" });
     let new = NewJob::new("q", &data).group("g").max_attempts(7).delay(Duration::from_mins(1));
     let mut tx = pool.begin().await.unwrap();
-    let id = seriatim::enqueue(&mut *tx, new).await.unwrap().id;
+    let id = seriatim::enqueue(&mut *tx, new).await.unwrap().id();
     let seen = client.job(&mut *tx, id).await.unwrap();
     let seen = seen.expect("its own transaction sees it");
     assert_eq!(client.job(pool, id).await.unwrap(), None, "nobody else does");
@@ -115,7 +115,7 @@ async fn the_jobs_of_a_group_come_in_the_order_in_which_they_will_run() {
         job_of("q", "g", n).delay(Duration::from_secs(100 - n))
     });
     let mut ids: Vec<i64> =
-        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id).collect();
+        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect();
     for other in [job_of("q", "h", 1), job_of("r", "g", 1), NewJob::new("q", &1)] {
         seriatim::enqueue(pool, other).await.unwrap();
     }

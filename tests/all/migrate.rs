@@ -112,7 +112,7 @@ async fn odd_schema_names_work_side_by_side() {
                          and datname = current_database()";
         crate::support::eventually(pool, listening, true).await;
         let job = job_of("q", "g", 1);
-        let id = client.enqueue(pool, job).await.unwrap().id;
+        let id = client.enqueue(pool, job).await.unwrap().id();
         let ended = async {
             loop {
                 let job = client.job(pool, id).await.unwrap().unwrap();
@@ -240,7 +240,7 @@ async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there()
     assert!(text.contains("does not exist"), "{text}");
 
     seriatim::migrate(pool).await.unwrap();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     assert_eq!(ended(pool, id).await.result, Some(json!(1)));
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();

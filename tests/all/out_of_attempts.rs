@@ -66,7 +66,7 @@ impl Bench {
     async fn enqueue(&self, group: &str, data: &[&str]) -> Vec<i64> {
         let jobs = data.iter().map(|data| job_of("q", group, *data));
         let jobs = seriatim::enqueue_many(self.pool(), jobs).await.unwrap();
-        jobs.iter().map(|job| job.id).collect()
+        jobs.iter().map(|job| job.id()).collect()
     }
 
     /// A halted group: its first job is bad, two wait behind it.
@@ -224,8 +224,8 @@ async fn a_queued_job_can_be_skipped_also_while_its_group_is_halted() {
         1_i64,
     )
     .await;
-    client().skip(bench.pool(), jobs[0].id).await.unwrap();
-    ended(bench.pool(), jobs[1].id).await;
+    client().skip(bench.pool(), jobs[0].id()).await.unwrap();
+    ended(bench.pool(), jobs[1].id()).await;
     nothing_remains(bench.pool()).await;
     running.shutdown(Duration::from_secs(5)).await;
     bench.database.remove().await.unwrap();
@@ -344,7 +344,7 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
         .build()
         .unwrap()
         .start();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     log.wait_for(1).await;
     let skipped = client().skip(pool, id).await.unwrap_err();
     let retried = client().retry(pool, id).await.unwrap_err();

@@ -54,7 +54,7 @@ async fn one_of_each(pool: &PgPool, acts: &[&str]) -> Vec<Job> {
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let mut jobs = Vec::new();
     for job in enqueued {
-        jobs.push(ended(pool, job.id).await);
+        jobs.push(ended(pool, job.id()).await);
     }
     jobs
 }
@@ -151,7 +151,7 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
         (json!(0), FailureKind::Error, "of the user's own type"),
     ];
     for (data, kind, message) in expected {
-        let id = seriatim::enqueue(pool, NewJob::new("q", &data)).await.unwrap().id;
+        let id = seriatim::enqueue(pool, NewJob::new("q", &data)).await.unwrap().id();
         let job = ended(pool, id).await;
         assert_eq!(job.status, JobStatus::Failed);
         assert_eq!(failure(&job).0, kind, "{job:?}");
@@ -195,7 +195,7 @@ async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() 
     for (enqueued, (group, attempts)) in
         enqueued.iter().zip([("the queue's", 3), ("fewer", 1), ("more", 24)])
     {
-        let job = ended(pool, enqueued.id).await;
+        let job = ended(pool, enqueued.id()).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Failed, attempts));
         assert_eq!(failure(&job).2, attempts);
         let first = attempts.saturating_sub(Job::HISTORY_LIMIT) + 1;
@@ -236,7 +236,7 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
         .start();
     let enqueue = async |queue, act| {
         let job = job_of(queue, act, json!({ "do": act }));
-        seriatim::enqueue(pool, job).await.unwrap().id
+        seriatim::enqueue(pool, job).await.unwrap().id()
     };
     // The wait that is seen after an attempt, in seconds.
     let wait = async |id, attempt: usize| {
@@ -299,11 +299,11 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
         .unwrap()
         .start();
     let slow = job_of("q", "slow", "slow").timeout(Duration::from_secs(20));
-    let slow = seriatim::enqueue(pool, slow).await.unwrap().id;
+    let slow = seriatim::enqueue(pool, slow).await.unwrap().id();
     assert_eq!(ended(pool, slow).await.result, Some(json!("done")));
 
     let hangs = job_of("q", "hangs", "hangs");
-    let hangs = seriatim::enqueue(pool, hangs).await.unwrap().id;
+    let hangs = seriatim::enqueue(pool, hangs).await.unwrap().id();
     let job = ended(pool, hangs).await;
     let (kind, message, _) = failure(&job);
     assert_eq!(kind, FailureKind::Timeout);
@@ -311,7 +311,7 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     assert_eq!(log.entries(), ["dropped", "told", "dropped"]);
 
     let own = job_of("q", "own", "hangs").timeout(Duration::from_millis(30));
-    let own = seriatim::enqueue(pool, own).await.unwrap().id;
+    let own = seriatim::enqueue(pool, own).await.unwrap().id();
     let job = ended(pool, own).await;
     assert!(failure(&job).1.contains("30ms"), "{job:?}");
     nothing_remains(pool).await;
@@ -352,7 +352,7 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
         .unwrap()
         .start();
     for data in ["waits", "returns"] {
-        let id = seriatim::enqueue(pool, job_of("q", data, data)).await.unwrap().id;
+        let id = seriatim::enqueue(pool, job_of("q", data, data)).await.unwrap().id();
         let job = ended(pool, id).await;
         assert_eq!(job.result, Some(json!(2)), "{job:?}");
         assert_eq!(job.history[0].kind, FailureKind::ConnectionLost);

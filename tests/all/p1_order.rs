@@ -114,7 +114,7 @@ async fn a_delayed_head_holds_its_followers() {
     let running = start(&database, 4, &log, &Gate::default()).await;
     let later = Duration::from_hours(1);
     let delayed = job_of("q", "g", "delayed").delay(later);
-    let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id;
+    let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     enqueue(pool, "q", "g", "behind it").await;
     // It has been looked at, and sleeps until its head is due; what comes behind does not change that.
     let sleeps = "select count(*) from seriatim.queue_group join seriatim.job on id = head_id
@@ -143,7 +143,7 @@ async fn a_due_head_is_on_time_behind_a_delay() {
     let log = Log::default();
     let running = start(&database, 4, &log, &Gate::default()).await;
     let delayed = job_of("q", "g", "delayed").delay(Duration::from_millis(700));
-    let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id;
+    let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     enqueue(pool, "q", "g", "behind it").await;
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["delayed 1", "behind it 1"]);

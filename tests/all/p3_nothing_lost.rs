@@ -65,7 +65,7 @@ async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> Vec<i64> {
         });
         let jobs = seriatim::enqueue_many(&mut *tx, jobs).await.unwrap();
         if fastrand::u8(..6) == 0 {
-            let cancelled = Client::default().cancel(&mut *tx, jobs[0].id).await;
+            let cancelled = Client::default().cancel(&mut *tx, jobs[0].id()).await;
             assert_eq!(cancelled.unwrap(), Cancelled::Now);
         }
         if fastrand::u8(..4) == 0 {
@@ -76,8 +76,8 @@ async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> Vec<i64> {
             tx.rollback().await.unwrap();
         } else {
             tx.commit().await.unwrap();
-            latest.fetch_max(jobs[0].id, Ordering::Relaxed);
-            committed.extend(jobs.iter().map(|job| job.id));
+            latest.fetch_max(jobs[0].id(), Ordering::Relaxed);
+            committed.extend(jobs.iter().map(|job| job.id()));
         }
         if fastrand::u8(..3) == 0 {
             let victim = latest.load(Ordering::Relaxed) - fastrand::i64(..8);
@@ -163,7 +163,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let (pool, errors) = (database.pool(), Errors::default());
     let put = async |group: &str, delay| {
         let job = job_of("q", group, group).delay(Duration::from_secs(delay));
-        seriatim::enqueue(pool, job).await.unwrap().id
+        seriatim::enqueue(pool, job).await.unwrap().id()
     };
     // Before any worker has seen it.
     let unflagged = put("unflagged", 0).await;

@@ -125,9 +125,9 @@ impl Bench {
         let job = job_of("q", what, what).max_attempts(1).timeout(limit);
         let jobs = [job, job_of("q", what, "without tx")];
         let jobs = seriatim::enqueue_many(self.pool(), jobs).await.unwrap();
-        let next = ended(self.pool(), jobs[1].id).await;
+        let next = ended(self.pool(), jobs[1].id()).await;
         assert_eq!(next.status, JobStatus::Succeeded, "behind {what}");
-        let job = ended(self.pool(), jobs[0].id).await;
+        let job = ended(self.pool(), jobs[0].id()).await;
         if job.error.as_ref().is_some_and(|e| e.message == "too quick") {
             // The server answered before the future could be dropped half-way.
             return Box::pin(self.run(what)).await;
@@ -171,7 +171,7 @@ async fn a_success_commits_its_writes_its_result_and_its_jobs() {
 
     // One that failed once: its writes are there once.
     let job = seriatim::enqueue(bench.pool(), job_of("q", "twice", "error once"));
-    let job = ended(bench.pool(), job.await.unwrap().id).await;
+    let job = ended(bench.pool(), job.await.unwrap().id()).await;
     assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 2));
     assert_eq!(bench.made("error once").await, (1, 1));
     bench.end().await;
@@ -267,7 +267,7 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
         .build()
         .unwrap()
         .start();
-    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     let job = ended(pool, id).await;
     assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
     let written: Vec<String> = value(pool, "select array_agg(what) from public.written").await;
@@ -298,7 +298,7 @@ async fn a_query_given_up_that_never_ends_does_not_keep_the_group_beyond_the_tim
         .unwrap()
         .start();
     let job = job_of("q", "g", 1).max_attempts(1);
-    let id = seriatim::enqueue(pool, job).await.unwrap().id;
+    let id = seriatim::enqueue(pool, job).await.unwrap().id();
     let job = ended(pool, id).await;
     assert_eq!(job.status, JobStatus::Failed);
     assert_eq!(job.error.unwrap().kind, FailureKind::Timeout);

@@ -30,7 +30,7 @@ async fn begin(conn: &mut PgConnection, level: &str) {
 }
 
 async fn put(conn: &mut PgConnection, group: &str, data: &str) -> i64 {
-    seriatim::enqueue(conn, job_of("q", group, data)).await.expect("an enqueue does not wait").id
+    seriatim::enqueue(conn, job_of("q", group, data)).await.expect("an enqueue does not wait").id()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,12 +221,12 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
     let client = Client::default().notify(false);
     begin(&mut conn, "read committed").await;
     let job = job_of("q", "g", "prepared");
-    let id = client.enqueue(&mut conn, job).await.unwrap().id;
+    let id = client.enqueue(&mut conn, job).await.unwrap().id();
     conn.execute(prepare()).await.unwrap();
     conn.close().await.unwrap();
     // Others of the group overtake it: it is not committed yet.
     let other = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
-    ended(pool, other.id).await;
+    ended(pool, other.id()).await;
     assert_eq!(client.job(pool, id).await.unwrap(), None);
     by_hand(pool, format!("commit prepared '{name}'")).await;
     assert_eq!(ended(pool, id).await.result, Some(json!("prepared")));
@@ -251,7 +251,7 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
     .fetch_all(pool)
     .await
     .unwrap();
-    let expected: Vec<_> = enqueued.iter().zip(0..).map(|(job, n)| (job.id, n, true)).collect();
+    let expected: Vec<_> = enqueued.iter().zip(0..).map(|(job, n)| (job.id(), n, true)).collect();
     assert_eq!(expected.len(), 5_000);
     assert!(rows == expected, "ids, data or flags do not match");
     database.remove().await.unwrap();
@@ -259,7 +259,7 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
 
 async fn through_each_executor(pool: &PgPool) -> Vec<i64> {
     let mut ids = Vec::new();
-    let mut put = |job: seriatim::Enqueued| ids.push(job.id);
+    let mut put = |job: seriatim::Enqueued| ids.push(job.id());
     put(seriatim::enqueue(pool, job_of("q", "g", 0)).await.unwrap());
     let mut conn = pool.acquire().await.unwrap();
     put(seriatim::enqueue(&mut *conn, job_of("q", "g", 1)).await.unwrap());
@@ -295,12 +295,12 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert!(counts.delayed > 0, "{counts:?}");
     for (n, head) in heads.iter().enumerate() {
-        let head = ended(pool, head.id).await;
+        let head = ended(pool, head.id()).await;
         let started = head.last_started_at.unwrap();
         assert!(started >= head.run_at, "{head:?}");
         assert!(head.run_at > head.created_at, "{head:?}");
         if n < behind.len() {
-            let second = ended(pool, behind[n].id).await;
+            let second = ended(pool, behind[n].id()).await;
             assert!(second.last_started_at >= head.finished_at, "{second:?}");
         }
     }
@@ -316,7 +316,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
         1_i64,
     )
     .await;
-    assert_eq!(job(pool, jobs[1].id).await.attempts, 0);
+    assert_eq!(job(pool, jobs[1].id()).await.attempts, 0);
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }

@@ -232,7 +232,7 @@ async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_gro
 
     proxy.mend();
     other.shutdown(Duration::from_secs(5)).await;
-    let job = seriatim::enqueue(pool, job_of("q", "g", 2)).await.unwrap().id;
+    let job = seriatim::enqueue(pool, job_of("q", "g", 2)).await.unwrap().id();
     let own = "the one that was cut off works again";
     log.wait(own, |entries| entries.last().unwrap() == "cut off 1").await;
     assert_eq!(errors.named("HoldLost").len(), 1);

@@ -50,7 +50,7 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
             Some(group) => new.group(group),
             None => new,
         };
-        let id = seriatim::enqueue(database.pool(), new).await.unwrap().id;
+        let id = seriatim::enqueue(database.pool(), new).await.unwrap().id();
         let job = ended(database.pool(), id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 3));
     }
@@ -98,7 +98,7 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on
     let deadly = enqueue(pool, "q", "g", "always abort").await;
     let next = enqueue(pool, "q", "g", "go on").await;
     let loose = seriatim::NewJob::new("loose", &"always abort");
-    let loose = seriatim::enqueue(pool, loose).await.unwrap().id;
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
 
     assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 2);
     lost_attempts(&ended(pool, deadly).await, 2);

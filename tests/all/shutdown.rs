@@ -90,7 +90,7 @@ async fn not_claimed(pool: &PgPool) -> (i64, u64) {
 
 async fn put(pool: &PgPool, group: &str, data: &str) -> i64 {
     let job = job_of("q", group, data).max_attempts(1);
-    seriatim::enqueue(pool, job).await.unwrap().id
+    seriatim::enqueue(pool, job).await.unwrap().id()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,7 +145,7 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
         ids.push(put(pool, act, act).await);
     }
     let loose = NewJob::new("q", "stubborn").max_attempts(1);
-    ids.push(seriatim::enqueue(pool, loose).await.unwrap().id);
+    ids.push(seriatim::enqueue(pool, loose).await.unwrap().id());
     bench.log.wait_for(4).await;
     let behind = put(pool, "stubborn", "quick").await;
 

@@ -141,7 +141,7 @@ pub async fn processor(database: &TestDatabase, connections: u32) -> ProcessorBu
 }
 
 pub async fn enqueue(pool: &PgPool, queue: &str, group: &str, data: impl Into<Value>) -> i64 {
-    seriatim::enqueue(pool, NewJob::new(queue, &data.into()).group(group)).await.unwrap().id
+    seriatim::enqueue(pool, NewJob::new(queue, &data.into()).group(group)).await.unwrap().id()
 }
 
 /// A job of a group that is not enqueued yet.
