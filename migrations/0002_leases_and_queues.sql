@@ -111,7 +111,7 @@ create index processor_node on processor (node);
 -- An enqueue with a deduplication id that is here, and not expired, is a duplicate.
 create table dedup (
   queue text not null,
-  scope text not null,                         -- the group, where each group has its own; otherwise empty
+  scope text not null,                         -- the group's hash, where each group has its own ids; otherwise empty
   dedup_id text not null,
   job_id bigint not null,
   expires_at timestamptz not null,

@@ -124,8 +124,10 @@ fn entry(names: &Names) -> SelectStatement {
             "expires_at",
         )
         .expr_as(sql(key), "dedup_id")
+        // Hashed: with the longest queue and id, the longest group would not fit an index entry.
         .expr_as(
-            sql("case when q.dedup_scope = 'group' then coalesce(i.group_id, '') else '' end"),
+            sql("case when q.dedup_scope = 'group' and i.group_id is not null \
+                 then encode(sha256(convert_to(i.group_id, 'UTF8')), 'hex') else '' end"),
             "scope",
         )
         .expr_as(sql(format!("coalesce(q.dedup_window_ms / 1000.0, {window})")), "dedup_window")
