@@ -26,6 +26,7 @@ use crate::record::{ANSWER_LIMIT, Late};
 use crate::settler::Finished;
 use crate::shared::Shared;
 use crate::store::{CLAIM_LEASE, HeldJob, Keep, LeasedClaim, Started};
+use crate::turn::Go;
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
 /// With `monitor::LIMIT` it stays below the grace of a take-over.
@@ -187,8 +188,11 @@ impl Run {
         if held.cancel_requested {
             return (RunResult::Cancelled, true);
         }
-        if !self.claim.run {
-            return (RunResult::Exhausted, true);
+        match self.claim.go {
+            Go::Run => {}
+            Go::Exhausted => return (RunResult::Exhausted, true),
+            Go::Expired(at) => return (RunResult::Expired(at), true),
+            Go::Ignored => return (RunResult::Ignored, true),
         }
         let limit = held.timeout.or(self.queue.options.timeout);
         let cancelled = job.cancelled.clone();

@@ -223,7 +223,7 @@ impl Client {
     }
 
     /// Queues a dead job (failed or cancelled) again, with all its attempts. It keeps its id, and so runs next in its
-    /// group. If it had halted the group, the group goes on.
+    /// group. If it had halted the group, the group goes on. An expiry that has passed is forgotten.
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not dead; [`ControlError::Busy`] if another

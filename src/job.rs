@@ -199,4 +199,8 @@ pub enum FailureKind {
     Cancelled,
     /// Given up by [`skip`](crate::Client::skip).
     Skipped,
+    /// Its time was over before an attempt could begin.
+    Expired,
+    /// Older than [`QueueOptions::ignore_before`](crate::QueueOptions::ignore_before) allows.
+    Ignored,
 }

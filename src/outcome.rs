@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat, Utc};
+
 use crate::job::{Failure, FailureKind};
 use crate::job_error::{JobError, Verdict};
 use crate::queue::OutOfAttempts;
@@ -18,6 +20,10 @@ pub(crate) enum RunResult {
     Broken(FailureKind, String),
     /// Its attempts were used up before this claim (its workers kept dying): the handler did not run.
     Exhausted,
+    /// It expired at this time, before this claim: the handler did not run.
+    Expired(DateTime<Utc>),
+    /// It is too old for the queue's workers: the handler did not run.
+    Ignored,
     /// A request to cancel was there before the handler ran.
     Cancelled,
     /// A shutdown ended the attempt.
@@ -44,6 +50,7 @@ pub(crate) enum Outcome {
     Retried { failure: Failure, delay: Duration },
     Failed { failure: Failure, halt: bool },
     Cancelled,
+    Ignored,
     Released,
 }
 
@@ -58,12 +65,19 @@ pub(crate) fn decide(
     let (failure, verdict) = match result {
         RunResult::Succeeded(result) => return Outcome::Succeeded { result },
         RunResult::Cancelled => return Outcome::Cancelled,
+        RunResult::Ignored => return Outcome::Ignored,
         RunResult::Released if attempt.cancel_requested => return Outcome::Cancelled,
         RunResult::Released => return Outcome::Released,
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
             let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
             (failure, Verdict::Retry(None))
+        }
+        RunResult::Expired(at) => {
+            let message =
+                format!("it expired at {}", at.to_rfc3339_opts(SecondsFormat::Millis, true));
+            let kind = FailureKind::Expired;
+            (Failure { kind, message, chain: Vec::new(), attempt: attempt.number }, Verdict::Fail)
         }
         RunResult::Exhausted => {
             let message = format!(
@@ -76,6 +90,10 @@ pub(crate) fn decide(
     };
     if attempt.cancel_requested {
         return Outcome::Cancelled;
+    }
+    if failure.kind == FailureKind::Expired {
+        // Nothing went wrong with it that its group should wait for.
+        return Outcome::Failed { failure, halt: false };
     }
     match verdict {
         Verdict::Retry(after) if attempt.counted < attempt.max => {
@@ -141,5 +159,19 @@ mod tests {
             decided(panic, third_of_two),
             Outcome::Retried { failure, delay } if failure.attempt == 3 && delay == Duration::from_secs(1)
         ));
+    }
+
+    #[test]
+    fn what_expired_fails_and_halts_nothing() {
+        let expired = || RunResult::Expired(DateTime::UNIX_EPOCH);
+        assert!(matches!(
+            decided(expired(), attempt(0, 3)),
+            Outcome::Failed { failure, halt: false }
+                if failure.kind == FailureKind::Expired
+                    && failure.message == "it expired at 1970-01-01T00:00:00.000Z"
+        ));
+        let asked = Attempt { cancel_requested: true, ..attempt(0, 3) };
+        assert_eq!(decided(expired(), asked), Outcome::Cancelled);
+        assert_eq!(decided(RunResult::Ignored, attempt(0, 3)), Outcome::Ignored);
     }
 }

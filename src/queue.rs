@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use crate::error::BuildMistake;
 use crate::name;
 use crate::retry::{MAX_DELAY, RetryPolicy};
@@ -77,6 +79,7 @@ pub struct QueueOptions {
     pub(crate) keep_succeeded: Retention,
     pub(crate) keep_failed: Retention,
     pub(crate) keep_cancelled: Retention,
+    pub(crate) ignore_before: Option<DateTime<Utc>>,
 }
 
 impl QueueOptions {
@@ -92,6 +95,7 @@ impl QueueOptions {
             keep_succeeded: Retention::For(Duration::from_hours(24)),
             keep_failed: Retention::For(Duration::from_hours(14 * 24)),
             keep_cancelled: Retention::For(Duration::from_hours(24)),
+            ignore_before: None,
         }
     }
 
@@ -159,6 +163,14 @@ impl QueueOptions {
         }
     }
 
+    /// Jobs that were enqueued before `time` are not run: when their turn comes they end as `cancelled`, with
+    /// [`FailureKind::Ignored`](crate::FailureKind::Ignored) in their history. By the database's clock. Default: all
+    /// jobs are run.
+    pub fn ignore_before(mut self, time: DateTime<Utc>) -> Self {
+        self.ignore_before = Some(time);
+        self
+    }
+
     /// The queue's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -176,6 +188,7 @@ impl QueueOptions {
             keep_succeeded,
             keep_failed,
             keep_cancelled,
+            ignore_before: _,
         } = self;
         let mut out_of_range = |setting, value, range| {
             found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });

@@ -197,6 +197,7 @@ impl Run {
         match outcome {
             Outcome::Succeeded { .. } => tracing::debug!(queue, group, job, "job succeeded"),
             Outcome::Cancelled => tracing::info!(queue, group, job, "job cancelled"),
+            Outcome::Ignored => tracing::info!(queue, group, job, "job ignored: it is too old"),
             Outcome::Released => {
                 tracing::info!(queue, group, job, "job released");
                 return End::Released;

@@ -25,19 +25,53 @@ pub(crate) struct Look {
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) id: i64,
-    pub(crate) run_at: DateTime<Utc>,
+    /// When there is something to do about it: when it may run, or when it expires if that is earlier.
+    pub(crate) due_at: DateTime<Utc>,
     pub(crate) due: bool,
     /// Its row is locked by this claim; if not, somebody else has it for a moment.
     pub(crate) locked: bool,
-    /// All its attempts have been begun.
-    pub(crate) exhausted: bool,
+    pub(crate) go: Go,
+}
+
+/// What becomes of a claimed job. All but a run end by the ordinary settle, without a new attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Go {
+    /// An attempt was begun.
+    Run,
+    /// Its attempts were used up before: its workers kept dying.
+    Exhausted,
+    /// Its time was over.
+    Expired(DateTime<Utc>),
+    /// It is older than what the queue's workers still run.
+    Ignored,
+}
+
+impl Go {
+    /// The word that statements use.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Exhausted => "exhausted",
+            Self::Expired(_) => "expired",
+            Self::Ignored => "ignored",
+        }
+    }
+
+    pub(crate) fn parse(word: &str, expires_at: Option<DateTime<Utc>>) -> Self {
+        match (word, expires_at) {
+            ("exhausted", _) => Self::Exhausted,
+            ("expired", Some(at)) => Self::Expired(at),
+            ("ignored", _) => Self::Ignored,
+            _ => Self::Run,
+        }
+    }
 }
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plan {
-    /// Claim the group for this job; `run` is false where the job ends without another attempt.
-    Start { job: i64, run: bool },
+    /// Claim the group for this job.
+    Start { job: i64, go: Go },
     /// The head is not due: nobody looks before it is.
     Sleep { head: i64, until: DateTime<Utc> },
     /// Somebody is changing the head right now.
@@ -57,9 +91,9 @@ pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
         (Some(_), None) => Plan::Free,
         (None, None) if look.drained => Plan::Retire,
         (None, None) => Plan::LookAgain,
-        (None, Some(head)) if !head.due => Plan::Sleep { head: head.id, until: head.run_at },
+        (None, Some(head)) if !head.due => Plan::Sleep { head: head.id, until: head.due_at },
         (_, Some(head)) if !head.locked => Plan::LookAgain,
-        (_, Some(head)) => Plan::Start { job: head.id, run: !head.exhausted },
+        (_, Some(head)) => Plan::Start { job: head.id, go: head.go },
     }
 }
 
@@ -72,14 +106,14 @@ mod tests {
     }
 
     fn head(due: bool, locked: bool) -> Look {
-        let run_at = DateTime::UNIX_EPOCH;
-        let head = Head { id: 7, run_at, due, locked, exhausted: false };
+        let due_at = DateTime::UNIX_EPOCH;
+        let head = Head { id: 7, due_at, due, locked, go: Go::Run };
         Look { head: Some(head), drained: false }
     }
 
     #[test]
     fn a_free_group_starts_its_head_sleeps_or_retires() {
-        assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, run: true });
+        assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, go: Go::Run });
         assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain);
         let until = DateTime::UNIX_EPOCH;
         assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until });
@@ -92,7 +126,7 @@ mod tests {
         let lapsed = Turn { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
         let doubted = Turn { doubted: true, ..lapsed };
-        assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, run: true });
+        assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, go: Go::Run });
         assert_eq!(plan(&doubted, &Look { head: None, drained: true }), Plan::Free);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::scene::{Scene, begin, commit, enqueue, failed, rollback, run, succeeded};
 use crate::store::{HoldAnswer, Started};
+use crate::turn::Go;
 
 /// Ids 1 (of an open transaction), 2 and 3 of one group; 2 is claimed by a worker that stalls, then 1 is committed.
 async fn stalled(scene: &Scene) -> (Started, [i64; 3]) {
@@ -61,7 +62,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
     assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted");
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.run), (second, false));
+    assert_eq!((over.job, over.go), (second, Go::Exhausted));
     assert_ne!(over.token, stale.token);
     assert_refused(&scene, &stale).await;
     let held = scene.hold(&mut other, &over).await;

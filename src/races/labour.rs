@@ -18,6 +18,7 @@ use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::store::{HeldJob, HoldAnswer, SessionLimits, Started, begin_hold, begin_short};
+use crate::turn::Go;
 
 /// Claims for up to three slots at a time until the queue is drained.
 pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
@@ -120,7 +121,7 @@ async fn run_held(
     let mishap = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match mishap {
         _ if held.cancel_requested => RunResult::Cancelled,
-        _ if !claim.run => RunResult::Exhausted,
+        _ if claim.go != Go::Run => RunResult::Exhausted,
         0 => {
             stress.book.count("connections dropped in a hold");
             return Ok(false);
@@ -258,7 +259,7 @@ fn end(stress: &Stress, claim: &Started, outcome: &Outcome) {
             stress.book.ended(claim.job);
         }
         Outcome::Failed { halt, .. } => stress.book.count(if *halt { "halted" } else { "failed" }),
-        Outcome::Cancelled => stress.book.count("cancelled by their worker"),
+        Outcome::Cancelled | Outcome::Ignored => stress.book.count("cancelled by their worker"),
         Outcome::Retried { .. } => stress.book.count("to be retried"),
         Outcome::Released => stress.book.count("released"),
     }

@@ -25,8 +25,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
 /// Those of a queue with a limit of three attempts.
-pub(super) const TERMS: Terms =
-    Terms { max_attempts: 3, lease: Duration::from_millis(500), own_lease: false, processor: None };
+pub(super) const TERMS: Terms = Terms {
+    max_attempts: 3,
+    lease: Duration::from_millis(500),
+    own_lease: false,
+    processor: None,
+    ignore_before: None,
+};
 /// Every outcome stays readable.
 pub(super) const KEEP: Keep = Keep { succeeded: true, failed: true, cancelled: true };
 

@@ -3,7 +3,7 @@
 use super::scene::TERMS;
 use super::scene::{Q, Scene, begin, commit, failed, pid, plans, rollback, run, succeeded};
 use crate::store::HoldAnswer;
-use crate::turn::Plan;
+use crate::turn::{Go, Plan};
 
 #[tokio::test]
 async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
@@ -62,7 +62,7 @@ async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
     assert_eq!(scene.id(due).await, 0);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.run), (job, true));
+    assert_eq!((over.job, over.go), (job, Go::Run));
     assert_ne!(over.token, claim.token);
     let held = scene.hold(&mut other, &over).await;
     assert_eq!((held.attempt, held.doubted), (2, false));
@@ -138,7 +138,7 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
             assert!(scene.is_stranded(meanwhile).await);
         } else {
             let planned = plans(&turns, &looks);
-            assert_eq!(planned[0].plan, Plan::Start { job: dead, run: false });
+            assert_eq!(planned[0].plan, Plan::Start { job: dead, go: Go::Exhausted });
             let over = scene.write(&mut other, &turns, &looks).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;
@@ -166,5 +166,28 @@ async fn a_take_over_that_finds_its_job_gone_frees_the_row_and_does_not_delete_i
     assert!(scene.write(&mut other, &turns, &looks).await.is_empty());
     assert_eq!(scene.row("g").await.unwrap().job, None);
     assert_eq!(scene.drain().await, [meanwhile]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lost() {
+    let scene = Scene::new().await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let job = scene.enqueue("g").await;
+    scene.claim_one(&mut worker).await;
+    scene.run("update seriatim.job set expires_at = now()").await;
+    for _ in 0..2 {
+        assert!(scene.claim(&mut other, 10).await.is_empty(), "it is running, or may be");
+        scene.lease("g", -1).await;
+    }
+    let over = scene.claim_one(&mut other).await;
+    assert!(matches!(over.go, Go::Expired(_)), "{over:?}");
+    let held = scene.hold(&mut other, &over).await;
+    assert_eq!((over.job, held.attempt), (job, 1));
+    scene.settle(&mut other, &over, &held, &failed()).await;
+    commit(&mut other).await;
+    let lost = "select count(*) from seriatim.job where history -> 0 ->> 'kind' = 'worker_lost' \
+                and jsonb_array_length(history) = 2";
+    assert_eq!(scene.id(lost).await, 1);
     scene.end().await;
 }

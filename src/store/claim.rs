@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sea_query::{DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::template::{
 use super::{Store, unfinished};
 use crate::job::Job;
 use crate::queue::{Hold, QueueOptions};
-use crate::turn::{Plan, Turn};
+use crate::turn::{Go, Plan, Turn};
 
 /// How long a claim is good for before its hold must stand.
 pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
@@ -39,8 +40,7 @@ pub(crate) struct Started {
     /// None: a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
-    /// Whether an attempt was begun; false: its attempts were used up before.
-    pub(crate) run: bool,
+    pub(crate) go: Go,
 }
 
 /// On which terms a queue's jobs are claimed.
@@ -54,6 +54,8 @@ pub(crate) struct Terms {
     pub(crate) own_lease: bool,
     /// Whose claims they are.
     pub(crate) processor: Option<i64>,
+    /// Jobs that were enqueued before are not run.
+    pub(crate) ignore_before: Option<DateTime<Utc>>,
 }
 
 impl Terms {
@@ -63,7 +65,8 @@ impl Terms {
             Hold::Lease(lease) => (lease, true),
         };
         let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
-        Self { max_attempts, lease, own_lease, processor }
+        let ignore_before = options.ignore_before;
+        Self { max_attempts, lease, own_lease, processor, ignore_before }
     }
 }
 
@@ -110,11 +113,11 @@ fn start(names: &Names) -> Template {
         .values([
             ("status", sql("'started'")),
             ("flagged", sql("false")),
-            ("history", lost_attempt("j", "turn.run")),
-            ("attempts", sql("j.attempts + case when turn.run then 1 else 0 end")),
+            ("history", lost_attempt("j", "turn.go")),
+            ("attempts", sql("j.attempts + case when turn.go = 'run' then 1 else 0 end")),
             (
                 "last_started_at",
-                sql("case when turn.run then clock_timestamp() else j.last_started_at end"),
+                sql("case when turn.go = 'run' then clock_timestamp() else j.last_started_at end"),
             ),
         ])
         .from("turn")
@@ -125,7 +128,8 @@ fn start(names: &Names) -> Template {
             sql("j.queue"),
             sql("j.group_id"),
             sql("j.lease_ms"),
-            sql("turn.run"),
+            sql("j.expires_at"),
+            sql("turn.go"),
         ]))
         .to_owned();
     let claimed = UpdateStatement::new()
@@ -147,12 +151,13 @@ fn start(names: &Names) -> Template {
             ("started", "id"),
             ("started", "group_id"),
             ("claimed", "claim"),
-            ("started", "run"),
+            ("started", "go"),
+            ("started", "expires_at"),
         ])
         .from("started")
         .join(JoinType::InnerJoin, "claimed", sql("claimed.group_id = started.group_id"))
         .to_owned();
-    let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "run")]);
+    let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "go")]);
     with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
 }
 
@@ -163,12 +168,24 @@ pub(super) fn lease(alias: &str, terms: &str, own: &str) -> String {
     )
 }
 
-/// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued.
-pub(super) fn lost_attempt(alias: &str, also: &str) -> Expr {
+/// What becomes of a job that is claimed now: the word of a [`Go`].
+pub(super) fn go(alias: &str, max_attempts: &str, ignore_before: &str) -> String {
+    format!(
+        "case when {alias}.created_at < {ignore_before} then 'ignored' \
+         when {alias}.attempts - {alias}.attempts_forgiven >= coalesce({alias}.max_attempts, {max_attempts}) \
+           then 'exhausted' \
+         when {alias}.expires_at <= now() then 'expired' else 'run' end"
+    )
+}
+
+/// The history with the attempt that a take-over finds unfinished; unchanged where the job was queued. Where its attempts
+/// are used up, the settle that follows says so.
+pub(super) fn lost_attempt(alias: &str, go: &str) -> Expr {
     let entry =
         history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
     sql(format!(
-        "case when {alias}.status = 'started' and {also} then {entry} else {alias}.history end"
+        "case when {alias}.status = 'started' and {alias}.attempts > 0 and {go} <> 'exhausted' \
+           then {entry} else {alias}.history end"
     ))
 }
 
@@ -272,18 +289,18 @@ impl Store {
     ) -> Result<Vec<Started>, sqlx::Error> {
         let mut jobs = Vec::new();
         let mut groups = Vec::new();
-        let mut runs = Vec::new();
+        let mut words = Vec::new();
         for plan in plans {
-            if let Plan::Start { job, run } = plan.plan {
+            if let Plan::Start { job, go } = plan.plan {
                 jobs.push(job);
                 groups.push(plan.group.as_str());
-                runs.push(run);
+                words.push(go.word());
             }
         }
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(runs);
+        let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(words);
         let start = start.bind(terms.lease.as_secs_f64()).bind(terms.own_lease);
         let rows = start.bind(terms.processor).fetch_all(conn).await?;
         rows.iter()
@@ -292,7 +309,7 @@ impl Store {
                     job: row.try_get("id")?,
                     group: row.try_get("group_id")?,
                     token: row.try_get("claim")?,
-                    run: row.try_get("run")?,
+                    go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
                 })
             })
             .collect()

@@ -103,6 +103,8 @@ fn retry(names: &Names) -> Template {
             ("finished_at", sql("null")),
             ("run_at", sql("now()")),
             ("turn_at", sql("now()")),
+            // Over already, it would only end again.
+            ("expires_at", sql("case when j.expires_at > now() then j.expires_at end")),
             ("attempts_forgiven", sql("j.attempts")),
             ("flagged", sql("j.group_id is not null")),
         ])

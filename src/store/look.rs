@@ -5,10 +5,13 @@ use std::collections::HashMap;
 use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType};
 use sqlx::{PgConnection, Row};
 
-use super::claim::Terms;
+use super::claim::{Terms, go};
 use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
 use super::{Store, unfinished};
-use crate::turn::{Head, Look, Turn};
+use crate::turn::{Go, Head, Look, Turn};
+
+/// When there is something to do about a job: to run it, or to end it because it expired.
+const DUE_AT: &str = "least(j.run_at, j.expires_at)";
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -30,7 +33,8 @@ impl Statements {
 fn candidates(names: &Names) -> SelectStatement {
     let first = |condition: Expr| {
         select()
-            .columns([("j", "id"), ("j", "run_at")])
+            .column(("j", "id"))
+            .expr_as(sql(DUE_AT), "due_at")
             .from_as(names.job(), "j")
             .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
             .and_where(unfinished("j"))
@@ -42,14 +46,15 @@ fn candidates(names: &Names) -> SelectStatement {
     let candidate = |job: SelectStatement| {
         select()
             .expr_as(sql("?1"), "queue")
-            .columns([("turn", "group_id"), ("c", "id"), ("c", "run_at")])
+            .columns([("turn", "group_id"), ("c", "id"), ("c", "due_at")])
             .from("turn")
             .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
             .to_owned()
     };
     let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
     let claimed = select()
-        .columns([("j", "id"), ("j", "run_at")])
+        .column(("j", "id"))
+        .expr_as(sql(DUE_AT), "due_at")
         .from_as(names.job(), "j")
         .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
         .to_owned();
@@ -72,7 +77,7 @@ fn candidates(names: &Names) -> SelectStatement {
 fn look(names: &Names) -> Template {
     let heads = select()
         .distinct_on(["queue", "group_id"])
-        .columns(["queue", "group_id", "id", "run_at"])
+        .columns(["queue", "group_id", "id", "due_at"])
         .from("candidate")
         .order_by("queue", Order::Asc)
         .order_by("group_id", Order::Asc)
@@ -81,15 +86,13 @@ fn look(names: &Names) -> Template {
     // A taken-over job runs again at once: it was due when it was claimed.
     let locked = select()
         .column(("j", "id"))
-        .expr_as(
-            sql("j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, ?5)"),
-            "exhausted",
-        )
+        .column(("j", "expires_at"))
+        .expr_as(sql(go("j", "?5", "?6")), "go")
         .from("head")
         .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
         .and_where(sql("j.finished_at is null"))
-        .and_where(sql("(j.run_at <= now() or turn.job_id is not null)"))
+        .and_where(sql(format!("({DUE_AT} <= now() or turn.job_id is not null)")))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let any = select()
@@ -100,10 +103,11 @@ fn look(names: &Names) -> Template {
         .to_owned();
     let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
     let query = select()
-        .columns([("turn", "group_id"), ("head", "id"), ("head", "run_at")])
-        .expr_as(sql("coalesce(head.run_at <= now() or turn.job_id is not null, false)"), "due")
+        .columns([("turn", "group_id"), ("head", "id"), ("head", "due_at")])
+        .expr_as(sql("coalesce(head.due_at <= now() or turn.job_id is not null, false)"), "due")
         .expr_as(sql("locked.id is not null"), "locked")
-        .expr_as(sql("coalesce(locked.exhausted, false)"), "exhausted")
+        .expr_as(sql("coalesce(locked.go, 'run')"), "go")
+        .expr_as(sql("locked.expires_at"), "expires_at")
         .expr_as(drained, "drained")
         .from("turn")
         .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
@@ -134,17 +138,17 @@ impl Store {
         let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
         let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
         let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
-        let rows = look.bind(terms.max_attempts).fetch_all(conn).await?;
+        let rows = look.bind(terms.max_attempts).bind(terms.ignore_before).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 let head = match row.try_get("id")? {
                     None => None,
                     Some(id) => Some(Head {
                         id,
-                        run_at: row.try_get("run_at")?,
+                        due_at: row.try_get("due_at")?,
                         due: row.try_get("due")?,
                         locked: row.try_get("locked")?,
-                        exhausted: row.try_get("exhausted")?,
+                        go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
                     }),
                 };
                 Ok((row.try_get("group_id")?, Look { head, drained: row.try_get("drained")? }))

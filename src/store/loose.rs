@@ -1,11 +1,12 @@
 //! Jobs without a group: their own row is their lock, their token and their lease.
 
-use sea_query::{Expr, LockBehavior, LockType, Order, Query, SelectStatement, UpdateStatement};
+use sea_query::{LockBehavior, LockType, Order, Query, SelectStatement, UpdateStatement};
 use sqlx::{PgConnection, Row};
 
 use super::Store;
-use super::claim::{GRACE, Started, Terms, lease, lost_attempt};
+use super::claim::{GRACE, Started, Terms, go, lease, lost_attempt};
 use super::template::{Names, Template, cte, limit, select, sql, with};
+use crate::turn::Go;
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -41,18 +42,19 @@ fn lock(names: &Names, condition: &str, order: &[&'static str]) -> SelectStateme
     rows
 }
 
-/// Starts due jobs, or those whose claim was doubted a grace ago. Counts the attempt unless all are used up (P9).
+/// Starts due jobs, or those whose claim was doubted a grace ago. Counts the attempt if there is one (P9).
 fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
-    let run = "(j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, ?4))";
+    let mut due = lock(names, condition, order);
+    due.expr_as(sql(go("j", "?4", "?7")), "go");
     let started = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values([
             ("status", sql("'started'")),
-            ("history", lost_attempt("j", run)),
-            ("attempts", sql(format!("j.attempts + case when {run} then 1 else 0 end"))),
+            ("history", lost_attempt("j", "due.go")),
+            ("attempts", sql("j.attempts + case when due.go = 'run' then 1 else 0 end")),
             (
                 "last_started_at",
-                sql(format!("case when {run} then clock_timestamp() else j.last_started_at end")),
+                sql("case when due.go = 'run' then clock_timestamp() else j.last_started_at end"),
             ),
             ("claim", sql("gen_random_uuid()")),
             ("suspect", sql("null")),
@@ -65,11 +67,11 @@ fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
         .returning(Query::returning().exprs([
             sql("j.id"),
             sql("j.claim"),
-            // RETURNING sees the new row: an attempt was begun unless the limit had been reached before.
-            Expr::cust("j.last_started_at >= now()"),
+            sql("due.go"),
+            sql("j.expires_at"),
         ]))
         .to_owned();
-    with([cte("due", lock(names, condition, order))], started)
+    with([cte("due", due)], started)
 }
 
 /// The first look at a lapsed lease: doubts it, and has it looked at again a grace later.
@@ -123,6 +125,7 @@ impl Store {
         }
         let claim = template.query().bind(queue).bind(n).bind(terms.lease.as_secs_f64());
         let claim = claim.bind(terms.max_attempts).bind(terms.own_lease).bind(terms.processor);
+        let claim = claim.bind(terms.ignore_before);
         let rows = claim.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
@@ -130,7 +133,7 @@ impl Store {
                     job: row.try_get(0)?,
                     group: None,
                     token: row.try_get(1)?,
-                    run: row.try_get(2)?,
+                    go: Go::parse(row.try_get(2)?, row.try_get(3)?),
                 })
             })
             .collect()

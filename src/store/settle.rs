@@ -43,8 +43,12 @@ impl Statements {
                 names,
                 "queued",
                 &[
-                    ("run_at", "clock_timestamp() + make_interval(secs => ?5)"),
-                    ("turn_at", "clock_timestamp() + make_interval(secs => ?5)"),
+                    // One time for both: by it, a job is known to have its head start before it.
+                    ("run_at", "statement_timestamp() + make_interval(secs => ?5)"),
+                    (
+                        "turn_at",
+                        "least(statement_timestamp() + make_interval(secs => ?5), expires_at)",
+                    ),
                     ("error", "?2"),
                 ],
                 Some(("?3", "?4")),
@@ -224,7 +228,7 @@ impl Store {
         followed: bool,
     ) -> Result<(), sqlx::Error> {
         self.record(conn, claim.job, outcome, keep).await?;
-        if let Outcome::Cancelled = outcome {
+        if let Outcome::Cancelled | Outcome::Ignored = outcome {
             self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
         }
         let Some(group) = &claim.group else {
@@ -239,7 +243,10 @@ impl Store {
         let drained = !followed
             && matches!(
                 outcome,
-                Outcome::Succeeded { .. } | Outcome::Failed { .. } | Outcome::Cancelled
+                Outcome::Succeeded { .. }
+                    | Outcome::Failed { .. }
+                    | Outcome::Cancelled
+                    | Outcome::Ignored
             );
         if drained && self.try_retire(conn, queue, group, claim).await? {
             return Ok(());
@@ -261,7 +268,7 @@ impl Store {
             Outcome::Succeeded { .. } if !keep.succeeded => delete(),
             // A halted group needs the job that halted it.
             Outcome::Failed { halt: false, .. } if !keep.failed => delete(),
-            Outcome::Cancelled if !keep.cancelled => delete(),
+            Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
             Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
             Outcome::Failed { failure, .. } => {
                 let (kind, message) = entry(failure);
@@ -274,6 +281,10 @@ impl Store {
             }
             Outcome::Cancelled => {
                 let (kind, message) = (word(FailureKind::Cancelled), None::<String>);
+                sql.cancelled.query().bind(job).bind(kind).bind(message)
+            }
+            Outcome::Ignored => {
+                let (kind, message) = (word(FailureKind::Ignored), None::<String>);
                 sql.cancelled.query().bind(job).bind(kind).bind(message)
             }
             Outcome::Released => {

@@ -10,6 +10,7 @@ mod dedup;
 mod enqueue_batch;
 mod enqueue_limits;
 mod examples;
+mod expiry;
 mod hosts;
 mod housekeeping;
 mod job_settings;
