@@ -8,8 +8,8 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
-use crate::store::{HeldJob, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
-use crate::turn::{self, Look};
+use crate::store::{HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
+use crate::turn::{self, Look, Turn};
 
 /// What a claim brought.
 #[derive(Debug, Default)]
@@ -64,11 +64,36 @@ async fn try_claim(
     begin_short(conn).await?;
     let peek = store.peek(conn, queue).await?;
     let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
-    let mut adopted = 0;
+    // How many may be added to what is in flight.
+    let mut fresh = None;
+    let mut paused = peek.paused;
+    if peek.limited && !paused {
+        match store.room(conn, queue).await? {
+            Room::For(n) => fresh = n,
+            Room::Paused => paused = true,
+            Room::Busy => {
+                PgTransactionManager::rollback(conn).await?;
+                return Ok(Claimed { more: true, ..claimed });
+            }
+        }
+    }
+    if paused {
+        PgTransactionManager::rollback(conn).await?;
+        return Ok(Claimed::default());
+    }
+    let mut in_line = 0;
     if peek.adopter {
         let result = store.adopt(conn, queue).await?;
-        adopted = result.groups;
+        in_line = result.groups;
         claimed.more |= result.more;
+    }
+    if peek.boosts {
+        let (boosted, more) = store.boost_groups(conn, queue).await?;
+        in_line += boosted;
+        claimed.more |= more;
+    }
+    if peek.loose_boosts {
+        claimed.more |= store.boost_loose(conn, queue).await?.1;
     }
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
     // Rare, and first: behind busy groups there would never be room for them.
@@ -76,21 +101,34 @@ async fn try_claim(
         let n = as_limit(room(&claimed));
         claimed.jobs.extend(store.take_over_loose(conn, queue, n, terms).await?);
     }
+    // They are in flight already, and must go on where the limit is reached.
+    if peek.groups && fresh.is_some() && room(&claimed) > 0 {
+        let turns = store.take_lapsed(conn, queue, as_limit(room(&claimed))).await?;
+        claim_groups(store, conn, queue, turns, terms, &mut claimed).await?;
+    }
+    let known = claimed.jobs.len();
+    let room_for_new = |claimed: &Claimed| {
+        let left = fresh.map_or(usize::MAX, |n| n - (claimed.jobs.len() - known).min(n));
+        room(claimed).min(left)
+    };
     if peek.loose && first == First::Loose {
-        let n = as_limit(room(&claimed));
+        let n = as_limit(room_for_new(&claimed));
         claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
     }
-    if (peek.groups || adopted > 0) && room(&claimed) > 0 {
-        let n = room(&claimed);
-        let taken = claim_groups(store, conn, queue, n, terms, &mut claimed).await?;
-        if taken == n && adopted > n {
+    if (peek.groups || in_line > 0) && room_for_new(&claimed) > 0 {
+        let n = room_for_new(&claimed);
+        let turns = store.take_turns(conn, queue, as_limit(n)).await?;
+        let taken = turns.len();
+        claim_groups(store, conn, queue, turns, terms, &mut claimed).await?;
+        if taken == n && in_line > n {
             store.wake_others(conn, queue).await?;
         }
     }
     if peek.loose && first == First::Groups {
-        let n = as_limit(room(&claimed));
+        let n = as_limit(room_for_new(&claimed));
         claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
     }
+    // Where a limit is reached there is nothing more to be had: a slot that ends, or the poll, looks again.
     claimed.more |= room(&claimed) == 0;
     if terms.own_lease && !claimed.jobs.is_empty() {
         let jobs: Vec<i64> = claimed.jobs.iter().map(|claim| claim.job).collect();
@@ -100,18 +138,17 @@ async fn try_claim(
     Ok(claimed)
 }
 
-/// Takes up to `n` turns; how many it were.
+/// Does what follows for the groups whose turns were taken.
 async fn claim_groups(
     store: &Store,
     conn: &mut PgConnection,
     queue: &str,
-    n: usize,
+    turns: Vec<Turn>,
     terms: Terms,
     claimed: &mut Claimed,
-) -> Result<usize, sqlx::Error> {
-    let turns = store.take_turns(conn, queue, as_limit(n)).await?;
+) -> Result<(), sqlx::Error> {
     if turns.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let mut looks = store.look(conn, queue, &turns, terms).await?;
     let plans: Vec<TurnPlan> = turns
@@ -128,7 +165,7 @@ async fn claim_groups(
         claimed.more = true;
     }
     claimed.jobs.extend(started);
-    Ok(turns.len())
+    Ok(())
 }
 
 fn as_limit(n: usize) -> i64 {

@@ -189,6 +189,14 @@ pub enum ControlError {
         /// The group.
         group: String,
     },
+    /// The queue, or the group, is not paused.
+    #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
+    NotPaused {
+        /// The queue.
+        queue: String,
+        /// The group; none: the queue itself.
+        group: Option<String>,
+    },
     /// The job is in a state that does not allow the request.
     #[error("job {id} is {status}, so it cannot be {request}: {advice}")]
     WrongStatus {

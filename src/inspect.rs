@@ -33,6 +33,36 @@ impl QueueCounts {
     }
 }
 
+/// A queue that is paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PausedQueue {
+    /// The queue.
+    pub queue: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// What was given as the reason.
+    pub reason: Option<String>,
+}
+
+/// A group that is paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PausedGroup {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// What was given as the reason.
+    pub reason: Option<String>,
+}
+
 /// A group that stopped, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -20,6 +20,7 @@ mod monitor;
 mod name;
 mod new_job;
 mod outcome;
+mod pause;
 mod presence;
 mod processor;
 mod queue;
@@ -47,7 +48,7 @@ pub use error::{
     MigrateError, NameError,
 };
 pub use handler::JobHandler;
-pub use inspect::{HaltedGroup, QueueCounts};
+pub use inspect::{HaltedGroup, PausedGroup, PausedQueue, QueueCounts};
 pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job_error::JobError;
 pub use new_job::NewJob;

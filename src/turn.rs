@@ -19,6 +19,8 @@ pub(crate) struct Look {
     pub(crate) head: Option<Head>,
     /// The group has no unfinished job at all.
     pub(crate) drained: bool,
+    /// Somebody paused the group.
+    pub(crate) paused: bool,
 }
 
 /// The job that is next in its group.
@@ -31,6 +33,7 @@ pub(crate) struct Head {
     /// Its row is locked by this claim; if not, somebody else has it for a moment.
     pub(crate) locked: bool,
     pub(crate) go: Go,
+    pub(crate) priority: i16,
 }
 
 /// What becomes of a claimed job. All but a run end by the ordinary settle, without a new attempt.
@@ -73,9 +76,12 @@ pub(crate) enum Plan {
     /// Claim the group for this job.
     Start { job: i64, go: Go },
     /// The head is not due: nobody looks before it is.
-    Sleep { head: i64, until: DateTime<Utc> },
+    /// Then it gets a head start by its priority.
+    Sleep { head: i64, until: DateTime<Utc>, boost: i16 },
     /// Somebody is changing the head right now.
-    LookAgain,
+    LookAgain { boost: i16 },
+    /// Nobody looks before the group is resumed.
+    Pause { head: i64 },
     /// A lease ran out. Its handler may still be stopping: say so, and take over a grace later.
     Doubt,
     /// The claimed job is gone (hand-made SQL): free the row.
@@ -90,9 +96,14 @@ pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
         // A take-over never retires: a job enqueued beside it would be lost.
         (Some(_), None) => Plan::Free,
         (None, None) if look.drained => Plan::Retire,
-        (None, None) => Plan::LookAgain,
-        (None, Some(head)) if !head.due => Plan::Sleep { head: head.id, until: head.due_at },
-        (_, Some(head)) if !head.locked => Plan::LookAgain,
+        (None, None) => Plan::LookAgain { boost: 0 },
+        // What was claimed before goes on: a take-over ends what a start began.
+        (None, Some(head)) if look.paused => Plan::Pause { head: head.id },
+        (None, Some(head)) if !head.due => {
+            Plan::Sleep { head: head.id, until: head.due_at, boost: head.priority }
+        }
+        (None, Some(head)) if !head.locked => Plan::LookAgain { boost: head.priority },
+        (Some(_), Some(head)) if !head.locked => Plan::LookAgain { boost: 0 },
         (_, Some(head)) => Plan::Start { job: head.id, go: head.go },
     }
 }
@@ -107,18 +118,30 @@ mod tests {
 
     fn head(due: bool, locked: bool) -> Look {
         let due_at = DateTime::UNIX_EPOCH;
-        let head = Head { id: 7, due_at, due, locked, go: Go::Run };
-        Look { head: Some(head), drained: false }
+        let head = Head { id: 7, due_at, due, locked, go: Go::Run, priority: 3 };
+        Look { head: Some(head), drained: false, paused: false }
     }
 
     #[test]
     fn a_free_group_starts_its_head_sleeps_or_retires() {
         assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, go: Go::Run });
-        assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain);
+        assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain { boost: 3 });
         let until = DateTime::UNIX_EPOCH;
-        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until });
-        assert_eq!(plan(&free(), &Look { head: None, drained: true }), Plan::Retire);
-        assert_eq!(plan(&free(), &Look::default()), Plan::LookAgain);
+        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until, boost: 3 });
+        assert_eq!(plan(&free(), &Look { head: None, drained: true, paused: false }), Plan::Retire);
+        assert_eq!(plan(&free(), &Look::default()), Plan::LookAgain { boost: 0 });
+    }
+
+    #[test]
+    fn a_paused_group_starts_nothing_and_ends_what_was_begun() {
+        let paused = |due| Look { paused: true, ..head(due, false) };
+        assert_eq!(plan(&free(), &paused(true)), Plan::Pause { head: 7 });
+        assert_eq!(plan(&free(), &paused(false)), Plan::Pause { head: 7 });
+        let drained = Look { head: None, drained: true, paused: true };
+        assert_eq!(plan(&free(), &drained), Plan::Retire);
+        let doubted = Turn { claimed_job: Some(7), doubted: true, ..free() };
+        let look = Look { paused: true, ..head(true, true) };
+        assert_eq!(plan(&doubted, &look), Plan::Start { job: 7, go: Go::Run });
     }
 
     #[test]
@@ -127,6 +150,6 @@ mod tests {
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
         let doubted = Turn { doubted: true, ..lapsed };
         assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, go: Go::Run });
-        assert_eq!(plan(&doubted, &Look { head: None, drained: true }), Plan::Free);
+        assert_eq!(plan(&doubted, &Look { head: None, drained: true, paused: false }), Plan::Free);
     }
 }

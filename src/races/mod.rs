@@ -16,6 +16,7 @@ mod labour;
 mod late;
 mod load;
 mod looks;
+mod pauses;
 mod plans;
 mod producers;
 mod requests;

@@ -5,7 +5,6 @@
 //! later look sees the job). That is why nothing strands (P3).
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sea_query::{
@@ -14,8 +13,9 @@ use sea_query::{
 };
 use sqlx::{PgConnection, Row};
 
-use super::Store;
+use super::claim::head_start;
 use super::template::{Names, PG, Template, cte, groups_of, limit, none_of, select, sql, with};
+use super::{Store, unfinished};
 
 /// How many flags one page of an adoption takes.
 const PAGE: i64 = 256;
@@ -25,30 +25,11 @@ const PAGES: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Statements {
-    peek: Template,
     flagged: Template,
     wake_free: Template,
     share_claimed: Template,
     insert_new: Template,
     clear: Template,
-}
-
-/// An unlocked first look at a queue.
-#[derive(Debug, Clone, Copy)]
-#[allow(clippy::struct_excessive_bools)] // What five probes answered.
-pub(crate) struct Peek {
-    /// Jobs are flagged, and this transaction is the queue's adopter.
-    pub(crate) adopter: bool,
-    /// Jobs are flagged, and another worker is adopting them.
-    pub(crate) others_adopt: bool,
-    /// A group is due.
-    pub(crate) groups: bool,
-    /// A job without a group is due.
-    pub(crate) loose: bool,
-    /// The lease of a job without a group ran out.
-    pub(crate) lapsed: bool,
-    /// When the next one will be due.
-    pub(crate) next: Option<Duration>,
 }
 
 /// What an adoption did.
@@ -63,7 +44,6 @@ pub(crate) struct Adopted {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
-            peek: peek(names),
             flagged: flagged(names),
             wake_free: wake_free(names),
             share_claimed: share_claimed(names),
@@ -73,67 +53,10 @@ impl Statements {
     }
 }
 
-fn peek(names: &Names) -> Template {
-    // Each in its index's order, so that no plan reads another index, or a backlog, to find one row.
-    let first = |condition: &'static str, order: &'static str| {
-        select()
-            .column(("j", order))
-            .from_as(names.job(), "j")
-            .and_where(sql(condition))
-            .order_by(("j", order), Order::Asc)
-            .limit(1)
-            .to_owned()
-    };
-    let flagged = first("j.queue = ?1 and j.flagged", "run_at");
-    let loose = first(
-        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at <= now()",
-        "turn_at",
-    );
-    let lapsed = first(
-        "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
-        "lease_until",
-    );
-    let next_loose = first(
-        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at > now()",
-        "turn_at",
-    );
-    let first_group = |condition: &'static str| {
-        select()
-            .column(("g", "ready_at"))
-            .from_as(names.queue_group(), "g")
-            .and_where(sql(condition))
-            .order_by(("g", "ready_at"), Order::Asc)
-            .limit(1)
-            .to_owned()
-    };
-    let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
-    let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
-    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
-    let seconds = Expr::cust_with_exprs(
-        "extract(epoch from nullif(least($1, $2), 'infinity') - clock_timestamp())::float8",
-        [sub(next_group), sub(next_loose)],
-    );
-    let is_some = |query| Expr::cust_with_expr("$1 is not null", sub(query));
-    let query = select()
-        .expr_as(
-            Expr::cust_with_expr(
-                "case when $1 then pg_try_advisory_xact_lock(hashtextextended(?2, 0)) end",
-                is_some(flagged),
-            ),
-            "adopter",
-        )
-        .expr_as(is_some(due), "groups")
-        .expr_as(is_some(loose), "loose")
-        .expr_as(is_some(lapsed), "lapsed")
-        .expr_as(seconds, "next")
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
 /// Locks a page of flagged jobs, due ones first, without those of the named groups.
 fn flagged(names: &Names) -> Template {
     let query = select()
-        .columns(["id", "group_id", "run_at"])
+        .columns(["id", "group_id", "run_at", "priority"])
         .from_as(names.job(), "j")
         .and_where(sql(
             "j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3) and j.group_id <> all(?5)",
@@ -167,12 +90,26 @@ fn wake_free(names: &Names) -> Template {
         .from("flag")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
+    let head = select()
+        .column(("h", "priority"))
+        .from_as(names.job(), "h")
+        .and_where(sql("h.queue = free.queue and h.group_id = free.group_id"))
+        .and_where(unfinished("h"))
+        .and_where(sql("h.id >= least(g.head_id, free.first_id)"))
+        .order_by(("h", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let ready_at = Expr::cust_with_expr(
+        format!(
+            "case when g.halted_at is null then least(g.ready_at, now() - {}) else g.ready_at end",
+            head_start("coalesce($1, 0)")
+        ),
+        Expr::SubQuery(None, Box::new(head.into())),
+    );
     let woken = UpdateStatement::new()
         .table(sea_query::IntoTableRef::into_table_ref(names.queue_group()).alias("g"))
-        .value(
-            "ready_at",
-            sql("case when g.halted_at is null then least(g.ready_at, now()) else g.ready_at end"),
-        )
+        .value("ready_at", ready_at)
+        .value("boost", sql("0"))
         .value("head_id", sql("least(g.head_id, free.first_id)"))
         .from("free")
         .and_where(sql("g.queue = free.queue and g.group_id = free.group_id"))
@@ -209,7 +146,12 @@ fn insert_new(names: &Names) -> Template {
         .and_where(sql("g.queue = flag.queue and g.group_id = flag.group_id"))
         .to_owned();
     let rows = select()
-        .exprs([sql("flag.queue"), sql("flag.group_id"), sql("now()"), sql("flag.first_id")])
+        .exprs([
+            sql("flag.queue"),
+            sql("flag.group_id"),
+            sql(format!("now() - {}", head_start("flag.priority"))),
+            sql("flag.first_id"),
+        ])
         .from("flag")
         .and_where(none_of(in_line))
         .to_owned();
@@ -220,7 +162,8 @@ fn insert_new(names: &Names) -> Template {
         .on_conflict(OnConflict::new().do_nothing().to_owned())
         .returning(Query::returning().columns(["group_id"]));
     super::template::select_into(&mut insert, rows);
-    with([cte("flag", groups_of(&[(2, "group_id"), (3, "first_id")]))], insert)
+    let flag = groups_of(&[(2, "group_id"), (3, "first_id"), (4, "priority")]);
+    with([cte("flag", flag)], insert)
 }
 
 /// Clears flags; the rows were locked by `flagged` in this transaction.
@@ -237,29 +180,10 @@ struct Flag {
     id: i64,
     group: String,
     run_at: DateTime<Utc>,
+    priority: i16,
 }
 
 impl Store {
-    /// The first statement of a claim; takes the adopter's lock if jobs are flagged and it is free.
-    pub(crate) async fn peek(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-    ) -> Result<Peek, sqlx::Error> {
-        let lock = format!("seriatim adopt {} {queue}", self.names.schema());
-        let row = self.adopt.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
-        let adopter: Option<bool> = row.try_get("adopter")?;
-        let next: Option<f64> = row.try_get("next")?;
-        Ok(Peek {
-            adopter: adopter == Some(true),
-            others_adopt: adopter == Some(false),
-            groups: row.try_get("groups")?,
-            loose: row.try_get("loose")?,
-            lapsed: row.try_get("lapsed")?,
-            next: next.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)),
-        })
-    }
-
     /// Adopts a page of flagged jobs, and further pages while groups had to be skipped. Needs the adopter's lock.
     pub(crate) async fn adopt(
         &self,
@@ -302,7 +226,12 @@ impl Store {
         let rows = page.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
-                Ok(Flag { id: row.try_get(0)?, group: row.try_get(1)?, run_at: row.try_get(2)? })
+                Ok(Flag {
+                    id: row.try_get(0)?,
+                    group: row.try_get(1)?,
+                    run_at: row.try_get(2)?,
+                    priority: row.try_get(3)?,
+                })
             })
             .collect()
     }
@@ -315,11 +244,13 @@ impl Store {
         flags: &[Flag],
         skipped: &mut Vec<String>,
     ) -> Result<usize, sqlx::Error> {
-        let mut first: HashMap<&str, i64> = HashMap::new();
+        let mut first: HashMap<&str, (i64, i16)> = HashMap::new();
         for flag in flags {
-            first.entry(&flag.group).and_modify(|id| *id = flag.id.min(*id)).or_insert(flag.id);
+            let this = (flag.id, flag.priority);
+            first.entry(&flag.group).and_modify(|one| *one = this.min(*one)).or_insert(this);
         }
-        let (groups, firsts): (Vec<&str>, Vec<i64>) = first.iter().unzip();
+        let groups: Vec<&str> = first.keys().copied().collect();
+        let (firsts, priorities): (Vec<i64>, Vec<i16>) = first.values().copied().unzip();
 
         // The lowest flag that may be cleared in each group that is safe.
         let mut from: HashMap<String, i64> = HashMap::new();
@@ -334,6 +265,7 @@ impl Store {
         }
         if from.len() < groups.len() {
             let new = self.adopt.insert_new.query().bind(queue).bind(&groups).bind(&firsts);
+            let new = new.bind(&priorities);
             for row in new.fetch_all(&mut *conn).await? {
                 from.insert(row.try_get(0)?, i64::MIN);
             }

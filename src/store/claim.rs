@@ -19,7 +19,9 @@ use crate::turn::{Go, Plan, Turn};
 pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
 /// How long after a first doubt a claim is taken over: longer than any worker needs to notice that it lost its hold.
 pub(crate) const GRACE: Duration = Duration::from_millis(1750);
-/// How much sooner each step of priority is.
+/// How much longer a group, or a job without one, has waited in the eyes of a claim for each level of its priority. What
+/// has waited longer by the head start of all levels than anything that comes now goes first whatever the priorities:
+/// nothing starves.
 pub(crate) const HEAD_START: Duration = Duration::from_secs(10);
 /// When a head that somebody is changing is looked at again.
 const SOON: Duration = Duration::from_millis(20);
@@ -27,6 +29,7 @@ const SOON: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Statements {
     take: Template,
+    take_lapsed: Template,
     start: Template,
     defer: Template,
     retire: Template,
@@ -80,7 +83,8 @@ pub(crate) struct TurnPlan {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
-            take: take(names),
+            take: take(names, "true"),
+            take_lapsed: take(names, "g.job_id is not null"),
             start: start(names),
             defer: defer(names),
             retire: retire(names),
@@ -90,12 +94,13 @@ impl Statements {
 }
 
 /// Locks the rows of up to n groups that are due, the one served least recently first (P8).
-fn take(names: &Names) -> Template {
+fn take(names: &Names, state: &'static str) -> Template {
     let query = select()
         .columns(["group_id", "job_id", "head_id"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
+        .and_where(sql(state))
         .order_by("ready_at", Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
@@ -140,6 +145,7 @@ fn start(names: &Names) -> Template {
             ("head_id", sql("case when g.claim is null then started.id else g.head_id end")),
             ("suspect", sql("null")),
             ("claimed_by", sql("?7")),
+            ("boost", sql("0")),
             ("ready_at", sql(format!("clock_timestamp() + {}", lease("started", "?5", "?6")))),
         ])
         .from("started")
@@ -159,6 +165,11 @@ fn start(names: &Names) -> Template {
         .to_owned();
     let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "go")]);
     with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
+}
+
+/// The head start of a priority.
+pub(super) fn head_start(priority: &str) -> String {
+    format!("make_interval(secs => {priority} * {})", HEAD_START.as_secs())
 }
 
 /// How long a claim is good for: the terms' lease, or the job's own where that counts.
@@ -206,8 +217,10 @@ fn defer(names: &Names) -> Template {
         .values([
             (
                 "ready_at",
-                sql("coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))"),
+                sql("case when turn.rests then 'infinity' else \
+                     coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end"),
             ),
+            ("boost", sql("turn.boost")),
             ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
             ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
             ("claim", sql("case when turn.free then null else g.claim end")),
@@ -224,6 +237,8 @@ fn defer(names: &Names) -> Template {
         (5, "head_id"),
         (6, "doubt"),
         (7, "free"),
+        (8, "boost"),
+        (9, "rests"),
     ]);
     with([cte("turn", turn)], query)
 }
@@ -266,17 +281,17 @@ impl Store {
         queue: &str,
         n: i64,
     ) -> Result<Vec<Turn>, sqlx::Error> {
-        let rows = self.claim.take.query().bind(queue).bind(n).fetch_all(conn).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Turn {
-                    group: row.try_get("group_id")?,
-                    claimed_job: row.try_get("job_id")?,
-                    doubted: row.try_get("doubted")?,
-                    head_id: row.try_get("head_id")?,
-                })
-            })
-            .collect()
+        taken(&self.claim.take, conn, queue, n).await
+    }
+
+    /// Takes the turns of groups whose claim's lease ran out, and no others.
+    pub(crate) async fn take_lapsed(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        n: i64,
+    ) -> Result<Vec<Turn>, sqlx::Error> {
+        taken(&self.claim.take_lapsed, conn, queue, n).await
     }
 
     /// Starts the jobs of the plans that say so.
@@ -325,15 +340,20 @@ impl Store {
         let mut groups = Vec::new();
         let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
         let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut boosts, mut rests) = (Vec::new(), Vec::new());
+        let still_paused = self.paused_of(conn, queue, plans).await?;
         for TurnPlan { group, plan } in plans {
+            let resting = still_paused.contains(group);
             let (until, after, head) = match *plan {
                 Plan::Start { .. } => continue,
                 Plan::Retire => {
                     drained.push(group.as_str());
                     continue;
                 }
-                Plan::Sleep { head, until } => (Some(until), None, Some(head)),
-                Plan::LookAgain => (None, Some(SOON), None),
+                Plan::Sleep { head, until, .. } => (Some(until), None, Some(head)),
+                Plan::Pause { head } if resting => (None, None, Some(head)),
+                // Somebody is resuming the group, or has.
+                Plan::Pause { .. } | Plan::LookAgain { .. } => (None, Some(SOON), None),
                 Plan::Doubt => (None, Some(GRACE), None),
                 Plan::Free => (None, Some(Duration::ZERO), None),
             };
@@ -343,16 +363,37 @@ impl Store {
             heads.push(head);
             doubts.push(*plan == Plan::Doubt);
             frees.push(*plan == Plan::Free);
+            boosts.push(match *plan {
+                Plan::Sleep { boost, .. } | Plan::LookAgain { boost } => boost,
+                _ => 0,
+            });
+            rests.push(resting);
         }
         if !groups.is_empty() {
             let defer = self.claim.defer.query().bind(queue).bind(groups).bind(untils);
-            let defer = defer.bind(afters).bind(heads).bind(doubts).bind(frees);
+            let defer =
+                defer.bind(afters).bind(heads).bind(doubts).bind(frees).bind(boosts).bind(rests);
             defer.execute(&mut *conn).await?;
         }
         if !drained.is_empty() {
             self.claim.retire.query().bind(queue).bind(drained).execute(conn).await?;
         }
         Ok(())
+    }
+
+    /// Which of the groups that are to be paused stay so until this transaction ends.
+    async fn paused_of(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        plans: &[TurnPlan],
+    ) -> Result<Vec<String>, sqlx::Error> {
+        let pauses = plans.iter().filter(|turn| matches!(turn.plan, Plan::Pause { .. }));
+        let groups: Vec<&str> = pauses.map(|turn| turn.group.as_str()).collect();
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.still_paused(conn, queue, &groups).await
     }
 
     /// Wakes the other workers of a queue when the transaction commits: there is more than this one can take.
@@ -364,4 +405,23 @@ impl Store {
         let wake = self.claim.wake_others.query().bind(self.names.channel()).bind(queue);
         wake.execute(conn).await.map(drop)
     }
+}
+
+async fn taken(
+    template: &Template,
+    conn: &mut PgConnection,
+    queue: &str,
+    n: i64,
+) -> Result<Vec<Turn>, sqlx::Error> {
+    let rows = template.query().bind(queue).bind(n).fetch_all(conn).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Turn {
+                group: row.try_get("group_id")?,
+                claimed_job: row.try_get("job_id")?,
+                doubted: row.try_get("doubted")?,
+                head_id: row.try_get("head_id")?,
+            })
+        })
+        .collect()
 }

@@ -33,7 +33,7 @@ impl Statements {
 fn candidates(names: &Names) -> SelectStatement {
     let first = |condition: Expr| {
         select()
-            .column(("j", "id"))
+            .columns([("j", "id"), ("j", "priority")])
             .expr_as(sql(DUE_AT), "due_at")
             .from_as(names.job(), "j")
             .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
@@ -46,14 +46,14 @@ fn candidates(names: &Names) -> SelectStatement {
     let candidate = |job: SelectStatement| {
         select()
             .expr_as(sql("?1"), "queue")
-            .columns([("turn", "group_id"), ("c", "id"), ("c", "due_at")])
+            .columns([("turn", "group_id"), ("c", "id"), ("c", "priority"), ("c", "due_at")])
             .from("turn")
             .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
             .to_owned()
     };
     let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
     let claimed = select()
-        .column(("j", "id"))
+        .columns([("j", "id"), ("j", "priority")])
         .expr_as(sql(DUE_AT), "due_at")
         .from_as(names.job(), "j")
         .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
@@ -77,7 +77,7 @@ fn candidates(names: &Names) -> SelectStatement {
 fn look(names: &Names) -> Template {
     let heads = select()
         .distinct_on(["queue", "group_id"])
-        .columns(["queue", "group_id", "id", "due_at"])
+        .columns(["queue", "group_id", "id", "priority", "due_at"])
         .from("candidate")
         .order_by("queue", Order::Asc)
         .order_by("group_id", Order::Asc)
@@ -93,7 +93,22 @@ fn look(names: &Names) -> Template {
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
         .and_where(sql("j.finished_at is null"))
         .and_where(sql(format!("({DUE_AT} <= now() or turn.job_id is not null)")))
+        // Whoever resumes a paused group must be able to flag it.
+        .and_where(sql(
+            "(turn.job_id is not null or turn.group_id not in (select group_id from paused))",
+        ))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let setting = select()
+        .column(("s", "group_id"))
+        .from_as(names.group_setting(), "s")
+        .and_where(sql("s.queue = ?1 and s.group_id = turn.group_id and s.paused_at is not null"))
+        .limit(1)
+        .to_owned();
+    let paused = select()
+        .column(("s", "group_id"))
+        .from("turn")
+        .join_lateral(JoinType::InnerJoin, setting, "s", sql("true"))
         .to_owned();
     let any = select()
         .expr(sql("1"))
@@ -103,11 +118,12 @@ fn look(names: &Names) -> Template {
         .to_owned();
     let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
     let query = select()
-        .columns([("turn", "group_id"), ("head", "id"), ("head", "due_at")])
+        .columns([("turn", "group_id"), ("head", "id"), ("head", "priority"), ("head", "due_at")])
         .expr_as(sql("coalesce(head.due_at <= now() or turn.job_id is not null, false)"), "due")
         .expr_as(sql("locked.id is not null"), "locked")
         .expr_as(sql("coalesce(locked.go, 'run')"), "go")
         .expr_as(sql("locked.expires_at"), "expires_at")
+        .expr_as(sql("turn.group_id in (select group_id from paused)"), "paused")
         .expr_as(drained, "drained")
         .from("turn")
         .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
@@ -117,6 +133,7 @@ fn look(names: &Names) -> Template {
     with(
         [
             cte("turn", turn),
+            cte("paused", paused),
             cte("candidate", candidates(names)),
             cte("head", heads),
             cte("locked", locked),
@@ -148,10 +165,13 @@ impl Store {
                         due_at: row.try_get("due_at")?,
                         due: row.try_get("due")?,
                         locked: row.try_get("locked")?,
+                        priority: row.try_get("priority")?,
                         go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
                     }),
                 };
-                Ok((row.try_get("group_id")?, Look { head, drained: row.try_get("drained")? }))
+                let look =
+                    Look { head, drained: row.try_get("drained")?, paused: row.try_get("paused")? };
+                Ok((row.try_get("group_id")?, look))
             })
             .collect()
     }

@@ -1,19 +1,24 @@
 //! The only SQL. One function per statement; each says what it locks and which promise it serves.
 //!
-//! Lock order everywhere: the adopter's advisory lock, then group rows, then job rows. Workers lock with `SKIP LOCKED`
+//! Lock order everywhere: the adopter's advisory lock, then the queue's row, then group rows, then their settings, then
+//! job rows. Workers lock with `SKIP LOCKED`
 //! and so do not wait for each other, but for the one case that `session.rs` names and limits.
 
 mod adopt;
+mod boost;
 mod claim;
 mod control;
 mod enqueue;
 mod hold;
+mod in_flight;
 mod inspect;
 mod lease;
 mod look;
 mod loose;
 mod migrate;
 mod monitor;
+mod pause;
+mod peek;
 mod presence;
 mod prune;
 mod queue_settings;
@@ -26,6 +31,7 @@ use std::sync::{Arc, LazyLock};
 pub(crate) use claim::{CLAIM_LEASE, Started, Terms, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
+pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
 pub(crate) use presence::ProcessorRow;
@@ -46,15 +52,19 @@ fn unfinished(alias: &str) -> sea_query::Expr {
 pub(crate) struct Store {
     names: Names,
     adopt: adopt::Statements,
+    boost: boost::Statements,
     claim: claim::Statements,
     control: control::Statements,
     enqueue: enqueue::Statements,
     hold: hold::Statements,
+    in_flight: in_flight::Statements,
     inspect: inspect::Statements,
     lease: lease::Statements,
     look: look::Statements,
     loose: loose::Statements,
     monitor: monitor::Statements,
+    pause: pause::Statements,
+    peek: peek::Statements,
     presence: presence::Statements,
     prune: prune::Statements,
     queue_settings: queue_settings::Statements,
@@ -71,15 +81,19 @@ impl Store {
         let names = Names::new(schema);
         Self {
             adopt: adopt::Statements::new(&names),
+            boost: boost::Statements::new(&names),
             claim: claim::Statements::new(&names),
             control: control::Statements::new(&names),
             enqueue: enqueue::Statements::new(&names),
             hold: hold::Statements::new(&names),
+            in_flight: in_flight::Statements::new(&names),
             inspect: inspect::Statements::new(&names),
             lease: lease::Statements::new(&names),
             look: look::Statements::new(&names),
             loose: loose::Statements::new(&names),
             monitor: monitor::Statements::new(&names),
+            pause: pause::Statements::new(&names),
+            peek: peek::Statements::new(&names),
             presence: presence::Statements::new(&names),
             prune: prune::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),

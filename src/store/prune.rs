@@ -125,8 +125,8 @@ fn groups(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
-/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, and no row that would come
-/// to it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
+/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row that would come to it,
+/// and no pause, whose end flags it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
 fn stranded(names: &Names) -> Template {
     let lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
@@ -151,11 +151,17 @@ fn stranded(names: &Names) -> Template {
              and g.ready_at <= greatest(lowest.run_at, clock_timestamp()) + interval '5 s')",
         ))
         .to_owned();
+    let paused = select()
+        .expr(sql("1"))
+        .from_as(names.group_setting(), "s")
+        .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.paused_at is not null"))
+        .to_owned();
     let query = select()
         .column(("lowest", "id"))
         .from("lowest")
         .and_where(Expr::not_exists(flagged))
         .and_where(Expr::not_exists(covered))
+        .and_where(Expr::not_exists(paused))
         .to_owned();
     with([cte("lowest", lowest)], query)
 }

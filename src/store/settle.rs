@@ -1,10 +1,10 @@
 //! Settle: record the outcome and pass the turn on, in a transaction that holds the rows by their token (P4, P10).
 
-use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Query, UpdateStatement};
+use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::claim::{Started, history_entry};
+use super::claim::{Started, head_start, history_entry};
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use super::{Store, unfinished};
 use crate::job::{Failure, FailureKind};
@@ -116,21 +116,32 @@ fn delete(names: &Names) -> Template {
 }
 
 /// Frees the group's row, by its token, and sets what else there is to say.
-fn free(names: &Names, set: &[(&'static str, &'static str)]) -> Template {
+fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> Template {
     let mut update = UpdateStatement::new();
     update
         .table(names.queue_group())
         .values(["claim", "job_id", "suspect", "claimed_by"].map(|column| (column, sql("null"))))
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"));
-    for (column, value) in set {
-        update.value(*column, sql(*value));
-    }
+        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
+        .values(set);
     Template::new(update.build(PG))
 }
 
 /// Frees the group and puts it at the end of the line. `now()` would be this transaction's begin, and jump the queue.
+/// It gets the head start of the job that is next.
 fn pass_turn(names: &Names) -> Template {
-    free(names, &[("ready_at", "clock_timestamp()")])
+    let head = select()
+        .column(("h", "priority"))
+        .from_as(names.job(), "h")
+        .and_where(sql("h.queue = ?1 and h.group_id = ?2 and h.id >= head_id"))
+        .and_where(unfinished("h"))
+        .order_by(("h", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let ready_at = Expr::cust_with_expr(
+        format!("clock_timestamp() - {}", head_start("coalesce($1, 0)")),
+        Expr::SubQuery(None, Box::new(head.into())),
+    );
+    free(names, [("ready_at", ready_at)])
 }
 
 /// Frees the group and stops it.
@@ -141,7 +152,7 @@ fn halt(names: &Names) -> Template {
         ("halt_reason", "?4"),
         ("halt_job_id", "?5"),
     ];
-    free(names, &halted)
+    free(names, halted.map(|(column, value)| (column, sql(value))))
 }
 
 /// The lock that a delete needs; fails while an adopter shares the row. Nothing may have written the row before it in

@@ -122,6 +122,10 @@ impl Names {
         self.table("receive_attempt").into_table_ref()
     }
 
+    pub(super) fn group_setting(&self) -> TableRef {
+        self.table("group_setting").into_table_ref()
+    }
+
     pub(super) fn cancel_request(&self) -> TableRef {
         self.table("cancel_request").into_table_ref()
     }

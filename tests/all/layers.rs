@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 6] = [
     &["store"],
     &[
         "client",
+        "pause",
         "claim",
         "monitor",
         "listener",

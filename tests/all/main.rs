@@ -30,6 +30,8 @@ mod p5_enqueue_never_waits;
 mod p6_failover;
 mod p8_fairness;
 mod p9_attempts;
+mod pausing;
+mod priorities;
 mod proxy;
 mod queue_settings;
 mod raw_bytes;
