@@ -14,6 +14,7 @@ mod crossing;
 mod fence;
 mod labour;
 mod late;
+mod limits;
 mod load;
 mod looks;
 mod pauses;

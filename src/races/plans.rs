@@ -78,6 +78,14 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     let adopted = store.adopt(conn, Q).await.unwrap();
     // A page of 256 flags: the flag, its group's row and its update.
     meter.check(conn, "adopt", 256 * 12).await;
+    store.boost_groups(conn, Q).await.unwrap();
+    store.boost_loose(conn, Q).await.unwrap();
+    meter.check(conn, "boost", 20).await;
+    let room = store.room(conn, Q).await.unwrap();
+    assert!(matches!(room, crate::store::Room::For(Some(900..=1000))), "{room:?}");
+    meter.check(conn, "room", 150).await;
+    store.take_lapsed(conn, Q, slots).await.unwrap();
+    meter.check(conn, "take lapsed", 150).await;
     let turns = store.take_turns(conn, Q, slots).await.unwrap();
     meter.check(conn, "take", 8 * slots).await;
     let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
@@ -185,6 +193,7 @@ async fn check(shape: usize, analysed_while_empty: bool) {
     if analysed_while_empty {
         scene.run("analyze").await;
     }
+    scene.run("insert into seriatim.queue (name, in_flight_limit) values ('q', 1000)").await;
     // A session whose statements were planned, for good, while the tables were as good as empty.
     let mut old = scene.session().await;
     for _ in 0..8 {

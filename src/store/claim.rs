@@ -29,7 +29,6 @@ const SOON: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Statements {
     take: Template,
-    take_lapsed: Template,
     start: Template,
     defer: Template,
     retire: Template,
@@ -83,8 +82,7 @@ pub(crate) struct TurnPlan {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
-            take: take(names, "true"),
-            take_lapsed: take(names, "g.job_id is not null"),
+            take: take(names),
             start: start(names),
             defer: defer(names),
             retire: retire(names),
@@ -94,13 +92,12 @@ impl Statements {
 }
 
 /// Locks the rows of up to n groups that are due, the one served least recently first (P8).
-fn take(names: &Names, state: &'static str) -> Template {
+fn take(names: &Names) -> Template {
     let query = select()
         .columns(["group_id", "job_id", "head_id"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
-        .and_where(sql(state))
         .order_by("ready_at", Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
@@ -284,16 +281,6 @@ impl Store {
         taken(&self.claim.take, conn, queue, n).await
     }
 
-    /// Takes the turns of groups whose claim's lease ran out, and no others.
-    pub(crate) async fn take_lapsed(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        n: i64,
-    ) -> Result<Vec<Turn>, sqlx::Error> {
-        taken(&self.claim.take_lapsed, conn, queue, n).await
-    }
-
     /// Starts the jobs of the plans that say so.
     pub(crate) async fn start(
         &self,
@@ -407,7 +394,8 @@ impl Store {
     }
 }
 
-async fn taken(
+/// Runs a statement that takes turns.
+pub(super) async fn taken(
     template: &Template,
     conn: &mut PgConnection,
     queue: &str,

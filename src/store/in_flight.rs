@@ -4,16 +4,19 @@
 //! makes it less. So the limit holds exactly, and after crashes too: a claim counts until its job is settled, and a
 //! take-over, which does not add to the count, is allowed beyond it (or a fleet that crashed would never go on).
 
-use sea_query::{Expr, LockBehavior, LockType};
+use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement};
 use sqlx::{PgConnection, Row};
 
 use super::Store;
-use super::template::{Names, PG, Template, select, sql};
+use super::claim::taken;
+use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use crate::turn::Turn;
 
 #[derive(Debug)]
 pub(super) struct Statements {
     lock: Template,
     count: Template,
+    take_lapsed: Template,
 }
 
 /// How many more jobs of a queue may be claimed.
@@ -29,7 +32,7 @@ pub(crate) enum Room {
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self { lock: lock(names), count: count(names) }
+        Self { lock: lock(names), count: count(names), take_lapsed: take_lapsed(names) }
     }
 }
 
@@ -45,13 +48,44 @@ fn lock(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// The claimed groups of a queue. In the order of the one index that has only such rows: no plan reads a backlog then.
+fn claimed(names: &Names) -> SelectStatement {
+    select()
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "ready_at"), ("g", "batch_size")])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.job_id is not null"))
+        .order_by(("g", "claimed_by"), Order::Asc)
+        .to_owned()
+}
+
+/// Locks the rows of up to n groups whose claim's lease ran out, the longest lapsed first. Those that are only held for
+/// longer than that are skipped.
+fn take_lapsed(names: &Names) -> Template {
+    let lapsed = claimed(names).and_where(sql("g.ready_at <= now()")).to_owned();
+    let query = select()
+        .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id")])
+        .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .from("lapsed")
+        .join_as(
+            JoinType::InnerJoin,
+            names.queue_group(),
+            "g",
+            sql("g.queue = lapsed.queue and g.group_id = lapsed.group_id"),
+        )
+        .and_where(sql("g.job_id is not null and g.ready_at <= now()"))
+        .order_by(("lapsed", "ready_at"), Order::Asc)
+        .limit(limit(2))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    with([cte("lapsed", lapsed)], query)
+}
+
 /// The jobs that are claimed. Their leases do not matter.
 fn count(names: &Names) -> Template {
     let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let groups = select()
-        .expr(sql("coalesce(sum(g.batch_size), 0)"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.job_id is not null"))
+        .expr(sql("coalesce(sum(claimed.batch_size), 0)"))
+        .from_subquery(claimed(names), "claimed")
         .to_owned();
     let loose = select()
         .expr(sql("count(*)"))
@@ -64,6 +98,16 @@ fn count(names: &Names) -> Template {
 }
 
 impl Store {
+    /// Takes the turns of groups whose claim's lease ran out, and no others.
+    pub(crate) async fn take_lapsed(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        n: i64,
+    ) -> Result<Vec<Turn>, sqlx::Error> {
+        taken(&self.in_flight.take_lapsed, conn, queue, n).await
+    }
+
     /// Locks the queue for this claim, and counts what is in flight.
     pub(crate) async fn room(
         &self,

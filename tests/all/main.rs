@@ -14,6 +14,7 @@ mod expiry;
 mod hosts;
 mod housekeeping;
 mod job_settings;
+mod in_flight;
 mod layers;
 mod lease_hold;
 mod looking;
