@@ -58,7 +58,7 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        name::check_group(group)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
         Ok(self.store.pause_group(executor, queue, group, reason).await?)
     }
 
@@ -76,7 +76,7 @@ impl Client {
         group: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        name::check_group(group)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
         if self.store.resume_group(executor, queue, group).await? {
             return Ok(());
         }
