@@ -52,7 +52,7 @@ impl From<Bytes> for Vec<u8> {
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Raw;
-        impl<'de> Visitor<'de> for Raw {
+        impl Visitor<'_> for Raw {
             type Value = Bytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
