@@ -218,6 +218,7 @@ impl Client {
         match report.status {
             Some(_) if report.done => Ok(Cancelled::Now),
             Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
+            Some(JobStatus::Parked) => Err(ControlError::Busy { id: job }),
             status => Err(refused(job, status, "cancelled", "it has ended")),
         }
     }
@@ -227,13 +228,16 @@ impl Client {
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not dead; [`ControlError::Busy`] if another
-    /// transaction is changing it.
+    /// transaction is changing it; [`ControlError::Parked`] if others were parked with it.
     pub async fn retry(
         &self,
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Retried, ControlError> {
         let report = self.store.retry(executor, job).await?;
+        if report.parked {
+            return Err(ControlError::Parked { id: job });
+        }
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
         carried_out(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
         Ok(Retried { overtaken: report.overtaken })

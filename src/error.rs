@@ -215,6 +215,40 @@ pub enum ControlError {
         /// The id.
         id: i64,
     },
+    /// Nothing is parked there.
+    #[error("no job of group {group:?} of queue {queue:?} is parked{}", .job.map(|id| format!(" with job {id}")).unwrap_or_default())]
+    NotParked {
+        /// The queue.
+        queue: String,
+        /// The group.
+        group: String,
+        /// The failed job that was named.
+        job: Option<i64>,
+    },
+    /// Some of the parked jobs are locked by another transaction, or are still being parked. Nothing was changed.
+    #[error("parked jobs of group {group:?} of queue {queue:?} are being changed: try again")]
+    GroupBusy {
+        /// The queue.
+        queue: String,
+        /// The group.
+        group: String,
+    },
+    /// A setting is out of its range.
+    #[error("{setting} is {value}, it must be {range}")]
+    OutOfRange {
+        /// Which setting.
+        setting: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        range: &'static str,
+    },
+    /// Later jobs of its group were parked with the job, or are being parked: they go on together.
+    #[error("other jobs are parked with job {id}: use redrive_parked or discard_parked")]
+    Parked {
+        /// The id.
+        id: i64,
+    },
     /// The queue or group has a name that cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),

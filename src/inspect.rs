@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use crate::queue::AfterHalt;
+
 /// How many jobs of a queue are in which state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -20,10 +22,12 @@ pub struct QueueCounts {
     pub failed: u64,
     /// Cancelled and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
     pub cancelled: u64,
+    /// Parked behind a job that failed, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub parked: u64,
 }
 
 impl QueueCounts {
-    /// Finished jobs are counted up to this number: a count that reaches it means "or more". So a long history costs
+    /// Finished and parked jobs are counted up to this number: a count that reaches it means "or more". So a long history costs
     /// the call nothing. Unfinished jobs are counted exactly.
     pub const FINISHED_LIMIT: u64 = 10_000;
 
@@ -79,4 +83,26 @@ pub struct HaltedGroup {
     pub reason: Option<String>,
     /// The job that halted it.
     pub job: Option<i64>,
+    /// When it is decided by itself; none: it waits for somebody.
+    pub until: Option<DateTime<Utc>>,
+    /// What is done then.
+    pub then: Option<AfterHalt>,
+}
+
+/// A failed job, and the jobs of its group that stepped aside with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParkedUnit {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// The job that failed.
+    pub job: i64,
+    /// When it failed, by the database's clock.
+    pub since: Option<DateTime<Utc>>,
+    /// The message of its failure.
+    pub reason: Option<String>,
+    /// How many jobs are parked with it.
+    pub parked: u64,
 }

@@ -1,4 +1,5 @@
-//! Housekeeping, by one process at a time: requests about queued jobs, retention, what has expired, and the sweep.
+//! Housekeeping, by one process at a time: requests about queued jobs, halts that end, retention, what has expired, and
+//! the sweep.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +21,8 @@ const TICK: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 /// How many finished jobs one transaction deletes, and how many transactions one round makes per queue and status.
 const BATCH: (i64, usize) = (500, 20);
+/// How many transactions one tick makes for halted groups.
+const HALTS: usize = 50;
 /// How many groups the sweep visits per queue and round.
 const SWEEP: usize = 200;
 
@@ -66,7 +69,11 @@ impl Janitor<'_> {
         conn.close_on_drop();
         let requests =
             self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
-        if !requests.await? || !round {
+        if !requests.await? {
+            return Ok(());
+        }
+        self.end_halts(&mut conn).await?;
+        if !round {
             return Ok(());
         }
         self.forget_expired(&mut conn).await?;
@@ -94,6 +101,22 @@ impl Janitor<'_> {
         }
         PgTransactionManager::commit(conn).await?;
         Ok(alone)
+    }
+
+    /// Goes on with halted groups whose time is over, and parks what is to step aside, in small transactions.
+    async fn end_halts(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        for _ in 0..HALTS {
+            let mut more = false;
+            let batch = async |conn: &mut PgConnection| {
+                more = self.store.end_halts(conn).await?;
+                Ok(())
+            };
+            self.alone(conn, batch).await?;
+            if !more {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes what retention no longer keeps, in small batches.

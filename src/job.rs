@@ -51,11 +51,13 @@ pub enum JobStatus {
     Failed,
     /// Cancelled before it ran to an end.
     Cancelled,
+    /// Stepped aside with a job of its group that failed: see [`OutOfAttempts::Park`](crate::OutOfAttempts::Park).
+    Parked,
 }
 
 impl JobStatus {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Queued, Self::Started, Self::Succeeded, Self::Failed, Self::Cancelled];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Queued, Self::Started, Self::Succeeded, Self::Failed, Self::Cancelled, Self::Parked];
 
     /// The word that the database uses.
     pub fn as_str(self) -> &'static str {
@@ -65,6 +67,7 @@ impl JobStatus {
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Parked => "parked",
         }
     }
 

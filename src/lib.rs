@@ -7,6 +7,8 @@ mod claim;
 mod client;
 mod connection;
 mod error;
+mod explain;
+mod explanation;
 mod handler;
 mod hold;
 mod inspect;
@@ -19,7 +21,9 @@ mod mishap;
 mod monitor;
 mod name;
 mod new_job;
+mod operate;
 mod outcome;
+mod parking;
 mod pause;
 mod presence;
 mod processor;
@@ -47,13 +51,17 @@ pub use error::{
     BackgroundError, BuildError, BuildMistake, ConfigureError, ControlError, EnqueueError,
     MigrateError, NameError,
 };
+pub use explanation::{
+    AttemptOf, GroupExplanation, JobExplanation, ProcessorSeen, Reason, SessionSeen, Tally,
+};
 pub use handler::JobHandler;
-pub use inspect::{HaltedGroup, PausedGroup, PausedQueue, QueueCounts};
+pub use inspect::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job_error::JobError;
 pub use new_job::NewJob;
+pub use operate::{Purged, Redriven, Released};
 pub use processor::{Processor, ProcessorBuilder, Running};
-pub use queue::{Hold, OutOfAttempts, QueueOptions, Retention};
+pub use queue::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use retry::RetryPolicy;
 pub use shutdown::{ShutdownReport, shutdown_signal};

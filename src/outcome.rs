@@ -48,7 +48,7 @@ pub(crate) struct Attempt {
 pub(crate) enum Outcome {
     Succeeded { result: String },
     Retried { failure: Failure, delay: Duration },
-    Failed { failure: Failure, halt: bool },
+    Failed { failure: Failure, then: OutOfAttempts },
     Cancelled,
     Ignored,
     Released,
@@ -93,16 +93,14 @@ pub(crate) fn decide(
     }
     if failure.kind == FailureKind::Expired {
         // Nothing went wrong with it that its group should wait for.
-        return Outcome::Failed { failure, halt: false };
+        return Outcome::Failed { failure, then: OutOfAttempts::Continue };
     }
     match verdict {
         Verdict::Retry(after) if attempt.counted < attempt.max => {
             let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
             Outcome::Retried { failure, delay }
         }
-        Verdict::Retry(_) | Verdict::Fail => {
-            Outcome::Failed { failure, halt: then == OutOfAttempts::Halt }
-        }
+        Verdict::Retry(_) | Verdict::Fail => Outcome::Failed { failure, then },
     }
 }
 
@@ -125,7 +123,10 @@ mod tests {
             decided(error(), attempt(2, 3)),
             Outcome::Retried { delay, failure } if delay == Duration::from_secs(2) && failure.message == "no luck"
         ));
-        assert!(matches!(decided(error(), attempt(3, 3)), Outcome::Failed { halt: true, .. }));
+        assert!(matches!(
+            decided(error(), attempt(3, 3)),
+            Outcome::Failed { then: OutOfAttempts::Halt, .. }
+        ));
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
         let expired = || RunResult::Expired(DateTime::UNIX_EPOCH);
         assert!(matches!(
             decided(expired(), attempt(0, 3)),
-            Outcome::Failed { failure, halt: false }
+            Outcome::Failed { failure, then: OutOfAttempts::Continue }
                 if failure.kind == FailureKind::Expired
                     && failure.message == "it expired at 1970-01-01T00:00:00.000Z"
         ));

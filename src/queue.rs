@@ -17,6 +17,59 @@ pub enum OutOfAttempts {
     /// The job ends as `failed` and the group stops until [`retry`](crate::Client::retry),
     /// [`skip`](crate::Client::skip) or [`resume`](crate::Client::resume).
     Halt,
+    /// As [`Halt`](Self::Halt), but when nobody has decided for so long, this is done. 1 ms to 100 years.
+    HaltFor {
+        /// How long the group waits for a decision.
+        deadline: Duration,
+        /// What is done then; within a second or two, by any processor with housekeeping.
+        then: AfterHalt,
+    },
+    /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
+    /// ([`JobStatus::Parked`](crate::JobStatus::Parked)), in order; jobs that are enqueued later go on. They come back together by
+    /// [`redrive_parked`](crate::Client::redrive_parked), or are given up by
+    /// [`discard_parked`](crate::Client::discard_parked).
+    ///
+    /// More than 1,000 jobs step aside in batches, and the group stands still until all have; that needs a processor with
+    /// housekeeping.
+    Park,
+}
+
+/// What is done with a group that was halted for long enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterHalt {
+    /// As [`OutOfAttempts::Park`]: the failed job and those behind it step aside.
+    Park,
+    /// As [`OutOfAttempts::Continue`]: the group goes on with its next job.
+    Continue,
+}
+
+impl AfterHalt {
+    /// The word that the database uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Park => "park",
+            Self::Continue => "continue",
+        }
+    }
+
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Park, Self::Continue].into_iter().find(|then| then.as_str() == word)
+    }
+}
+
+impl OutOfAttempts {
+    /// The setting that cannot be used: its value, and what it must be.
+    pub(crate) fn mistake(self) -> Option<(String, &'static str)> {
+        match self {
+            Self::HaltFor { deadline, .. }
+                if deadline < Duration::from_millis(1) || deadline > MAX_DELAY =>
+            {
+                Some((format!("a halt for {deadline:?}"), "a halt for 1 ms to 100 years"))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// How a job and its group are kept while the handler runs.
@@ -182,7 +235,7 @@ impl QueueOptions {
             name,
             concurrency,
             retry,
-            out_of_attempts: _,
+            out_of_attempts,
             timeout,
             hold,
             keep_succeeded,
@@ -195,6 +248,9 @@ impl QueueOptions {
         };
         if *concurrency == 0 || *concurrency > 10_000 {
             out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
+        }
+        if let Some((value, range)) = out_of_attempts.mistake() {
+            out_of_range("out_of_attempts", value, range);
         }
         for (setting, value, range) in retry.mistakes() {
             out_of_range(setting, value, range);
@@ -237,8 +293,12 @@ mod tests {
             .concurrency(0)
             .retry(RetryPolicy::new(0))
             .timeout(Duration::ZERO)
+            .out_of_attempts(OutOfAttempts::HaltFor {
+                deadline: Duration::ZERO,
+                then: AfterHalt::Park,
+            })
             .keep_failed(Retention::For(Duration::MAX))
             .mistakes(&mut found);
-        assert_eq!(found.len(), 5, "{found:?}");
+        assert_eq!(found.len(), 6, "{found:?}");
     }
 }

@@ -59,8 +59,9 @@ impl Run {
         let Ok(asked) = self.cancel_requested(conn, &result).await else {
             return Err(Late(Some(result), None));
         };
-        let outcome = self.decide(held, result, asked);
+        let mut outcome = self.decide(held, result, asked);
         let recorded = async {
+            self.apply_group_policy(conn, &mut outcome).await?;
             self.record(conn, held, &outcome).await?;
             PgTransactionManager::commit(conn).await
         };
@@ -134,9 +135,10 @@ impl Run {
             let asked = self.cancel_requested(conn, run).await?;
             late.1 = late.0.take().map(|result| self.decide(&held, result, asked));
         }
-        let Some(outcome) = &late.1 else {
+        let Some(outcome) = &mut late.1 else {
             return Ok(Tried::Lost);
         };
+        self.apply_group_policy(conn, outcome).await?;
         self.record(conn, &held, outcome).await?;
         Ok(Tried::Recorded)
     }
@@ -179,6 +181,19 @@ impl Run {
         outcome::decide(result, attempt, &options.retry, then, fastrand::f64())
     }
 
+    /// A group may say itself what follows from a failure.
+    async fn apply_group_policy(
+        &self,
+        conn: &mut PgConnection,
+        outcome: &mut Outcome,
+    ) -> Result<(), sqlx::Error> {
+        if let (Outcome::Failed { then, .. }, Some(group)) = (outcome, &self.claim.group) {
+            let policy = self.shared.store.group_policy(conn, &self.queue.name, group).await?;
+            *then = policy.unwrap_or(*then);
+        }
+        Ok(())
+    }
+
     async fn record(
         &self,
         conn: &mut PgConnection,
@@ -216,19 +231,10 @@ impl Run {
                     "attempt failed, will be retried"
                 );
             }
-            Outcome::Failed { failure, halt } => {
+            Outcome::Failed { failure, then } => {
                 let (kind, attempt) = (failure.kind, failure.attempt);
                 let error = &failure.message;
-                tracing::error!(
-                    queue,
-                    group,
-                    job,
-                    attempt,
-                    ?kind,
-                    error,
-                    group_halted = halt,
-                    "job failed"
-                );
+                tracing::error!(queue, group, job, attempt, ?kind, error, ?then, "job failed");
             }
         }
         End::Finished

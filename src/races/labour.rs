@@ -258,7 +258,10 @@ fn end(stress: &Stress, claim: &Started, outcome: &Outcome) {
             stress.book.count("succeeded");
             stress.book.ended(claim.job);
         }
-        Outcome::Failed { halt, .. } => stress.book.count(if *halt { "halted" } else { "failed" }),
+        Outcome::Failed { then, .. } => {
+            let halted = *then == crate::queue::OutOfAttempts::Halt;
+            stress.book.count(if halted { "halted" } else { "failed" });
+        }
         Outcome::Cancelled | Outcome::Ignored => stress.book.count("cancelled by their worker"),
         Outcome::Retried { .. } => stress.book.count("to be retried"),
         Outcome::Released => stress.book.count("released"),

@@ -94,7 +94,7 @@ async fn a_take_over_goes_beyond_a_limit_that_is_reached_and_adds_nothing() {
     let scene = limited(2).await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let job = scene.enqueue("g").await;
-    let loose = crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap().id;
+    let loose = crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap().id();
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 2);
     // Their worker died. Meanwhile the limit was lowered, and other groups wait since long.
     scene.run("update seriatim.queue set in_flight_limit = 1").await;

@@ -358,7 +358,7 @@ fn failure() -> Failure {
 }
 
 pub(super) fn failed() -> Outcome {
-    Outcome::Failed { failure: failure(), halt: false }
+    Outcome::Failed { failure: failure(), then: crate::queue::OutOfAttempts::Continue }
 }
 
 pub(super) fn retried(delay: Duration) -> Outcome {

@@ -1,6 +1,9 @@
 //! What people ask about jobs and groups: cancel, retry, skip, resume. Each is one statement and waits for no handler.
 
-use sea_query::{Expr, InsertStatement, JoinType, LockBehavior, LockType, Query, UpdateStatement};
+use sea_query::{
+    Expr, ExprTrait, InsertStatement, JoinType, LockBehavior, LockType, Query, SelectStatement,
+    UpdateStatement,
+};
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
@@ -23,6 +26,8 @@ pub(crate) struct RequestReport {
     pub(crate) status: Option<JobStatus>,
     /// The request was carried out on the job's row.
     pub(crate) done: bool,
+    /// Others were parked with the job, so it was left alone.
+    pub(crate) parked: bool,
     /// A retry's later jobs that have run; otherwise 0.
     pub(crate) overtaken: u64,
 }
@@ -39,14 +44,17 @@ impl Statements {
 }
 
 /// The job's row, locked if it is in one of the statuses and nobody else has it.
-fn target(names: &Names, statuses: &str) -> sea_query::CommonTableExpression {
-    let row = select()
+fn target(names: &Names, statuses: &str) -> SelectStatement {
+    select()
         .columns(["id", "queue", "group_id"])
         .from_as(names.job(), "j")
         .and_where(sql(format!("j.id = ?1 and j.status in ({statuses})")))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    cte("target", row)
+        .to_owned()
+}
+
+fn sub(query: SelectStatement) -> Expr {
+    Expr::SubQuery(None, Box::new(query.into()))
 }
 
 /// The status as the statement's snapshot has it, and whether the row was written.
@@ -60,7 +68,64 @@ fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
         .expr_as(Expr::SubQuery(None, Box::new(status.into())), "status")
         .expr_as(sql("exists (select from written)"), "done")
         .expr_as(overtaken, "overtaken")
+        .expr_as(
+            sub(select()
+                .expr(has_unit(names))
+                .from_as(names.job(), "j")
+                .and_where(sql("j.id = ?1"))
+                .to_owned()),
+            "parked",
+        )
         .to_owned()
+}
+
+/// What a dead job gets when it is queued again: it is asked for by someone, so an expiry no longer counts.
+pub(super) fn requeued() -> Vec<(&'static str, Expr)> {
+    [
+        ("status", "'queued'"),
+        ("finished_at", "null"),
+        ("run_at", "now()"),
+        ("turn_at", "now()"),
+        // Over already, it would only end again.
+        ("expires_at", "case when j.expires_at > now() then j.expires_at end"),
+        ("attempts_forgiven", "j.attempts"),
+        ("parked_with", "null"),
+    ]
+    .map(|(column, value)| (column, sql(value)))
+    .to_vec()
+}
+
+/// What a job gets that will not run.
+pub(super) fn cancelled() -> Vec<(&'static str, Expr)> {
+    [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")]
+        .map(|(column, value)| (column, sql(value)))
+        .to_vec()
+}
+
+/// Jobs are parked with the failed job `j`, or are being parked.
+pub(super) fn has_unit(names: &Names) -> Expr {
+    let parked = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = j.queue and u.group_id = j.group_id and u.parked_with = j.id"))
+        .and_where(sql("u.status = 'parked'"))
+        .to_owned();
+    let parking = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
+        .and_where(sql("g.park_to is not null"))
+        .to_owned();
+    Expr::cust_with_exprs("($1 or $2)", [Expr::exists(parked), Expr::exists(parking)])
+}
+
+/// A group's row goes on.
+pub(super) fn going_on() -> Vec<(&'static str, Expr)> {
+    ["halted_at", "halt_reason", "halt_job_id", "halt_until", "halt_then", "park_to"]
+        .map(|column| (column, sql("null")))
+        .into_iter()
+        .chain([("ready_at", sql("clock_timestamp()"))])
+        .collect()
 }
 
 /// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
@@ -68,13 +133,10 @@ fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
 fn cancel(names: &Names) -> Template {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values([
-            ("status", sql("'cancelled'")),
-            ("finished_at", sql("clock_timestamp()")),
-            ("flagged", sql("j.group_id is not null")),
-        ])
+        .values(cancelled())
+        .value("flagged", sql("j.group_id is not null"))
         .from("target")
-        .and_where(sql("j.id = ?1 and j.id = target.id and j.status = 'queued'"))
+        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('queued', 'parked')"))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     let busy = select()
@@ -88,26 +150,25 @@ fn cancel(names: &Names) -> Template {
     request.into_table(names.cancel_request()).columns(["job_id"]);
     select_into(&mut request, busy);
     with(
-        [target(names, "'queued'"), cte("written", written), cte("request", request)],
+        [
+            cte("target", target(names, "'queued', 'parked'")),
+            cte("written", written),
+            cte("request", request),
+        ],
         report(names, sql("0::int8")),
     )
 }
 
 /// Queues a dead job again, with all its attempts, and flags it: it has the lowest id of its group and so runs next.
 /// A group that it halted goes on.
+///
+/// Not a job that others were parked with: they go on together.
 fn retry(names: &Names) -> Template {
+    let target = target(names, "'failed', 'cancelled'").and_where(has_unit(names).not()).to_owned();
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values([
-            ("status", sql("'queued'")),
-            ("finished_at", sql("null")),
-            ("run_at", sql("now()")),
-            ("turn_at", sql("now()")),
-            // Over already, it would only end again.
-            ("expires_at", sql("case when j.expires_at > now() then j.expires_at end")),
-            ("attempts_forgiven", sql("j.attempts")),
-            ("flagged", sql("j.group_id is not null")),
-        ])
+        .values(requeued())
+        .value("flagged", sql("j.group_id is not null"))
         .from("target")
         .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('failed', 'cancelled')"))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
@@ -123,7 +184,7 @@ fn retry(names: &Names) -> Template {
         .and_where(sql("l.id > ?1 and l.attempts > 0"))
         .to_owned();
     with(
-        [target(names, "'failed', 'cancelled'"), cte("written", written), resumed(names)],
+        [cte("target", target), cte("written", written), resumed(names)],
         report(names, Expr::SubQuery(None, Box::new(later.into()))),
     )
 }
@@ -148,24 +209,25 @@ fn skip(names: &Names) -> Template {
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(
-        [target(names, "'queued', 'failed'"), cte("written", written), resumed(names)],
+        [
+            cte("target", target(names, "'queued', 'failed'")),
+            cte("written", written),
+            resumed(names),
+        ],
         report(names, sql("0::int8")),
     )
 }
 
 /// Lets the group go on that the written job had halted. No handler holds a halted group's row.
-fn resumed(names: &Names) -> sea_query::CommonTableExpression {
+pub(super) fn resumed(names: &Names) -> sea_query::CommonTableExpression {
     let update = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .values([
-            ("halted_at", sql("null")),
-            ("halt_reason", sql("null")),
-            ("halt_job_id", sql("null")),
-            ("ready_at", sql("clock_timestamp()")),
-        ])
+        .values(going_on())
         .from("written")
         .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
-        .and_where(sql("g.halt_job_id = written.id and g.halted_at is not null"))
+        .and_where(sql(
+            "g.halt_job_id = written.id and g.halted_at is not null and g.park_to is null",
+        ))
         .to_owned();
     cte("resumed", update)
 }
@@ -173,13 +235,10 @@ fn resumed(names: &Names) -> sea_query::CommonTableExpression {
 fn resume(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.queue_group())
-        .values([
-            ("halted_at", sql("null")),
-            ("halt_reason", sql("null")),
-            ("halt_job_id", sql("null")),
-            ("ready_at", sql("clock_timestamp()")),
-        ])
-        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
+        .values(going_on())
+        .and_where(sql(
+            "queue = ?1 and group_id = ?2 and halted_at is not null and park_to is null",
+        ))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -233,6 +292,7 @@ impl Store {
             status: status.as_deref().and_then(JobStatus::parse),
             done: row.try_get("done")?,
             overtaken: overtaken.unsigned_abs(),
+            parked: row.try_get::<Option<bool>, _>("parked")?.unwrap_or_default(),
         })
     }
 }

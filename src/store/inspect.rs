@@ -10,6 +10,7 @@ use super::template::{Names, PG, Template, limit, select, sql};
 use super::{Store, unfinished};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
+use crate::queue::AfterHalt;
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -88,10 +89,18 @@ fn jobs(names: &Names) -> SelectStatement {
 
 fn halted(names: &Names) -> Template {
     let query = select()
-        .columns(["queue", "group_id", "halted_at", "halt_reason", "halt_job_id"])
+        .columns([
+            "queue",
+            "group_id",
+            "halted_at",
+            "halt_reason",
+            "halt_job_id",
+            "halt_until",
+            "halt_then",
+        ])
         .expr(sql("extract(epoch from clock_timestamp() - g.halted_at)::float8"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.halted_at is not null"))
+        .and_where(sql("g.queue = ?1 and g.halted_at is not null and g.park_to is null"))
         .order_by("halted_at", Order::Asc)
         .to_owned();
     Template::new(query.build(PG))
@@ -110,11 +119,12 @@ fn counts(names: &Names) -> Template {
             .to_owned();
         sub(count)
     };
-    let finished = |status: &'static str| {
+    let finished = |condition: &'static str| {
         let some = select()
             .expr(sql("1"))
             .from_as(names.job(), "j")
-            .and_where(sql(format!("j.queue = ?1 and j.status = '{status}'")))
+            .and_where(sql("j.queue = ?1"))
+            .and_where(sql(condition))
             .limit(limit(2))
             .to_owned();
         sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
@@ -123,9 +133,10 @@ fn counts(names: &Names) -> Template {
         .expr(backlog("j.status = 'queued' and j.run_at <= now()"))
         .expr(backlog("j.status = 'queued' and j.run_at > now()"))
         .expr(backlog("j.status = 'started'"))
-        .expr(finished("succeeded"))
-        .expr(finished("failed"))
-        .expr(finished("cancelled"))
+        .expr(finished("j.status = 'succeeded'"))
+        .expr(finished("j.status = 'failed'"))
+        .expr(finished("j.status = 'cancelled'"))
+        .expr(finished("j.status = 'parked' and j.parked_with is not null"))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -208,13 +219,15 @@ impl Store {
         let rows = self.inspect.halted.query().bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
-                let age: f64 = row.try_get(5)?;
+                let age: f64 = row.try_get(7)?;
                 Ok(HaltedGroup {
                     queue: row.try_get(0)?,
                     group: row.try_get(1)?,
                     since: row.try_get(2)?,
                     reason: row.try_get(3)?,
                     job: row.try_get(4)?,
+                    until: row.try_get(5)?,
+                    then: row.try_get::<Option<&str>, _>(6)?.and_then(AfterHalt::parse),
                     age: std::time::Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default(),
                 })
             })
@@ -236,6 +249,7 @@ impl Store {
             succeeded: count(3)?,
             failed: count(4)?,
             cancelled: count(5)?,
+            parked: count(6)?,
         })
     }
 

@@ -9,6 +9,7 @@ mod boost;
 mod claim;
 mod control;
 mod enqueue;
+mod explain;
 mod hold;
 mod in_flight;
 mod inspect;
@@ -17,8 +18,11 @@ mod look;
 mod loose;
 mod migrate;
 mod monitor;
+mod operate;
+mod park;
 mod pause;
 mod peek;
+mod policy;
 mod presence;
 mod prune;
 mod queue_settings;
@@ -30,6 +34,7 @@ use std::sync::{Arc, LazyLock};
 
 pub(crate) use claim::{CLAIM_LEASE, Started, Terms, TurnPlan};
 pub(crate) use control::RequestReport;
+pub(crate) use explain::Subject;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
@@ -56,6 +61,7 @@ pub(crate) struct Store {
     claim: claim::Statements,
     control: control::Statements,
     enqueue: enqueue::Statements,
+    explain: explain::Statements,
     hold: hold::Statements,
     in_flight: in_flight::Statements,
     inspect: inspect::Statements,
@@ -66,6 +72,9 @@ pub(crate) struct Store {
     pause: pause::Statements,
     peek: peek::Statements,
     presence: presence::Statements,
+    operate: operate::Statements,
+    park: park::Statements,
+    policy: policy::Statements,
     prune: prune::Statements,
     queue_settings: queue_settings::Statements,
     settle: settle::Statements,
@@ -85,6 +94,7 @@ impl Store {
             claim: claim::Statements::new(&names),
             control: control::Statements::new(&names),
             enqueue: enqueue::Statements::new(&names),
+            explain: explain::Statements::new(&names),
             hold: hold::Statements::new(&names),
             in_flight: in_flight::Statements::new(&names),
             inspect: inspect::Statements::new(&names),
@@ -95,6 +105,9 @@ impl Store {
             pause: pause::Statements::new(&names),
             peek: peek::Statements::new(&names),
             presence: presence::Statements::new(&names),
+            operate: operate::Statements::new(&names),
+            park: park::Statements::new(&names),
+            policy: policy::Statements::new(&names),
             prune: prune::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),
             settle: settle::Statements::new(&names),

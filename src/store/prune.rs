@@ -8,6 +8,7 @@ use sea_query::{
 };
 use sqlx::{PgConnection, Row};
 
+use super::control::cancelled;
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 use super::{Store, unfinished};
 use crate::job::JobStatus;
@@ -44,12 +45,18 @@ impl Statements {
 }
 
 /// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to be looked at.
-/// Nor the job that halted a group: `retry` and `skip` need it.
+/// Nor the job that halted a group, or that others are parked with: those that decide need it.
 fn prune(names: &Names, status: JobStatus) -> Template {
     let halting = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
+        .to_owned();
+    let parked = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = j.queue and u.group_id = j.group_id and u.parked_with = j.id"))
+        .and_where(sql("u.status = 'parked'"))
         .to_owned();
     let old = select()
         .column("id")
@@ -59,6 +66,7 @@ fn prune(names: &Names, status: JobStatus) -> Template {
             "j.finished_at < clock_timestamp() - make_interval(secs => ?2) and not j.flagged",
         ))
         .and_where(Expr::not_exists(halting))
+        .and_where(Expr::not_exists(parked))
         .order_by("finished_at", Order::Asc)
         .limit(limit(3))
         .lock_with_tables_behavior(LockType::Update, ["j"], LockBehavior::SkipLocked)
@@ -71,24 +79,21 @@ fn prune(names: &Names, status: JobStatus) -> Template {
     with([cte("old", old)], delete)
 }
 
-/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued.
+/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued, or parked.
 fn cancel_requested(names: &Names) -> Template {
     let asked = select()
         .column(("j", "id"))
         .from_as(names.cancel_request(), "r")
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = r.job_id"))
-        .and_where(sql("j.status = 'queued'"))
+        .and_where(sql("j.status in ('queued', 'parked')"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let cancelled = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values([
-            ("status", sql("'cancelled'")),
-            ("finished_at", sql("clock_timestamp()")),
-            ("flagged", sql("j.group_id is not null")),
-        ])
+        .values(cancelled())
+        .value("flagged", sql("j.group_id is not null"))
         .from("asked")
-        .and_where(sql("j.id = asked.id and j.status = 'queued'"))
+        .and_where(sql("j.id = asked.id and j.status in ('queued', 'parked')"))
         .to_owned();
     with([cte("asked", asked)], cancelled)
 }

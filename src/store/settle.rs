@@ -9,7 +9,7 @@ use super::template::{Names, PG, Template, cte, select, sql, with};
 use super::{Store, unfinished};
 use crate::job::{Failure, FailureKind};
 use crate::outcome::Outcome;
-use crate::queue::{QueueOptions, Retention};
+use crate::queue::{OutOfAttempts, QueueOptions, Retention};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -22,6 +22,7 @@ pub(super) struct Statements {
     released: Template,
     pass_turn: Template,
     halt: Template,
+    park: Template,
     lock_alone: Template,
     retire: Template,
     forget_requests: Template,
@@ -63,6 +64,7 @@ impl Statements {
             ),
             pass_turn: pass_turn(names),
             halt: halt(names),
+            park: park(names),
             lock_alone: lock_alone(names),
             retire: retire(names),
             forget_requests: forget_requests(names),
@@ -151,8 +153,21 @@ fn halt(names: &Names) -> Template {
         ("halted_at", "clock_timestamp()"),
         ("halt_reason", "?4"),
         ("halt_job_id", "?5"),
+        ("halt_until", "clock_timestamp() + make_interval(secs => ?6)"),
+        ("halt_then", "?7"),
+        ("park_to", "?8"),
     ];
     free(names, halted.map(|(column, value)| (column, sql(value))))
+}
+
+/// The failed job becomes the one that others are parked with.
+fn park(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("parked_with", sql("id"))
+        .and_where(sql("id = ?1 and status = 'failed'"))
+        .to_owned();
+    Template::new(query.build(PG))
 }
 
 /// The lock that a delete needs; fails while an adopter shares the row. Nothing may have written the row before it in
@@ -245,9 +260,9 @@ impl Store {
         let Some(group) = &claim.group else {
             return Ok(());
         };
-        if let Outcome::Failed { failure, halt: true } = outcome {
-            let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
-            halt.bind(&failure.message).bind(claim.job).execute(conn).await?;
+        if let Outcome::Failed { failure, then } = outcome
+            && self.stop(conn, queue, group, claim, failure, *then).await?
+        {
             return Ok(());
         }
         // Otherwise the job itself is unfinished.
@@ -266,6 +281,41 @@ impl Store {
         pass.execute(conn).await.map(drop)
     }
 
+    /// Halts the group, or parks what is behind the failed job; whether the turn is not to be passed on.
+    ///
+    /// Parking comes before the group's row is written: an adopter waits for a row that was written.
+    async fn stop(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+        claim: &Started,
+        failure: &Failure,
+        then: OutOfAttempts,
+    ) -> Result<bool, sqlx::Error> {
+        let mut park_to = None;
+        let mut ends = None;
+        match then {
+            OutOfAttempts::Continue => return Ok(false),
+            OutOfAttempts::Halt => {}
+            OutOfAttempts::HaltFor { deadline, then } => {
+                ends = Some((deadline.as_secs_f64(), then.as_str()));
+            }
+            OutOfAttempts::Park => {
+                self.settle.park.query().bind(claim.job).execute(&mut *conn).await?;
+                park_to = self.park_batch(conn, queue, group, claim.job, None).await?.rest;
+                if park_to.is_none() {
+                    return Ok(false);
+                }
+            }
+        }
+        let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
+        let halt = halt.bind(&failure.message).bind(claim.job);
+        let (seconds, word) = ends.unzip();
+        halt.bind(seconds).bind(word).bind(park_to).execute(conn).await?;
+        Ok(true)
+    }
+
     async fn record(
         &self,
         conn: &mut PgConnection,
@@ -277,8 +327,8 @@ impl Store {
         let delete = || sql.delete.query().bind(job);
         let query = match outcome {
             Outcome::Succeeded { .. } if !keep.succeeded => delete(),
-            // A halted group needs the job that halted it.
-            Outcome::Failed { halt: false, .. } if !keep.failed => delete(),
+            // A halted group needs the job that halted it, and parked jobs need the one that they are parked with.
+            Outcome::Failed { then: OutOfAttempts::Continue, .. } if !keep.failed => delete(),
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
             Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
             Outcome::Failed { failure, .. } => {

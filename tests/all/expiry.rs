@@ -51,15 +51,15 @@ async fn an_expired_job_ends_without_an_attempt_and_its_group_goes_on_even_where
     .await;
     let log = Log::default();
     let running = start(&database, queue("q").out_of_attempts(OutOfAttempts::Halt), &log).await;
-    assert_eq!(ended(pool, jobs[1].id).await.status, JobStatus::Succeeded);
-    is_expired(&ended(pool, jobs[0].id).await, 0);
-    is_expired(&ended(pool, jobs[2].id).await, 0);
+    assert_eq!(ended(pool, jobs[1].id()).await.status, JobStatus::Succeeded);
+    is_expired(&ended(pool, jobs[0].id()).await, 0);
+    is_expired(&ended(pool, jobs[2].id()).await, 0);
     assert_eq!(log.entries(), ["g \"next\""]);
     nothing_remains(pool).await;
 
     // By request it runs all the same.
-    Client::default().retry(pool, jobs[0].id).await.unwrap();
-    assert_eq!(ended(pool, jobs[0].id).await.status, JobStatus::Succeeded);
+    Client::default().retry(pool, jobs[0].id()).await.unwrap();
+    assert_eq!(ended(pool, jobs[0].id()).await.status, JobStatus::Succeeded);
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
@@ -98,9 +98,9 @@ async fn a_delayed_job_that_expires_first_holds_its_group_up_no_longer_than_that
          update seriatim.queue_group set ready_at = now()",
     )
     .await;
-    assert_eq!(ended(pool, jobs[1].id).await.status, JobStatus::Succeeded);
+    assert_eq!(ended(pool, jobs[1].id()).await.status, JobStatus::Succeeded);
     for job in [jobs[0], jobs[2]] {
-        let job = ended(pool, job.id).await;
+        let job = ended(pool, job.id()).await;
         is_expired(&job, 0);
     }
     nothing_remains(pool).await;
@@ -120,12 +120,12 @@ async fn a_job_that_waits_for_a_retry_expires_meanwhile() {
     let retry = RetryPolicy::new(9).base(hour).cap(hour).jitter(0.0);
     let running = start(&database, queue("q").retry(retry), &log).await;
     for job in [jobs[0], jobs[2]] {
-        let job = ended(pool, job.id).await;
+        let job = ended(pool, job.id()).await;
         is_expired(&job, 1);
         assert_eq!(job.history[0].kind, FailureKind::Error);
         assert_eq!(job.history.len(), 2);
     }
-    ended(pool, jobs[1].id).await;
+    ended(pool, jobs[1].id()).await;
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
@@ -144,10 +144,10 @@ async fn jobs_from_before_a_time_are_ignored() {
     let options = queue("q").ignore_before(Utc::now() - TimeDelta::minutes(30));
     let running = start(&database, options, &log).await;
     for job in new {
-        assert_eq!(ended(pool, job.id).await.status, JobStatus::Succeeded);
+        assert_eq!(ended(pool, job.id()).await.status, JobStatus::Succeeded);
     }
     for job in old {
-        let job = ended(pool, job.id).await;
+        let job = ended(pool, job.id()).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Cancelled, 0));
         let kinds: Vec<_> = job.history.iter().map(|entry| entry.kind).collect();
         assert_eq!(kinds, [FailureKind::Ignored]);

@@ -89,7 +89,7 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
         if let Some(group) = group {
             new = new.group(group);
         }
-        let id = seriatim::enqueue(pool, new).await.unwrap().id;
+        let id = seriatim::enqueue(pool, new).await.unwrap().id();
         let done = ended(pool, id).await;
         assert_eq!((done.status, done.attempts), (JobStatus::Succeeded, 2));
         assert_eq!(done.history[0].message.as_deref(), Some("not yet"));
@@ -163,7 +163,7 @@ async fn a_killed_workers_job_runs_elsewhere_within_three_seconds_of_a_lease_of_
         let held = announced(&log, &group, 1).await;
         assert_eq!(held.worker, doomed.name());
         let loose = seriatim::NewJob::new("q", &"wait outside");
-        let loose = seriatim::enqueue(pool, loose).await.unwrap().id;
+        let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
         job_when(pool, loose, |job| job.status == JobStatus::Started).await;
         let next = WorkerProcess::start(format!("worker {}", round + 1), &settings, &log);
         next.is_ready(&log).await;

@@ -88,7 +88,7 @@ async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
     assert!(paused.age < Duration::from_secs(30));
 
     let next = enqueue(pool, "q", "g", "next").await;
-    let loose = seriatim::enqueue(pool, NewJob::new("q", &"loose")).await.unwrap().id;
+    let loose = seriatim::enqueue(pool, NewJob::new("q", &"loose")).await.unwrap().id();
     // What runs goes on, and another queue is not touched.
     bench.gate.pass(1);
     assert_eq!(ended(pool, slow).await.status, JobStatus::Succeeded);

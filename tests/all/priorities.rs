@@ -48,7 +48,7 @@ impl Bench {
     async fn enqueue(&self, jobs: Vec<(NewJob, i16)>) {
         let mut tx = self.database.pool().begin().await.unwrap();
         for (job, priority) in jobs {
-            let id = seriatim::enqueue(&mut *tx, job).await.unwrap().id;
+            let id = seriatim::enqueue(&mut *tx, job).await.unwrap().id();
             sqlx::query("update seriatim.job set priority = $1 where id = $2")
                 .bind(priority)
                 .bind(id)

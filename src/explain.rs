@@ -1,0 +1,53 @@
+//! Explain: why a job or a group is where it is, and who has it.
+
+use sqlx::PgPool;
+
+use crate::client::Client;
+use crate::explanation::{Facts, GroupExplanation, JobExplanation, SessionSeen};
+use crate::store::Subject;
+
+impl Client {
+    /// Why a job is where it is, and who has it: one value, which prints as one sentence. None: there is no such job.
+    ///
+    /// It locks nothing, waits for nothing, and counts nothing beyond [`Tally::LIMIT`](crate::Tally::LIMIT). The session
+    /// that holds a running job, and its query, are seen if the role may see them (`pg_read_all_stats`, or the same role).
+    pub async fn explain_job(
+        &self,
+        pool: &PgPool,
+        job: i64,
+    ) -> Result<Option<JobExplanation>, sqlx::Error> {
+        let Some((facts, session)) = self.facts(pool, Subject::Job(job)).await? else {
+            return Ok(None);
+        };
+        Ok(facts.job(session))
+    }
+
+    /// Why a group is where it is: what is with the job that runs or is next. As [`explain_job`](Self::explain_job).
+    pub async fn explain_group(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        group: &str,
+    ) -> Result<GroupExplanation, sqlx::Error> {
+        match self.facts(pool, Subject::Group(queue, group)).await? {
+            Some((facts, session)) => Ok(facts.group(session)),
+            None => Err(sqlx::Error::RowNotFound),
+        }
+    }
+
+    async fn facts(
+        &self,
+        pool: &PgPool,
+        subject: Subject<'_>,
+    ) -> Result<Option<(Facts, Option<SessionSeen>)>, sqlx::Error> {
+        let mut conn = pool.acquire().await?;
+        let Some(facts) = self.store.facts(&mut conn, subject).await? else { return Ok(None) };
+        let session = match facts.locked_by.as_deref() {
+            Some(xid) if facts.claimed() => {
+                self.store.locker(&mut conn, xid, facts.group.is_some()).await?
+            }
+            _ => None,
+        };
+        Ok(Some((facts, session)))
+    }
+}

@@ -1,0 +1,338 @@
+//! What operators ask of many jobs at once: redrive, purge, release a node. Each statement waits for no handler.
+
+use sea_query::{
+    CommonTableExpression, Expr, ExprTrait, JoinType, LockBehavior, LockType, Order, Query,
+    SelectStatement, UpdateStatement,
+};
+use sqlx::{PgConnection, PgExecutor, Row};
+
+use super::Store;
+use super::claim::GRACE;
+use super::control::{cancelled, has_unit, requeued, resumed};
+use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::unfinished;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    redrive: Template,
+    last_job: Template,
+    purge_groups: Template,
+    purge_group: Template,
+    purge_loose: Template,
+    left: Template,
+    left_in_group: Template,
+    release: Template,
+}
+
+/// What a redrive queued again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RedriveReport {
+    pub(crate) jobs: u64,
+    pub(crate) groups: u64,
+    pub(crate) overtaken: u64,
+    /// Nothing was done: somebody else has a row of what belongs together.
+    pub(crate) busy: bool,
+}
+
+/// What one batch of a purge did.
+#[derive(Debug, Clone)]
+pub(crate) struct PurgeBatch {
+    pub(crate) cancelled: u64,
+    /// Where the next batch begins; none: it was the last one.
+    pub(crate) next: Option<(String, i64)>,
+}
+
+/// How many jobs one batch of a purge cancels.
+const BATCH: i64 = 1000;
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        let groups =
+            "j.group_id is not null and (j.group_id, j.id) > (?3, ?4) and ?5::text is null";
+        let group = "j.group_id = ?5 and j.id > ?4 and ?3::text is not null";
+        let loose =
+            "j.group_id is null and j.id > ?4 and ?3::text is not null and ?5::text is null";
+        let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
+        Self {
+            redrive: redrive(names),
+            last_job: Template::new(last.build(PG)),
+            purge_groups: purge(names, groups),
+            purge_group: purge(names, group),
+            purge_loose: purge(names, loose),
+            left: left(names, "?3::text is null"),
+            left_in_group: left(names, "j.group_id = ?3"),
+            release: release(names),
+        }
+    }
+}
+
+/// The first job of each group among `of`: its flag brings the look to all of them.
+pub(super) fn is_first(of: &str) -> Expr {
+    sql(format!(
+        "j.flagged or j.id in (select min(id) from {of} where group_id is not null group by group_id)"
+    ))
+}
+
+/// Later jobs, in the groups of `of` and behind the first of them, that have begun to run and are none of them.
+pub(super) fn overtaken(names: &Names, of: &'static str) -> Expr {
+    let first = select()
+        .columns(["queue", "group_id"])
+        .expr_as(sql("min(id)"), "id")
+        .from(of)
+        .group_by_columns(["queue", "group_id"])
+        .to_owned();
+    let later = select()
+        .expr(sql("count(*)"))
+        .from_as(names.job(), "l")
+        .join_subquery(
+            JoinType::InnerJoin,
+            first,
+            "first",
+            sql("l.queue = first.queue and l.group_id = first.group_id"),
+        )
+        .and_where(sql("l.id > first.id and l.attempts > 0"))
+        .and_where(sql(format!("l.id not in (select id from {of})")))
+        .to_owned();
+    Expr::SubQuery(None, Box::new(later.into()))
+}
+
+/// How many jobs and groups were written, and how many later jobs have run.
+pub(super) fn redriven(names: &Names) -> SelectStatement {
+    select()
+        .expr(sql("(select count(*) from written)"))
+        .expr(sql("(select count(distinct group_id) from written)"))
+        .expr(overtaken(names, "written"))
+        .to_owned()
+}
+
+/// Queues a batch of a queue's dead letters again, the lowest ids first; groups that they halted go on. Locks the jobs
+/// (skipping those that somebody has), then the halted groups' rows.
+fn redrive(names: &Names) -> Template {
+    let dead = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.status = 'failed'"))
+        .and_where(has_unit(names).not())
+        .to_owned();
+    // Sorted here, from the index of finished jobs: the order of the primary key would go through all history.
+    let first =
+        select().column("id").from("dead").order_by("id", Order::Asc).limit(limit(2)).to_owned();
+    let target = select()
+        .columns([("j", "id"), ("j", "queue"), ("j", "group_id")])
+        .from("first_dead")
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = first_dead.id"))
+        .and_where(sql("j.status = 'failed'"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(requeued())
+        .value("flagged", is_first("target"))
+        .from("target")
+        .and_where(sql("j.id = target.id and j.status = 'failed'"))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    with(
+        [
+            cte("dead", dead),
+            cte("first_dead", first),
+            cte("target", target),
+            cte("written", written),
+            resumed(names),
+        ],
+        redriven(names),
+    )
+}
+
+/// Cancels a batch of queued jobs up to an id (argument 2), from a group (3) and id (4) on, of one group (5) perhaps. Locks
+/// them, skipping those that somebody has.
+fn purge(names: &Names, condition: &'static str) -> Template {
+    let target = select()
+        .columns([("j", "id"), ("j", "group_id")])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.status = 'queued' and j.id <= ?2"))
+        .and_where(unfinished("j"))
+        .and_where(sql(condition))
+        .order_by(("j", "group_id"), Order::Asc)
+        .order_by(("j", "id"), Order::Asc)
+        .limit(limit(6))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(cancelled())
+        // One look per group is enough, and one flag calls it.
+        .value("flagged", is_first("target"))
+        .from("target")
+        .and_where(sql("j.id = target.id and j.status = 'queued'"))
+        .returning(Query::returning().columns([("j", "id")]))
+        .to_owned();
+    let query = select()
+        .expr(sql("(select count(*) from written)"))
+        .expr(sql("(select count(*) from target)"))
+        .expr(sql("(select max(coalesce(group_id, '')) from target)"))
+        .expr(sql(
+            "(select max(id) from target where group_id is not distinct from (select max(group_id) from target))",
+        ))
+        .to_owned();
+    with([cte("target", target), cte("written", written)], query)
+}
+
+/// What a purge has left: running jobs, and queued ones that somebody has, up to an id (argument 2).
+fn left(names: &Names, condition: &'static str) -> Template {
+    let query = select()
+        .expr(sql("count(*) filter (where j.status = 'started')"))
+        .expr(sql("count(*) filter (where j.status = 'queued' and j.id <= ?2)"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1"))
+        .and_where(unfinished("j"))
+        .and_where(sql(condition))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
+/// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
+fn release(names: &Names) -> Template {
+    let doubt = |table: sea_query::TableRef, until: &'static str| {
+        UpdateStatement::new()
+            .table(table)
+            .value("suspect", sql("t.claim"))
+            .value(until, sql("clock_timestamp() + make_interval(secs => ?2)"))
+            .to_owned()
+    };
+    let node = select()
+        .column("id")
+        .from_as(names.processor(), "p")
+        .and_where(sql("p.node = ?1"))
+        .to_owned();
+    let groups = select()
+        .columns([("g", "queue"), ("g", "group_id")])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.claimed_by in (select id from node) and g.job_id is not null"))
+        .and_where(sql("g.suspect is distinct from g.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let groups_written = doubt(names.queue_group().alias("t"), "ready_at")
+        .from("groups")
+        .and_where(sql("t.queue = groups.queue and t.group_id = groups.group_id"))
+        .and_where(sql("t.claim is not null"))
+        .returning(Query::returning().columns([("t", "group_id")]))
+        .to_owned();
+    let jobs = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.claimed_by in (select id from node)"))
+        .and_where(sql("j.group_id is null and j.status = 'started'"))
+        .and_where(sql("j.suspect is distinct from j.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let jobs_written = doubt(names.job().alias("t"), "lease_until")
+        .from("jobs")
+        .and_where(sql("t.id = jobs.id and t.status = 'started'"))
+        .returning(Query::returning().columns([("t", "id")]))
+        .to_owned();
+    let ctes: [CommonTableExpression; 5] = [
+        cte("node", node),
+        cte("groups", groups),
+        cte("groups_written", groups_written),
+        cte("jobs", jobs),
+        cte("jobs_written", jobs_written),
+    ];
+    let query = select()
+        .expr(sql("(select count(*) from groups_written)"))
+        .expr(sql("(select count(*) from jobs_written)"))
+        .to_owned();
+    with(ctes, query)
+}
+
+impl Store {
+    /// Queues up to `most` dead letters again.
+    pub(crate) async fn redrive(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        most: i64,
+    ) -> Result<RedriveReport, sqlx::Error> {
+        let row = self.operate.redrive.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
+    }
+
+    /// The highest id so far.
+    pub(crate) async fn last_job(&self, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+        self.operate.last_job.query().fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Cancels a batch of the queued jobs with groups (or of one group), from `after` on.
+    pub(crate) async fn purge_groups(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        to: i64,
+        after: &(String, i64),
+    ) -> Result<PurgeBatch, sqlx::Error> {
+        let purge = match group {
+            Some(_) => &self.operate.purge_group,
+            None => &self.operate.purge_groups,
+        };
+        purge_batch(conn, purge, queue, group, to, after).await
+    }
+
+    /// Cancels a batch of the queued jobs without a group, from `after` on.
+    pub(crate) async fn purge_loose(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        to: i64,
+        after: &(String, i64),
+    ) -> Result<PurgeBatch, sqlx::Error> {
+        purge_batch(conn, &self.operate.purge_loose, queue, None, to, after).await
+    }
+
+    /// How many jobs run, and how many up to an id are queued still.
+    pub(crate) async fn left(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        to: i64,
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let left = if group.is_some() { &self.operate.left_in_group } else { &self.operate.left };
+        let row = left.query().bind(queue).bind(to).bind(group).fetch_one(conn).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok((count(0)?, count(1)?))
+    }
+
+    /// Doubts the claims of a node; how many groups and jobs without a group.
+    pub(crate) async fn release_node(
+        &self,
+        executor: impl PgExecutor<'_>,
+        node: &str,
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let release = self.operate.release.query().bind(node).bind(GRACE.as_secs_f64());
+        let row = release.fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok((count(0)?, count(1)?))
+    }
+}
+
+async fn purge_batch(
+    conn: &mut PgConnection,
+    purge: &Template,
+    queue: &str,
+    group: Option<&str>,
+    to: i64,
+    after: &(String, i64),
+) -> Result<PurgeBatch, sqlx::Error> {
+    let purge = purge.query().bind(queue).bind(to).bind(&after.0).bind(after.1).bind(group);
+    let row = purge.bind(BATCH).fetch_one(conn).await?;
+    let locked: i64 = row.try_get(1)?;
+    let last: (Option<String>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
+    let next = match last {
+        (Some(group), Some(id)) if locked == BATCH => Some((group, id)),
+        _ => None,
+    };
+    Ok(PurgeBatch { cancelled: row.try_get::<i64, _>(0)?.unsigned_abs(), next })
+}
