@@ -150,6 +150,11 @@ async fn claim_groups(
     if turns.is_empty() {
         return Ok(());
     }
+    let batches = turns.iter().filter(|turn| turn.doubted && turn.batch);
+    let batches: Vec<&str> = batches.map(|turn| turn.group.as_str()).collect();
+    if !batches.is_empty() {
+        store.return_batches(conn, queue, &batches).await?;
+    }
     let mut looks = store.look(conn, queue, &turns, terms).await?;
     let plans: Vec<TurnPlan> = turns
         .iter()

@@ -27,6 +27,7 @@ mod parking;
 mod pause;
 mod presence;
 mod processor;
+mod pull;
 mod queue;
 mod queue_settings;
 #[cfg(all(test, feature = "testing"))]
@@ -61,6 +62,7 @@ pub use job_error::JobError;
 pub use new_job::NewJob;
 pub use operate::{Purged, Redriven, Released};
 pub use processor::{Processor, ProcessorBuilder, Running};
+pub use pull::{ParseReceiptError, PullError, Receipt, Receive, Received};
 pub use queue::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use retry::RetryPolicy;

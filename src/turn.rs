@@ -11,6 +11,8 @@ pub(crate) struct Turn {
     /// A first look has already doubted that claim, a grace ago.
     pub(crate) doubted: bool,
     pub(crate) head_id: i64,
+    /// Its claim is of several jobs that were received together.
+    pub(crate) batch: bool,
 }
 
 /// What a look in a newer snapshot than the lock's showed.
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     fn free() -> Turn {
-        Turn { group: "g".into(), claimed_job: None, doubted: false, head_id: 1 }
+        Turn { group: "g".into(), claimed_job: None, doubted: false, head_id: 1, batch: false }
     }
 
     fn head(due: bool, locked: bool) -> Look {

@@ -96,6 +96,7 @@ fn take(names: &Names) -> Template {
     let query = select()
         .columns(["group_id", "job_id", "head_id"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .expr_as(sql("g.batch_end is not null"), "batch")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
         .order_by("ready_at", Order::Asc)
@@ -143,6 +144,8 @@ fn start(names: &Names) -> Template {
             ("suspect", sql("null")),
             ("claimed_by", sql("?7")),
             ("boost", sql("0")),
+            ("batch_end", sql("null")),
+            ("batch_size", sql("1")),
             ("ready_at", sql(format!("clock_timestamp() + {}", lease("started", "?5", "?6")))),
         ])
         .from("started")
@@ -223,6 +226,8 @@ fn defer(names: &Names) -> Template {
             ("claim", sql("case when turn.free then null else g.claim end")),
             ("job_id", sql("case when turn.free then null else g.job_id end")),
             ("claimed_by", sql("case when turn.free then null else g.claimed_by end")),
+            ("batch_end", sql("case when turn.free then null else g.batch_end end")),
+            ("batch_size", sql("case when turn.free then 1 else g.batch_size end")),
         ])
         .from("turn")
         .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
@@ -409,6 +414,7 @@ pub(super) async fn taken(
                 claimed_job: row.try_get("job_id")?,
                 doubted: row.try_get("doubted")?,
                 head_id: row.try_get("head_id")?,
+                batch: row.try_get("batch")?,
             })
         })
         .collect()

@@ -9,9 +9,10 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 2] = [
+const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
     (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
+    (3, "pull", include_str!("../../migrations/0003_pull.sql")),
 ];
 
 /// The newest version that this crate knows.

@@ -5,6 +5,7 @@
 //! and so do not wait for each other, but for the one case that `session.rs` names and limits.
 
 mod adopt;
+mod batch;
 mod boost;
 mod claim;
 mod control;
@@ -25,6 +26,7 @@ mod peek;
 mod policy;
 mod presence;
 mod prune;
+mod pull;
 mod queue_settings;
 mod session;
 mod settle;
@@ -40,6 +42,7 @@ pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
 pub(crate) use presence::ProcessorRow;
+pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
     keep_working,
@@ -57,6 +60,7 @@ fn unfinished(alias: &str) -> sea_query::Expr {
 pub(crate) struct Store {
     names: Names,
     adopt: adopt::Statements,
+    batch: batch::Statements,
     boost: boost::Statements,
     claim: claim::Statements,
     control: control::Statements,
@@ -76,6 +80,7 @@ pub(crate) struct Store {
     park: park::Statements,
     policy: policy::Statements,
     prune: prune::Statements,
+    pull: pull::Statements,
     queue_settings: queue_settings::Statements,
     settle: settle::Statements,
 }
@@ -90,6 +95,7 @@ impl Store {
         let names = Names::new(schema);
         Self {
             adopt: adopt::Statements::new(&names),
+            batch: batch::Statements::new(&names),
             boost: boost::Statements::new(&names),
             claim: claim::Statements::new(&names),
             control: control::Statements::new(&names),
@@ -109,6 +115,7 @@ impl Store {
             park: park::Statements::new(&names),
             policy: policy::Statements::new(&names),
             prune: prune::Statements::new(&names),
+            pull: pull::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),
             settle: settle::Statements::new(&names),
             names,

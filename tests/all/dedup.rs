@@ -252,14 +252,14 @@ async fn a_scope_of_groups_tells_them_apart() {
 
 #[tokio::test]
 async fn content_is_an_id() {
-    let database = database().await;
-    let pool = database.pool();
     // It is written with b before a.
     #[derive(serde::Serialize)]
     struct Reversed {
         b: u8,
         a: u8,
     }
+    let database = database().await;
+    let pool = database.pool();
     let two = json!({ "a": 1, "b": 2 });
     let id = first(put(pool, NewJob::new("q", &two).dedup_by_content()).await);
     let same = NewJob::new("q", &Reversed { b: 2, a: 1 }).dedup_by_content();
@@ -302,7 +302,7 @@ async fn an_old_snapshot_fails_to_serialize_and_only_for_an_id_committed_since()
         first(seriatim::enqueue(&mut conn, job_of("q", "g", 1)).await.unwrap());
         let refused = seriatim::enqueue(&mut conn, new(level)).await.unwrap_err();
         let seriatim::EnqueueError::Database(source) = &refused else { panic!("{refused:?}") };
-        let code = source.as_database_error().and_then(|error| error.code());
+        let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
         assert_eq!(code.as_deref(), Some("40001"), "{level}: {}", chain(&refused));
         conn.execute("rollback").await.unwrap();
         // Begun anew, it is a duplicate.

@@ -26,6 +26,7 @@ const LAYERS: [&[&str]; 6] = [
         "explain",
         "operate",
         "parking",
+        "pull",
         "claim",
         "monitor",
         "listener",
