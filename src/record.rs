@@ -12,6 +12,7 @@ use crate::attempt::{End, Run};
 use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
+use crate::job::FailureKind;
 use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
@@ -187,7 +188,10 @@ impl Run {
         conn: &mut PgConnection,
         outcome: &mut Outcome,
     ) -> Result<(), sqlx::Error> {
-        if let (Outcome::Failed { then, .. }, Some(group)) = (outcome, &self.claim.group) {
+        if let (Outcome::Failed { then, failure }, Some(group)) = (outcome, &self.claim.group)
+            // Nothing went wrong with that one.
+            && failure.kind != FailureKind::Expired
+        {
             let policy = self.shared.store.group_policy(conn, &self.queue.name, group).await?;
             *then = policy.unwrap_or(*then);
         }
