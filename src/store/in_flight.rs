@@ -65,6 +65,7 @@ fn take_lapsed(names: &Names) -> Template {
     let query = select()
         .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id")])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .expr_as(sql("g.batch_end is not null"), "batch")
         .from("lapsed")
         .join_as(
             JoinType::InnerJoin,
