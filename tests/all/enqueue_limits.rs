@@ -151,8 +151,12 @@ async fn the_longest_names_of_the_widest_characters_work() {
     // The index entries with queue, group and deduplication id are the longest.
     let scope = QueueSettings::new(&name).dedup_scope(DedupScope::Group);
     Client::default().configure_queue(pool, scope).await.unwrap();
-    let jobs = (0..3)
-        .map(|n| job_of(&name, &group, n).dedup_id(wide(128)).reference(wide(400)).name(wide(200)));
+    let jobs = (0..3).map(|n| {
+        job_of(&name, &group, n)
+            .dedup_id(format!("{}{n}", wide(127)))
+            .reference(wide(400))
+            .name(wide(200))
+    });
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
     drained(pool, &name).await;
     for (n, enqueued) in enqueued.iter().enumerate() {

@@ -365,7 +365,7 @@ async fn a_leased_queue_needs_one_connection_and_a_sensible_lease() {
     let message = |built: Result<Processor, BuildError>| built.err().unwrap().to_string();
     assert!(message(build(Duration::from_millis(999))).contains("1 s to 1 day"));
     let node = Processor::builder(pool.clone()).queue(leased("q", LONG), idle()).node("").build();
-    assert!(message(node).contains("the node name is empty"));
+    assert!(message(node).contains("node is empty"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
