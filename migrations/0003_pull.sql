@@ -411,6 +411,10 @@ begin
     return;
   end if;
   if turn.batch_end is not null then
+    -- The first that has not ended is taken over, the others go back.
+    turn.job_id := coalesce((select j.id from job j where j.queue = turn.queue and j.group_id = turn.group_id
+      and j.status in ('queued', 'started') and j.status = 'started' and j.id between turn.job_id and turn.batch_end
+      order by j.id limit 1), turn.job_id);
     perform pull_return(turn.queue, turn.group_id, turn.job_id + 1, turn.batch_end);
   end if;
 
@@ -482,6 +486,8 @@ end $$;
 
 -- Claims up to `most` further jobs of a group behind the one that was just claimed: only such as are next in order, due,
 -- and nobody's at the moment. The group's row is locked.
+-- A job that was tried before is received alone: it may be what killed its receiver, and the next death must be counted to
+-- the right job.
 create function pull_batch(of_queue text, of_group text, first bigint, most integer, most_attempts integer) returns bigint[]
 language plpgsql volatile
 as $$
@@ -490,12 +496,16 @@ declare
   next job;
   batch bigint[] := '{}';
 begin
+  if (select j.attempts - j.attempts_forgiven from job j where j.id = first) > 1 then
+    return batch;
+  end if;
   for next_id in
     select j.id from job j where j.queue = of_queue and j.group_id = of_group and j.status in ('queued', 'started')
       and j.id > first order by j.id limit most
   loop
     select j.* into next from job j where j.id = next_id and j.status = 'queued' for no key update skip locked;
     exit when not found or next.run_at > clock_timestamp() or pull_refusal(next, most_attempts) is not null;
+    exit when next.attempts > next.attempts_forgiven;
     perform pull_start(next_id);
     batch := batch || next_id;
   end loop;
@@ -614,7 +624,8 @@ begin
 end $$;
 
 -- Receives up to `n` jobs (at most 1000; of one named group at most 10): the heads of the groups served least recently,
--- and jobs without a group. If that is fewer than `n`, further jobs of the same groups, in order, up to 10 of a group.
+-- and jobs without a group. If that is fewer than `n`, further jobs of the same groups, in order, up to 10 of a group; a
+-- job that was tried before comes alone.
 -- Nobody else gets these jobs, nor others of their groups, until each is acked or nacked, or `visibility` (0 to 12 h) is
 -- over by 1.75 s. Nothing there: no rows.
 -- A call that repeats an `attempt_id` within 5 minutes gets the same jobs with the same receipts, for the whole visibility

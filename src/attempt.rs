@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,9 +22,9 @@ use crate::monitor::Signals;
 use crate::outcome::RunResult;
 use crate::queue::QueueOptions;
 use crate::record::{ANSWER_LIMIT, Late};
-use crate::settler::Finished;
+use crate::settler::{Finished, Settled};
 use crate::shared::Shared;
-use crate::store::{CLAIM_LEASE, HeldJob, Keep, LeasedClaim, Started};
+use crate::store::{CLAIM_LEASE, Done, HeldJob, Keep, Started};
 use crate::turn::Go;
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
@@ -57,6 +56,8 @@ impl QueueRuntime {
 pub(crate) enum End {
     /// An outcome was recorded.
     Finished,
+    /// An outcome was recorded, and the claim stands: the turn goes on with the next job.
+    Stays,
     /// A shutdown gave the job back.
     Released,
     /// Nothing was recorded: the claim was lost.
@@ -70,29 +71,57 @@ enum Stopped {
     Deadline,
 }
 
-/// One claimed job on its way.
+/// One claimed job on its way, and those that were claimed to run after it.
+#[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) shared: Arc<Shared>,
     pub(crate) queue: Arc<QueueRuntime>,
     pub(crate) claim: Started,
+    /// Jobs of the turn that succeeded before it, and are recorded together with it.
+    pub(crate) done: Vec<Done>,
+    /// What the claim gets again when its turn goes on, where a lease keeps it.
+    pub(crate) lease: Option<Duration>,
+    /// The turn ends with this job.
+    pub(crate) last: bool,
 }
 
 impl Run {
-    /// Runs the attempt to its end, in a transaction that holds the job. On return nothing of the job is held by this
-    /// process.
+    pub(crate) fn new(shared: Arc<Shared>, queue: Arc<QueueRuntime>, claim: Started) -> Self {
+        Self { shared, queue, claim, done: Vec::new(), lease: None, last: false }
+    }
+
+    /// Whether the turn goes on after this result.
+    pub(crate) fn stays(&self, result: &RunResult) -> bool {
+        matches!(result, RunResult::Succeeded(_))
+            && !self.claim.behind.is_empty()
+            && !self.last
+            && !self.shared.stop.is_cancelled()
+    }
+
+    /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
+    /// return nothing of them is held by this process.
     ///
     /// Gives back the connection, if that can be used again.
-    pub(crate) async fn into_end(self, mut conn: SlotConnection) -> Option<SlotConnection> {
+    pub(crate) async fn into_end(mut self, mut conn: SlotConnection) -> Option<SlotConnection> {
+        loop {
+            match self.run_one(conn).await {
+                (End::Stays, Some(left)) if self.claim.advance() => conn = left,
+                (_, left) => return left,
+            }
+        }
+    }
+
+    async fn run_one(&self, mut conn: SlotConnection) -> (End, Option<SlotConnection>) {
         let shared = Arc::clone(&self.shared);
         let mut counted = shared.counters.begin();
         let held = hold(&self.shared, &self.queue.name, &self.claim, CLAIM_LEASE, &mut conn);
         let (held, since) = match timeout(ANSWER_LIMIT, held).await {
             Ok(Ok(Some(held))) => held,
-            Ok(Ok(None)) => return self.not_held(conn, None),
-            Ok(Err(error)) => return self.not_held(conn, Some(error)),
+            Ok(Ok(None)) => return (End::Lost, self.not_held(conn, None)),
+            Ok(Err(error)) => return (End::Lost, self.not_held(conn, Some(error))),
             Err(_) => {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
-                return self.not_held(conn, Some(error.into()));
+                return (End::Lost, self.not_held(conn, Some(error.into())));
             }
         };
         let signals = Signals::default();
@@ -102,42 +131,11 @@ impl Run {
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let (end, conn) = self.settle(job, held, &signals, result, clean).await;
         match end {
-            End::Finished => counted.finished(),
+            End::Finished | End::Stays => counted.finished(),
             End::Released => counted.released(),
             End::Lost => {}
         }
-        conn
-    }
-
-    /// Runs the attempt to its end, kept by its lease, which was asked for at `asked_at`.
-    pub(crate) async fn into_end_leased(self, held: HeldJob, pool: PgPool, asked_at: Instant) {
-        let shared = Arc::clone(&self.shared);
-        let mut counted = shared.counters.begin();
-        let lease = held.lease.unwrap_or(self.queue.options.hold.lease());
-        let claim = LeasedClaim {
-            queue: self.queue.name.to_string(),
-            group: self.claim.group.clone(),
-            job: self.claim.job,
-            token: self.claim.token,
-            lease: lease.as_secs_f64(),
-        };
-        let kept = self.shared.leases.keep(claim, lease, asked_at);
-        let signals = kept.signals.clone();
-        let keeper = Keeper::Lease(Lease {
-            shared: Arc::clone(&self.shared),
-            pool,
-            claim: self.claim.clone(),
-            time: lease,
-            kept,
-        });
-        let mut job = self.active(&held, keeper);
-        let (result, clean) = self.handle(&mut job, &held, &signals).await;
-        let (end, _) = self.settle(job, held, &signals, result, clean).await;
-        match end {
-            End::Finished => counted.finished(),
-            End::Released => counted.released(),
-            End::Lost => {}
-        }
+        (end, conn)
     }
 
     fn not_held(
@@ -158,7 +156,7 @@ impl Run {
         Some(conn)
     }
 
-    fn active(&self, held: &HeldJob, keeper: Keeper) -> ActiveJob {
+    pub(crate) fn active(&self, held: &HeldJob, keeper: Keeper) -> ActiveJob {
         ActiveJob {
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
@@ -179,7 +177,7 @@ impl Run {
 
     /// Runs the handler and leaves its savepoint. The second value says whether the connection is in a known state: it
     /// is not where a handler was dropped after it had begun to use it, or had ended the transaction itself.
-    async fn handle(
+    pub(crate) async fn handle(
         &self,
         job: &mut ActiveJob,
         held: &HeldJob,
@@ -249,8 +247,8 @@ impl Run {
 
     /// Records what came of the run: in the hold's own transaction if that still stands, else by token on another
     /// connection; in a batch where a lease keeps the job.
-    async fn settle(
-        self,
+    pub(crate) async fn settle(
+        &self,
         job: ActiveJob,
         held: HeldJob,
         signals: &Signals,
@@ -281,18 +279,22 @@ impl Run {
         (end, None)
     }
 
-    async fn settle_in_batch(self, lease: Lease, result: RunResult) -> End {
+    async fn settle_in_batch(&self, lease: Lease, result: RunResult) -> End {
         let late = Late(Some(result), None);
         self.report_lost(&late);
         let settler = self.queue.settler.clone();
         let (answer, end) = oneshot::channel();
-        let finished =
-            Finished { run: self, late, kept: lease.kept, since: Instant::now(), answer };
+        let signals = lease.kept.signals.clone();
+        let (kept, since) = (Some(lease.kept), Instant::now());
+        let finished = Finished { run: self.clone(), late, kept, signals, since, answer };
         // The settler outlives the slots, unless the runtime ends; the lease runs out then.
         if settler.send(finished).await.is_err() {
             return End::Lost;
         }
-        end.await.unwrap_or(End::Lost)
+        match end.await {
+            Ok(Settled::Ended(end)) => end,
+            _ => End::Lost,
+        }
     }
 
     fn report_lost(&self, late: &Late) {

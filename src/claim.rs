@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
 use crate::store::{HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
-use crate::turn::{self, Look, Turn};
+use crate::turn::{self, Look, Plan, Turn};
 
 /// What a claim brought.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ async fn try_claim(
     store: &Store,
     conn: &mut PgConnection,
     queue: &str,
-    terms: Terms,
+    mut terms: Terms,
     slots: usize,
     first: First,
 ) -> Result<Claimed, sqlx::Error> {
@@ -69,7 +69,11 @@ async fn try_claim(
     let mut paused = peek.paused;
     if peek.limited && !paused {
         match store.room(conn, queue).await? {
-            Room::For(n) => fresh = n,
+            Room::For(n) => {
+                fresh = n;
+                // What is claimed is in flight: nothing is claimed ahead.
+                terms.jobs_per_turn = if n.is_some() { 1 } else { terms.jobs_per_turn };
+            }
             Room::Paused => paused = true,
             Room::Busy => {
                 PgTransactionManager::rollback(conn).await?;
@@ -131,7 +135,8 @@ async fn try_claim(
     // Where a limit is reached there is nothing more to be had: a slot that ends, or the poll, looks again.
     claimed.more |= room(&claimed) == 0;
     if terms.own_lease && !claimed.jobs.is_empty() {
-        let jobs: Vec<i64> = claimed.jobs.iter().map(|claim| claim.job).collect();
+        let jobs = claimed.jobs.iter().flat_map(|claim| [&[claim.job], &*claim.behind].concat());
+        let jobs: Vec<i64> = jobs.collect();
         claimed.leased = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
     }
     PgTransactionManager::commit(conn).await?;
@@ -150,19 +155,21 @@ async fn claim_groups(
     if turns.is_empty() {
         return Ok(());
     }
-    let batches = turns.iter().filter(|turn| turn.doubted && turn.batch);
+    let batches = turns.iter().filter(|turn| turn.doubted && turn.batch_end.is_some());
     let batches: Vec<&str> = batches.map(|turn| turn.group.as_str()).collect();
     if !batches.is_empty() {
         store.return_batches(conn, queue, &batches).await?;
     }
     let mut looks = store.look(conn, queue, &turns, terms).await?;
-    let plans: Vec<TurnPlan> = turns
+    let mut plans: Vec<TurnPlan> = turns
         .iter()
         .map(|turn| {
             let look = looks.remove(&turn.group).unwrap_or_else(Look::default);
-            TurnPlan { group: turn.group.clone(), plan: turn::plan(turn, &look) }
+            let plan = turn::plan(turn, &look);
+            TurnPlan { group: turn.group.clone(), plan, behind: Vec::new() }
         })
         .collect();
+    claim_ahead(store, conn, queue, &mut plans, terms).await?;
     let started = store.start(conn, queue, &plans, terms).await?;
     if started.len() < plans.len() {
         store.defer(conn, queue, &plans).await?;
@@ -170,6 +177,35 @@ async fn claim_groups(
         claimed.more = true;
     }
     claimed.jobs.extend(started);
+    Ok(())
+}
+
+/// Adds what is to run in the same turns as the heads.
+async fn claim_ahead(
+    store: &Store,
+    conn: &mut PgConnection,
+    queue: &str,
+    plans: &mut [TurnPlan],
+    terms: Terms,
+) -> Result<(), sqlx::Error> {
+    if terms.jobs_per_turn < 2 {
+        return Ok(());
+    }
+    let heads: Vec<(&str, i64)> = plans
+        .iter()
+        .filter_map(|turn| match turn.plan {
+            Plan::Start { job, fresh: true, .. } => Some((turn.group.as_str(), job)),
+            _ => None,
+        })
+        .collect();
+    if heads.is_empty() {
+        return Ok(());
+    }
+    let n = as_limit(terms.jobs_per_turn - 1);
+    let mut ahead = store.ahead(conn, queue, &heads, n, terms).await?;
+    for turn in plans {
+        turn.behind = ahead.remove(&turn.group).unwrap_or_default();
+    }
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::monitor::Signals;
@@ -40,6 +41,8 @@ struct Entry {
     until: Instant,
     extend_at: Instant,
     signals: Signals,
+    /// Jobs behind the one that runs which somebody asked to cancel.
+    cancelled: HashSet<i64>,
 }
 
 /// A lease that is extended until this is dropped.
@@ -53,6 +56,21 @@ pub(crate) struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.leases.table().kept.remove(&self.key);
+    }
+}
+
+impl Kept {
+    /// From now on it is for the next job of the turn.
+    pub(crate) fn turn_to(&mut self, job: i64) {
+        self.signals.cancel = CancellationToken::new();
+        if let Some(entry) = self.leases.table().kept.get_mut(&self.key) {
+            entry.claim.job = job;
+            entry.claim.behind.retain(|behind| *behind != job);
+            entry.signals = self.signals.clone();
+            if entry.cancelled.remove(&job) {
+                entry.signals.cancel.cancel();
+            }
+        }
     }
 }
 
@@ -71,6 +89,7 @@ impl Leases {
             until: asked_at + lease,
             extend_at: asked_at + lease / 3,
             signals: signals.clone(),
+            cancelled: HashSet::new(),
         };
         let mut table = self.table();
         let key = table.next;
@@ -131,8 +150,11 @@ impl Leases {
 
     /// Tells the handlers of these jobs that somebody asked to cancel them.
     pub(crate) fn cancel(&self, jobs: &[i64]) {
-        for entry in self.table().kept.values().filter(|e| jobs.contains(&e.claim.job)) {
-            entry.signals.cancel.cancel();
+        for entry in self.table().kept.values_mut() {
+            if jobs.contains(&entry.claim.job) {
+                entry.signals.cancel.cancel();
+            }
+            entry.cancelled.extend(entry.claim.behind.iter().filter(|job| jobs.contains(job)));
         }
     }
 

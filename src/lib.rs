@@ -15,6 +15,7 @@ mod inspect;
 mod janitor;
 mod job;
 mod job_error;
+mod leased;
 mod leases;
 mod listener;
 mod mishap;

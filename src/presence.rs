@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::monitor::LIMIT;
 use crate::shared::Shared;
-use crate::store::{ProcessorRow, begin_short, gave_up_waiting, keep_working};
+use crate::store::{LeasedClaim, ProcessorRow, begin_short, gave_up_waiting, keep_working};
 
 /// Between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -246,7 +246,8 @@ impl Keeper<'_> {
         let claims = leases.due(Instant::now(), &[], true);
         if !claims.is_empty() {
             leases.check(&claims, &store.standing(conn, &claims).await?);
-            let jobs = claims.iter().map(|claim| claim.job).collect();
+            let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.behind].concat();
+            let jobs = claims.iter().flat_map(jobs).collect();
             leases.cancel(&store.cancel_requests(conn, jobs).await?);
         }
         if session.announced_at.elapsed() >= HEARTBEAT {

@@ -105,9 +105,9 @@ impl Processor {
             housekeeping,
             on_error,
         } = self.settings;
-        let stop = CancellationToken::new();
         let side_stop = CancellationToken::new();
         let shared = Arc::new(Shared::new(client.store, &pool, on_error));
+        let stop = shared.stop.clone();
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();

@@ -16,7 +16,8 @@ use crate::job::FailureKind;
 use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
-use crate::store::{HeldJob, HoldAnswer, SessionId, begin_short};
+use crate::shared::Shared;
+use crate::store::{Done, HeldJob, HoldAnswer, SessionId, begin_short};
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -27,21 +28,36 @@ pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
 pub(crate) struct Late(pub(crate) Option<RunResult>, pub(crate) Option<Outcome>);
 
 impl Late {
-    /// The database refused to record a success: the attempt has failed. Whether anything has changed by that.
-    pub(crate) fn refused(&mut self, error: &sqlx::Error) -> bool {
-        let refused = matches!(error, sqlx::Error::Database(_))
-            && matches!(self.1, Some(Outcome::Succeeded { .. }));
-        if refused {
+    /// The database refused to record a success: the attempt has failed.
+    pub(crate) fn refused(&mut self, error: &sqlx::Error) {
+        if matches!(self.1, Some(Outcome::Succeeded { .. })) {
             *self = Self(Some(broken(error, true)), None);
         }
-        refused
     }
+
+    /// There is nothing but what was done before: the turn goes on.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self(None, None))
+    }
+}
+
+/// Whether the database will never take what it was given. Not so when it gave up waiting, is short of something, or ends
+/// the session: classes 08, 40, 53, 55, 57 and 58.
+pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
+    let transient =
+        |code: &str| ["08", "40", "53", "55", "57", "58"].contains(&&code[..2.min(code.len())]);
+    let error = error.as_database_error();
+    error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
 }
 
 /// What one try to record came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tried {
     Recorded,
+    /// Successes were recorded, and the turn goes on, unless somebody paused the queue or the group.
+    Stays {
+        paused: bool,
+    },
     /// Somebody has a row for a moment, perhaps our own old session.
     Skipped,
     /// The claim was taken over.
@@ -57,11 +73,18 @@ impl Run {
         result: RunResult,
     ) -> Result<End, Late> {
         let committing = matches!(result, RunResult::Succeeded(_));
+        if self.stays(&result)
+            && let RunResult::Succeeded(result) = result
+        {
+            let stayed = self.stay_in_hold(conn, result).await;
+            return stayed.map_err(|error| Late(Some(broken(&error, true)), None));
+        }
         let Ok(asked) = self.cancel_requested(conn, &result).await else {
             return Err(Late(Some(result), None));
         };
         let mut outcome = self.decide(held, result, asked);
         let recorded = async {
+            self.record_done(conn).await?;
             self.apply_group_policy(conn, &mut outcome).await?;
             self.record(conn, held, &outcome).await?;
             PgTransactionManager::commit(conn).await
@@ -72,6 +95,36 @@ impl Run {
             Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
             Err(_) => Err(Late(None, Some(outcome))),
         }
+    }
+
+    /// Records a success, and keeps the claim for the next job of the turn, unless somebody paused the queue or the group.
+    async fn stay_in_hold(
+        &self,
+        conn: &mut SlotConnection,
+        result: String,
+    ) -> Result<End, sqlx::Error> {
+        let Shared { store, .. } = &*self.shared;
+        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        let mut done = self.done.clone();
+        done.push(Done { job: self.claim.job, result });
+        let paused = store.record_done(conn, queue, group, &done, self.queue.keep).await?;
+        if paused {
+            store.end_turn(conn, queue, &self.claim).await?;
+        } else if let Some(lease) = self.lease {
+            store.trust(conn, queue, &self.claim, lease).await?;
+        }
+        PgTransactionManager::commit(conn).await?;
+        tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
+        Ok(if paused { End::Finished } else { End::Stays })
+    }
+
+    /// Records what succeeded before in the same turn.
+    async fn record_done(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        if self.done.is_empty() {
+            return Ok(false);
+        }
+        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        self.shared.store.record_done(conn, queue, group, &self.done, self.queue.keep).await
     }
 
     /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
@@ -117,7 +170,7 @@ impl Run {
                 Ok(Some(self.ended_late(late)))
             }
             Tried::Skipped => Ok(None),
-            Tried::Lost => Ok(Some(self.lost())),
+            Tried::Stays { .. } | Tried::Lost => Ok(Some(self.lost())),
         }
     }
 
@@ -132,6 +185,10 @@ impl Run {
             HoldAnswer::Skipped => return Ok(Tried::Skipped),
             HoldAnswer::Lost => return Ok(Tried::Lost),
         };
+        let paused = self.record_done(conn).await?;
+        if late.is_empty() {
+            return Ok(Tried::Stays { paused });
+        }
         if let Some(run) = &late.0 {
             let asked = self.cancel_requested(conn, run).await?;
             late.1 = late.0.take().map(|result| self.decide(&held, result, asked));

@@ -15,21 +15,55 @@ use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::leases::Kept;
-use crate::record::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried};
+use crate::monitor::Signals;
+use crate::outcome::RunResult;
+use crate::record::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried, is_refusal};
 use crate::shared::Shared;
 use crate::store::begin_short;
 
 /// How many jobs one transaction settles.
 const BATCH: usize = 100;
 
-/// A job whose handler has ended.
+/// A job whose handler has ended, or successes of a turn that goes on.
 pub(crate) struct Finished {
     pub(crate) run: Run,
     pub(crate) late: Late,
-    /// Its lease is extended until the outcome is written.
-    pub(crate) kept: Kept,
+    /// Its lease is extended until the outcome is written; none: whoever runs the turn sees to that.
+    #[allow(dead_code)] // For its drop.
+    pub(crate) kept: Option<Kept>,
+    pub(crate) signals: Signals,
     pub(crate) since: Instant,
-    pub(crate) answer: oneshot::Sender<End>,
+    pub(crate) answer: oneshot::Sender<Settled>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Ended(End),
+    /// The successes are recorded, and the claim stands.
+    Stays {
+        paused: bool,
+    },
+    /// The database refuses one of the successes. Nothing was recorded.
+    Refused,
+}
+
+impl Finished {
+    /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
+    /// comes of it, and the others go back: they run again, behind it.
+    fn refused(mut self, error: &sqlx::Error) -> Self {
+        let run = &mut self.run;
+        if run.done.is_empty() {
+            self.late.refused(error);
+            return self;
+        }
+        let first = run.done.remove(0);
+        let later = run.done.drain(..).map(|done| done.job).chain([run.claim.job]);
+        run.claim.behind = later.chain(run.claim.behind.drain(..)).collect();
+        run.claim.job = first.job;
+        self.late = Late(Some(RunResult::Succeeded(first.result)), None);
+        self
+    }
 }
 
 /// Settles what comes, until nobody can send any more.
@@ -73,8 +107,13 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
     let mut rest = Vec::new();
     for (finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
-            Tried::Recorded => finished.run.ended_late(&finished.late),
-            Tried::Lost => finished.run.lost(),
+            Tried::Recorded => Settled::Ended(finished.run.ended_late(&finished.late)),
+            Tried::Stays { paused } => Settled::Stays { paused },
+            // Whoever runs the turn says so.
+            Tried::Lost if finished.late.is_empty() => Settled::Ended(End::Lost),
+            Tried::Lost => Settled::Ended(finished.run.lost()),
+            // Nobody waits for it any more: its successes were recorded together with what came after them.
+            Tried::Skipped if finished.late.is_empty() && finished.answer.is_closed() => continue,
             Tried::Skipped => {
                 rest.push(finished);
                 continue;
@@ -106,10 +145,18 @@ async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sql
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
         let mut one = vec![finished];
-        if let Err(error) = settle(shared, &mut one).await {
-            // Its next try records the failure.
-            let refused = one.iter_mut().any(|finished| finished.late.refused(&error));
-            failed = (!refused).then_some(error).or(failed);
+        if let Err(error) = settle(shared, &mut one).await
+            && let Some(finished) = one.pop()
+        {
+            if !is_refusal(&error) {
+                failed = Some(error);
+                rest.push(finished);
+            } else if finished.late.is_empty() {
+                let _ = finished.answer.send(Settled::Refused);
+            } else {
+                // Its next try records the failure.
+                rest.push(finished.refused(&error));
+            }
         }
         rest.append(&mut one);
     }
@@ -122,13 +169,13 @@ fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx
     let now = Instant::now();
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
-        if !finished.kept.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
+        if !finished.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
             rest.push(finished);
             continue;
         }
         let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
         shared.report(&BackgroundError::Settle { queue, job, source: failed.take() });
-        let _ = finished.answer.send(End::Lost);
+        let _ = finished.answer.send(Settled::Ended(End::Lost));
     }
     *waiting = rest;
 }

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) processor: i64,
     pub(crate) side: PgPool,
     pub(crate) counters: Counters,
+    /// Nothing more is begun.
+    pub(crate) stop: CancellationToken,
     /// A shutdown's deadline has passed.
     pub(crate) release: CancellationToken,
     on_error: Option<ErrorHook>,
@@ -43,6 +45,7 @@ impl Shared {
             processor: fastrand::i64(..),
             side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),
+            stop: CancellationToken::new(),
             release: CancellationToken::new(),
             on_error,
         }

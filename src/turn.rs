@@ -6,13 +6,13 @@ use chrono::{DateTime, Utc};
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) group: String,
-    /// The job of a claim that has not been settled although its lease ran out.
+    /// The (first) job of a claim that has not been settled although its lease ran out.
     pub(crate) claimed_job: Option<i64>,
+    /// The last one, of several that were claimed together.
+    pub(crate) batch_end: Option<i64>,
     /// A first look has already doubted that claim, a grace ago.
     pub(crate) doubted: bool,
     pub(crate) head_id: i64,
-    /// Its claim is of several jobs that were received together.
-    pub(crate) batch: bool,
 }
 
 /// What a look in a newer snapshot than the lock's showed.
@@ -35,6 +35,9 @@ pub(crate) struct Head {
     /// Its row is locked by this claim; if not, somebody else has it for a moment.
     pub(crate) locked: bool,
     pub(crate) go: Go,
+    /// No attempt of it counts yet: others may be claimed together with it. One that may have killed its worker runs
+    /// alone, so that the next death is counted to the right job.
+    pub(crate) fresh: bool,
     pub(crate) priority: i16,
 }
 
@@ -75,8 +78,8 @@ impl Go {
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plan {
-    /// Claim the group for this job.
-    Start { job: i64, go: Go },
+    /// Claim the group for this job; `fresh`: and perhaps for some behind it.
+    Start { job: i64, go: Go, fresh: bool },
     /// The head is not due: nobody looks before it is.
     /// Then it gets a head start by its priority.
     Sleep { head: i64, until: DateTime<Utc>, boost: i16 },
@@ -106,7 +109,10 @@ pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
         }
         (None, Some(head)) if !head.locked => Plan::LookAgain { boost: head.priority },
         (Some(_), Some(head)) if !head.locked => Plan::LookAgain { boost: 0 },
-        (_, Some(head)) => Plan::Start { job: head.id, go: head.go },
+        (claimed, Some(head)) => {
+            let fresh = claimed.is_none() && head.fresh && head.go == Go::Run;
+            Plan::Start { job: head.id, go: head.go, fresh }
+        }
     }
 }
 
@@ -115,18 +121,21 @@ mod tests {
     use super::*;
 
     fn free() -> Turn {
-        Turn { group: "g".into(), claimed_job: None, doubted: false, head_id: 1, batch: false }
+        Turn { group: "g".into(), claimed_job: None, batch_end: None, doubted: false, head_id: 1 }
     }
 
     fn head(due: bool, locked: bool) -> Look {
         let due_at = DateTime::UNIX_EPOCH;
-        let head = Head { id: 7, due_at, due, locked, go: Go::Run, priority: 3 };
+        let head = Head { id: 7, due_at, due, locked, go: Go::Run, fresh: true, priority: 3 };
         Look { head: Some(head), drained: false, paused: false }
     }
 
     #[test]
     fn a_free_group_starts_its_head_sleeps_or_retires() {
-        assert_eq!(plan(&free(), &head(true, true)), Plan::Start { job: 7, go: Go::Run });
+        assert_eq!(
+            plan(&free(), &head(true, true)),
+            Plan::Start { job: 7, go: Go::Run, fresh: true }
+        );
         assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain { boost: 3 });
         let until = DateTime::UNIX_EPOCH;
         assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until, boost: 3 });
@@ -143,7 +152,7 @@ mod tests {
         assert_eq!(plan(&free(), &drained), Plan::Retire);
         let doubted = Turn { claimed_job: Some(7), doubted: true, ..free() };
         let look = Look { paused: true, ..head(true, true) };
-        assert_eq!(plan(&doubted, &look), Plan::Start { job: 7, go: Go::Run });
+        assert_eq!(plan(&doubted, &look), Plan::Start { job: 7, go: Go::Run, fresh: false });
     }
 
     #[test]
@@ -151,7 +160,10 @@ mod tests {
         let lapsed = Turn { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
         let doubted = Turn { doubted: true, ..lapsed };
-        assert_eq!(plan(&doubted, &head(true, true)), Plan::Start { job: 7, go: Go::Run });
+        assert_eq!(
+            plan(&doubted, &head(true, true)),
+            Plan::Start { job: 7, go: Go::Run, fresh: false }
+        );
         assert_eq!(plan(&doubted, &Look { head: None, drained: true, paused: false }), Plan::Free);
     }
 }

@@ -100,10 +100,11 @@ impl Worker {
         let brought = claimed.jobs.len();
         for claim in claimed.jobs {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-            let held = claimed.leased.remove(&claim.job);
-            let run = Run { shared, queue, claim };
-            if let Some(held) = held {
-                let pool = self.pool.clone();
+            let jobs = [&[claim.job], &*claim.behind].concat();
+            let run = Run::new(shared, queue, claim);
+            if leased {
+                let (pool, leased) = (self.pool.clone(), &mut claimed.leased);
+                let held = jobs.iter().filter_map(|job| leased.remove_entry(job)).collect();
                 state.slots.spawn(async move {
                     run.into_end_leased(held, pool, asked_at).await;
                     None

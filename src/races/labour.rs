@@ -17,7 +17,7 @@ use crate::claim::First;
 use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
-use crate::store::{HeldJob, HoldAnswer, SessionLimits, Started, begin_hold, begin_short};
+use crate::store::{Done, HeldJob, HoldAnswer, SessionLimits, Started, begin_hold, begin_short};
 use crate::turn::Go;
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -26,14 +26,9 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut slots: Vec<PgConnection> = Vec::new();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
-        let claimed = crate::claim::claim(
-            &stress.store,
-            &mut conn,
-            &stress.options,
-            free,
-            First::Groups,
-            None,
-        );
+        let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
+        let claimed =
+            crate::claim::claim(&stress.store, &mut conn, &options, free, First::Groups, None);
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {
@@ -63,7 +58,7 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
 async fn run(
     stress: &Stress,
     mut rng: fastrand::Rng,
-    claim: Started,
+    mut claim: Started,
     mut conn: PgConnection,
 ) -> Option<PgConnection> {
     // What is left at the end is to be gone soon.
@@ -76,29 +71,46 @@ async fn run(
         stress.book.count("died before the hold");
         return Some(conn);
     }
-    match run_held(stress, &mut rng, &claim, &mut conn).await {
-        Ok(true) => Some(conn),
-        Ok(false) => None,
-        Err(error) => {
-            let what = format!("job {} failed by an error: {error}", claim.job);
-            stress.book.violation(what);
-            None
+    loop {
+        match run_held(stress, &mut rng, &claim, &mut conn).await {
+            Ok(After::Stays) if claim.advance() => {
+                stress.book.count("turns that went on");
+                if mishaps && rng.u8(0..30) == 0 {
+                    stress.book.count("died between two jobs of a turn");
+                    return Some(conn);
+                }
+            }
+            Ok(After::Stays | After::Passed) => return Some(conn),
+            Ok(After::Lost) => return None,
+            Err(error) => {
+                let what = format!("job {} failed by an error: {error}", claim.job);
+                stress.book.violation(what);
+                return None;
+            }
         }
     }
 }
 
-/// Whether the connection is still good.
+/// How a job of a turn ended for its worker.
+enum After {
+    /// The turn goes on with the next one, if there is one.
+    Stays,
+    Passed,
+    /// The connection is gone.
+    Lost,
+}
+
 async fn run_held(
     stress: &Stress,
     rng: &mut fastrand::Rng,
     claim: &Started,
     conn: &mut PgConnection,
-) -> Result<bool, sqlx::Error> {
+) -> Result<After, sqlx::Error> {
     let group = claim.group.as_deref().unwrap();
     let Some(held) = hold(stress, claim, conn).await? else {
         stress.book.count("holds that came too late");
         PgTransactionManager::rollback(conn).await?;
-        return Ok(true);
+        return Ok(After::Passed);
     };
     stress.book.enter(group, claim.job, lower(conn, claim).await?);
     let mut jobs = Vec::new();
@@ -124,7 +136,7 @@ async fn run_held(
         _ if claim.go != Go::Run => RunResult::Exhausted,
         0 => {
             stress.book.count("connections dropped in a hold");
-            return Ok(false);
+            return Ok(After::Lost);
         }
         1 => {
             return by_token(
@@ -134,20 +146,30 @@ async fn run_held(
                 std::mem::replace(conn, stress.session("holder").await),
             )
             .await
-            .map(|()| true);
+            .map(|()| After::Passed);
         }
         2 | 3 => RunResult::Failed(JobError::retry_after("again", pause(rng, 20))),
         4 => RunResult::Failed(JobError::fail("never")),
         5 => RunResult::Released,
         _ => RunResult::Succeeded("1".into()),
     };
+    if !claim.behind.is_empty()
+        && let RunResult::Succeeded(result) = &result
+    {
+        let done = [Done { job: claim.job, result: result.clone() }];
+        stress.store.record_done(conn, Q, Some(group), &done, KEEP).await?;
+        end(stress, claim, &Outcome::Succeeded { result: result.clone() });
+        PgTransactionManager::commit(conn).await?;
+        stress.book.committed(&jobs);
+        return Ok(After::Stays);
+    }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
     let settled = stress.store.settle(conn, Q, claim, &outcome, KEEP, held.followed);
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
     stress.book.committed(&jobs);
-    Ok(true)
+    Ok(After::Passed)
 }
 
 /// As an attempt holds: a skipped row is tried again, a doubt is cleared first.

@@ -8,6 +8,7 @@
 // A test says what it expects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ahead;
 mod book;
 mod cost;
 mod crossing;

@@ -136,7 +136,13 @@ async fn a_job_that_was_claimed_before_a_pause_is_taken_over_and_ended_under_it(
     let claim = sqlx::query_scalar("select claim from seriatim.queue_group");
     let token = claim.fetch_one(&mut other).await.unwrap();
     let go = crate::turn::Go::Run;
-    let over = crate::store::Started { job: first, group: Some("g".into()), token, go };
+    let over = crate::store::Started {
+        job: first,
+        behind: Vec::new(),
+        group: Some("g".into()),
+        token,
+        go,
+    };
     let held = scene.hold(&mut other, &over).await;
     scene.settle(&mut other, &over, &held, &succeeded()).await;
     commit(&mut other).await;

@@ -27,6 +27,7 @@ const GATE: i64 = 4_242;
 /// Those of a queue with a limit of three attempts.
 pub(super) const TERMS: Terms = Terms {
     max_attempts: 3,
+    jobs_per_turn: 1,
     lease: Duration::from_millis(500),
     own_lease: false,
     processor: None,
@@ -343,6 +344,7 @@ pub(super) fn plans(
     looks: &std::collections::HashMap<String, Look>,
 ) -> Vec<TurnPlan> {
     let plan = |turn: &Turn| TurnPlan {
+        behind: Vec::new(),
         group: turn.group.clone(),
         plan: turn::plan(turn, &looks[&turn.group]),
     };

@@ -138,7 +138,7 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
             assert!(scene.is_stranded(meanwhile).await);
         } else {
             let planned = plans(&turns, &looks);
-            assert_eq!(planned[0].plan, Plan::Start { job: dead, go: Go::Exhausted });
+            assert_eq!(planned[0].plan, Plan::Start { job: dead, go: Go::Exhausted, fresh: false });
             let over = scene.write(&mut other, &turns, &looks).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;

@@ -1,28 +1,99 @@
-//! A claim of several jobs of a group, received together: what a take-over does with those behind the first.
+//! Several jobs of a group under one claim: those that a turn claims ahead, and those that were received together.
 
-use sea_query::{JoinType, LockBehavior, LockType, UpdateStatement};
-use sqlx::PgConnection;
+use std::collections::{HashMap, HashSet};
 
-use super::claim::history_entry;
-use super::template::{Names, Template, cte, groups_of, select, sql, with};
+use sea_query::{
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, UpdateStatement,
+};
+use sqlx::{PgConnection, Row};
+
+use super::claim::{Started, Terms, history_entry};
+use super::settle::Keep;
+use super::template::{Names, PG, Template, cte, groups_of, limit, rows_of, select, sql, with};
 use super::{Store, unfinished};
 
 #[derive(Debug)]
 pub(super) struct Statements {
+    ahead: Template,
     give_back: Template,
+    unstart: Template,
+    succeeded: Template,
+    delete: Template,
+}
+
+/// A job of a turn whose handler has returned, and whose success is still to be recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Done {
+    pub(crate) job: i64,
+    /// As JSON.
+    pub(crate) result: String,
 }
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self { give_back: give_back(names) }
+        Self {
+            ahead: ahead(names),
+            give_back: give_back(names),
+            unstart: unstart(names),
+            succeeded: succeeded(names),
+            delete: delete(names),
+        }
     }
 }
 
-/// Queues the started jobs behind the claimed one again, up to the batch's end. Their receiver may never have come to
-/// them, so nothing is held against them. The groups' rows are locked: no ack is in between.
-fn give_back(names: &Names) -> Template {
-    let behind = select()
+/// Locks what may be claimed together with the heads: next in order, due, and never begun. Such a job loses nothing if its
+/// worker dies before it comes to run; one whose attempts are limited to 1 would.
+fn ahead(names: &Names) -> Template {
+    let following = select()
         .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id and j.id > turn.job_id"))
+        .and_where(unfinished("j"))
+        .order_by(("j", "id"), Order::Asc)
+        .limit(limit(4))
+        .to_owned();
+    let next = select()
+        .columns([("turn", "group_id"), ("f", "id")])
+        .from("turn")
+        .join_lateral(JoinType::InnerJoin, following, "f", sql("true"))
+        .to_owned();
+    let locked = select()
+        .column(("j", "id"))
+        .from("next")
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = next.id"))
+        .and_where(sql("j.finished_at is null and j.status = 'queued' and j.run_at <= now()"))
+        .and_where(sql("coalesce(j.expires_at > now(), true)"))
+        .and_where(sql("coalesce(j.created_at >= ?7, true)"))
+        .and_where(sql("j.attempts = j.attempts_forgiven and coalesce(j.max_attempts, ?5) > 1"))
+        .and_where(sql("(j.lease_ms is null or not ?6)"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = select()
+        .columns([("next", "group_id"), ("next", "id")])
+        .expr_as(sql("locked.id is not null"), "ours")
+        .from("next")
+        .join(JoinType::LeftJoin, "locked", sql("locked.id = next.id"))
+        .order_by(("next", "id"), Order::Asc)
+        .to_owned();
+    let turn = rows_of(&[(2, "group_id"), (3, "job_id")]);
+    with([cte("turn", turn), cte("next", next), cte("locked", locked)], query)
+}
+
+/// Queues the started jobs behind the first that has not ended again, up to the batch's end. Whoever had the claim may never
+/// have come to them, so nothing is held against them. The groups' rows are locked: no ack is in between.
+fn give_back(names: &Names) -> Template {
+    let first = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = g.queue and j.group_id = g.group_id"))
+        .and_where(unfinished("j"))
+        .and_where(sql("j.status = 'started' and j.id between g.job_id and g.batch_end"))
+        .order_by(("j", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let batch = select()
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "batch_end")])
+        .expr_as(Expr::SubQuery(None, Box::new(first.into())), "first")
         .from("turn")
         .join_as(
             JoinType::InnerJoin,
@@ -30,11 +101,16 @@ fn give_back(names: &Names) -> Template {
             "g",
             sql("g.queue = turn.queue and g.group_id = turn.group_id and g.batch_end is not null"),
         )
+        .to_owned();
+    let behind = select()
+        .column(("j", "id"))
+        .from("batch")
         .join_as(
             JoinType::InnerJoin,
             names.job(),
             "j",
-            sql("j.queue = g.queue and j.group_id = g.group_id and j.id > g.job_id and j.id <= g.batch_end"),
+            sql("j.queue = batch.queue and j.group_id = batch.group_id \
+                 and j.id > batch.first and j.id <= batch.batch_end"),
         )
         .and_where(unfinished("j"))
         .and_where(sql("j.status = 'started'"))
@@ -50,10 +126,98 @@ fn give_back(names: &Names) -> Template {
         .from("behind")
         .and_where(sql("j.id = behind.id and j.status = 'started'"))
         .to_owned();
-    with([cte("turn", groups_of(&[(2, "group_id")])), cte("behind", behind)], query)
+    let turn = groups_of(&[(2, "group_id")]);
+    with([cte("turn", turn), cte("batch", batch), cte("behind", behind)], query)
+}
+
+/// Queues jobs again that were claimed ahead and not begun: as if they had not been.
+fn unstart(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("status", sql("'queued'"))
+        .value("attempts", sql("attempts - 1"))
+        .and_where(sql("id = any(?1) and finished_at is null and status = 'started'"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Whether the queue or the group was paused: a turn does not go on then.
+fn paused(names: &Names) -> Expr {
+    let queue = select()
+        .expr(sql("1"))
+        .from_as(names.queue(), "q")
+        .and_where(sql("q.name = ?1 and q.paused_at is not null"))
+        .to_owned();
+    let group = select()
+        .expr(sql("1"))
+        .from_as(names.group_setting(), "s")
+        .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.paused_at is not null"))
+        .to_owned();
+    Expr::cust_with_exprs("$1 or $2", [Expr::exists(queue), Expr::exists(group)])
+}
+
+/// Records successes of a group that this transaction has locked by its token. Whatever was recorded already stays.
+fn succeeded(names: &Names) -> Template {
+    let ended = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'succeeded'")),
+            ("finished_at", sql("clock_timestamp()")),
+            ("result", sql("done.result::jsonb")),
+            ("error", sql("null")),
+        ])
+        .from("done")
+        .and_where(sql("j.id = any(?3) and j.id = done.id and j.finished_at is null"))
+        .and_where(sql("j.status = 'started'"))
+        .returning(Query::returning().expr(sql("j.id")))
+        .to_owned();
+    let done = rows_of(&[(3, "id"), (4, "result")]);
+    let query = select().expr_as(paused(names), "paused").to_owned();
+    with([cte("done", done), cte("ended", ended)], query)
+}
+
+/// The same where succeeded jobs are not kept.
+fn delete(names: &Names) -> Template {
+    let ended = DeleteStatement::new()
+        .from_table(names.job())
+        .and_where(sql("id = any(?3) and finished_at is null and status = 'started'"))
+        .returning(Query::returning().columns(["id"]))
+        .to_owned();
+    let query = select().expr_as(paused(names), "paused").to_owned();
+    with([cte("ended", ended)], query)
 }
 
 impl Store {
+    /// What may be claimed together with these heads, up to `n` for each; in order, and locked. The groups' rows and the
+    /// heads are locked.
+    pub(crate) async fn ahead(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        heads: &[(&str, i64)],
+        n: i64,
+        terms: Terms,
+    ) -> Result<HashMap<String, Vec<i64>>, sqlx::Error> {
+        let (groups, jobs): (Vec<&str>, Vec<i64>) = heads.iter().copied().unzip();
+        let ahead = self.batch.ahead.query().bind(queue).bind(groups).bind(jobs).bind(n);
+        let ahead = ahead.bind(terms.max_attempts).bind(terms.own_lease).bind(terms.ignore_before);
+        let mut found: HashMap<String, Vec<i64>> = HashMap::new();
+        let mut ended: HashSet<String> = HashSet::new();
+        for row in ahead.fetch_all(conn).await? {
+            let group: String = row.try_get("group_id")?;
+            // One that is not to be had ends the line: order comes first.
+            if ended.contains(&group) {
+                continue;
+            }
+            if row.try_get("ours")? {
+                found.entry(group).or_default().push(row.try_get("id")?);
+            } else {
+                ended.insert(group);
+            }
+        }
+        Ok(found)
+    }
+
     /// Gives back what is left of lapsed batches but their first jobs. The groups' rows are locked.
     pub(crate) async fn return_batches(
         &self,
@@ -63,5 +227,37 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let give_back = self.batch.give_back.query().bind(queue).bind(groups);
         give_back.execute(conn).await.map(drop)
+    }
+
+    /// Gives back what was claimed together with a job and not begun. The group's row is locked by the claim's token.
+    pub(crate) async fn unstart(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Started,
+    ) -> Result<(), sqlx::Error> {
+        if claim.behind.is_empty() {
+            return Ok(());
+        }
+        self.batch.unstart.query().bind(&claim.behind).execute(conn).await.map(drop)
+    }
+
+    /// Records successes of a group's turn, which stays claimed; whether the queue or the group is paused. The group's
+    /// row is locked by the claim's token.
+    pub(crate) async fn record_done(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        done: &[Done],
+        keep: Keep,
+    ) -> Result<bool, sqlx::Error> {
+        let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
+        let query = if keep.succeeded {
+            let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
+            self.batch.succeeded.query().bind(queue).bind(group).bind(jobs).bind(results)
+        } else {
+            self.batch.delete.query().bind(queue).bind(group).bind(jobs)
+        };
+        query.fetch_one(conn).await?.try_get("paused")
     }
 }

@@ -1,16 +1,15 @@
 //! Claim: take the turns of groups that are due, look at their heads in a new statement, write what follows.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sea_query::{DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
+use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::template::{
-    Names, PG, Template, cte, groups_of, limit, none_of, rows_of, select, sql, with,
-};
-use super::{Store, unfinished};
+use super::Store;
+use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
 use crate::job::Job;
 use crate::queue::{Hold, QueueOptions};
 use crate::turn::{Go, Plan, Turn};
@@ -23,15 +22,11 @@ pub(crate) const GRACE: Duration = Duration::from_millis(1750);
 /// has waited longer by the head start of all levels than anything that comes now goes first whatever the priorities:
 /// nothing starves.
 pub(crate) const HEAD_START: Duration = Duration::from_secs(10);
-/// When a head that somebody is changing is looked at again.
-const SOON: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Statements {
     take: Template,
     start: Template,
-    defer: Template,
-    retire: Template,
     wake_others: Template,
 }
 
@@ -39,10 +34,23 @@ pub(super) struct Statements {
 #[derive(Debug, Clone)]
 pub(crate) struct Started {
     pub(crate) job: i64,
+    /// Jobs of its group that were claimed together with it, to be run after it, in order.
+    pub(crate) behind: Vec<i64>,
     /// None: a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
     pub(crate) go: Go,
+}
+
+impl Started {
+    /// Goes on to the next job of the turn, if there is one.
+    pub(crate) fn advance(&mut self) -> bool {
+        let more = !self.behind.is_empty();
+        if more {
+            self.job = self.behind.remove(0);
+        }
+        more
+    }
 }
 
 /// On which terms a queue's jobs are claimed.
@@ -50,6 +58,8 @@ pub(crate) struct Started {
 pub(crate) struct Terms {
     /// Of jobs that name none.
     pub(crate) max_attempts: i32,
+    /// How many jobs of a group are claimed together at most.
+    pub(crate) jobs_per_turn: usize,
     /// How long a claim is good for, unless it is extended.
     pub(crate) lease: Duration,
     /// Whether a job's own lease comes first: where leases, and not locks, keep the jobs.
@@ -68,7 +78,8 @@ impl Terms {
         };
         let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
         let ignore_before = options.ignore_before;
-        Self { max_attempts, lease, own_lease, processor, ignore_before }
+        let jobs_per_turn = options.jobs_per_turn;
+        Self { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before }
     }
 }
 
@@ -77,6 +88,8 @@ impl Terms {
 pub(crate) struct TurnPlan {
     pub(crate) group: String,
     pub(crate) plan: Plan,
+    /// What is claimed together with the head, in order.
+    pub(crate) behind: Vec<i64>,
 }
 
 impl Statements {
@@ -84,8 +97,6 @@ impl Statements {
         Self {
             take: take(names),
             start: start(names),
-            defer: defer(names),
-            retire: retire(names),
             wake_others: Template::new(select().expr(sql("pg_notify(?1, ?2)")).build(PG)),
         }
     }
@@ -94,9 +105,8 @@ impl Statements {
 /// Locks the rows of up to n groups that are due, the one served least recently first (P8).
 fn take(names: &Names) -> Template {
     let query = select()
-        .columns(["group_id", "job_id", "head_id"])
+        .columns(["group_id", "job_id", "head_id", "batch_end"])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
-        .expr_as(sql("g.batch_end is not null"), "batch")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
         .order_by("ready_at", Order::Asc)
@@ -133,6 +143,8 @@ fn start(names: &Names) -> Template {
             sql("j.lease_ms"),
             sql("j.expires_at"),
             sql("turn.go"),
+            sql("turn.batch_end"),
+            sql("turn.batch_size"),
         ]))
         .to_owned();
     let claimed = UpdateStatement::new()
@@ -144,12 +156,13 @@ fn start(names: &Names) -> Template {
             ("suspect", sql("null")),
             ("claimed_by", sql("?7")),
             ("boost", sql("0")),
-            ("batch_end", sql("null")),
-            ("batch_size", sql("1")),
+            ("batch_end", sql("started.batch_end")),
+            ("batch_size", sql("started.batch_size")),
             ("ready_at", sql(format!("clock_timestamp() + {}", lease("started", "?5", "?6")))),
         ])
         .from("started")
         .and_where(sql("g.queue = started.queue and g.group_id = started.group_id"))
+        .and_where(sql("started.batch_size is not null"))
         .returning(sea_query::Query::returning().exprs([sql("g.group_id"), sql("g.claim")]))
         .to_owned();
     let query = select()
@@ -162,8 +175,10 @@ fn start(names: &Names) -> Template {
         ])
         .from("started")
         .join(JoinType::InnerJoin, "claimed", sql("claimed.group_id = started.group_id"))
+        .and_where(sql("started.batch_size is not null"))
         .to_owned();
-    let turn = rows_of(&[(2, "job_id"), (3, "group_id"), (4, "go")]);
+    let turn =
+        rows_of(&[(2, "job_id"), (3, "group_id"), (4, "go"), (8, "batch_end"), (9, "batch_size")]);
     with([cte("turn", turn), cte("started", started), cte("claimed", claimed)], query)
 }
 
@@ -210,71 +225,6 @@ pub(super) fn history_entry(alias: &str, kind: &str, message: &str) -> String {
     )
 }
 
-/// Writes what follows for taken groups that start nothing: sleep, look again, doubt or free. The rows are locked.
-fn defer(names: &Names) -> Template {
-    let query = UpdateStatement::new()
-        .table(names.queue_group().alias("g"))
-        .values([
-            (
-                "ready_at",
-                sql("case when turn.rests then 'infinity' else \
-                     coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end"),
-            ),
-            ("boost", sql("turn.boost")),
-            ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
-            ("suspect", sql("case when turn.doubt then g.claim else g.suspect end")),
-            ("claim", sql("case when turn.free then null else g.claim end")),
-            ("job_id", sql("case when turn.free then null else g.job_id end")),
-            ("claimed_by", sql("case when turn.free then null else g.claimed_by end")),
-            ("batch_end", sql("case when turn.free then null else g.batch_end end")),
-            ("batch_size", sql("case when turn.free then 1 else g.batch_size end")),
-        ])
-        .from("turn")
-        .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
-        .to_owned();
-    let turn = groups_of(&[
-        (2, "group_id"),
-        (3, "until"),
-        (4, "after"),
-        (5, "head_id"),
-        (6, "doubt"),
-        (7, "free"),
-        (8, "boost"),
-        (9, "rests"),
-    ]);
-    with([cte("turn", turn)], query)
-}
-
-/// Retires drained groups. Their rows have been locked since before the look; the stronger lock fails while an adopter
-/// shares the row, and the row then stays for another look.
-fn retire(names: &Names) -> Template {
-    let sole = select()
-        .columns([("g", "queue"), ("g", "group_id")])
-        .from_as(names.queue_group(), "g")
-        .join(
-            JoinType::InnerJoin,
-            "turn",
-            sql("turn.queue = g.queue and turn.group_id = g.group_id"),
-        )
-        .and_where(sql("g.claim is null and g.halted_at is null"))
-        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let any = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "u")
-        .and_where(sql("u.queue = sole.queue and u.group_id = sole.group_id"))
-        .and_where(unfinished("u"))
-        .to_owned();
-    let drained =
-        select().columns(["queue", "group_id"]).from("sole").and_where(none_of(any)).to_owned();
-    let query = DeleteStatement::new()
-        .from_table(names.queue_group())
-        .and_where(sql("(queue, group_id) in (select queue, group_id from drained)"))
-        .to_owned();
-    let turn = groups_of(&[(2, "group_id")]);
-    with([cte("turn", turn), cte("sole", sole), cte("drained", drained)], query)
-}
-
 impl Store {
     /// Takes the turns of up to `n` groups: their rows are locked until the transaction ends.
     pub(crate) async fn take_turns(
@@ -294,98 +244,41 @@ impl Store {
         plans: &[TurnPlan],
         terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
-        let mut jobs = Vec::new();
-        let mut groups = Vec::new();
-        let mut words = Vec::new();
-        for plan in plans {
-            if let Plan::Start { job, go } = plan.plan {
-                jobs.push(job);
-                groups.push(plan.group.as_str());
-                words.push(go.word());
-            }
+        let (mut jobs, mut groups, mut words) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ends, mut sizes) = (Vec::new(), Vec::new());
+        for TurnPlan { group, plan, behind } in plans {
+            let Plan::Start { job, go, .. } = *plan else { continue };
+            let size = i16::try_from(1 + behind.len()).unwrap_or(i16::MAX);
+            jobs.push(job);
+            ends.push(behind.last().copied());
+            sizes.push(Some(size));
+            jobs.extend(behind);
+            ends.resize(jobs.len(), None);
+            sizes.resize(jobs.len(), None);
+            groups.resize(jobs.len(), group.as_str());
+            words.resize(jobs.len(), go.word());
         }
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
         let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(words);
         let start = start.bind(terms.lease.as_secs_f64()).bind(terms.own_lease);
-        let rows = start.bind(terms.processor).fetch_all(conn).await?;
+        let start = start.bind(terms.processor).bind(ends).bind(sizes);
+        let rows = start.fetch_all(conn).await?;
+        let behind: HashMap<&str, &Vec<i64>> =
+            plans.iter().map(|plan| (plan.group.as_str(), &plan.behind)).collect();
         rows.iter()
             .map(|row| {
+                let group: String = row.try_get("group_id")?;
                 Ok(Started {
                     job: row.try_get("id")?,
-                    group: row.try_get("group_id")?,
+                    behind: behind.get(&*group).map_or_else(Vec::new, |jobs| (*jobs).clone()),
+                    group: Some(group),
                     token: row.try_get("claim")?,
                     go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
                 })
             })
             .collect()
-    }
-
-    /// Writes the plans that start nothing, and retires what is drained.
-    pub(crate) async fn defer(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        plans: &[TurnPlan],
-    ) -> Result<(), sqlx::Error> {
-        let mut groups = Vec::new();
-        let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut boosts, mut rests) = (Vec::new(), Vec::new());
-        let still_paused = self.paused_of(conn, queue, plans).await?;
-        for TurnPlan { group, plan } in plans {
-            let resting = still_paused.contains(group);
-            let (until, after, head) = match *plan {
-                Plan::Start { .. } => continue,
-                Plan::Retire => {
-                    drained.push(group.as_str());
-                    continue;
-                }
-                Plan::Sleep { head, until, .. } => (Some(until), None, Some(head)),
-                Plan::Pause { head } if resting => (None, None, Some(head)),
-                // Somebody is resuming the group, or has.
-                Plan::Pause { .. } | Plan::LookAgain { .. } => (None, Some(SOON), None),
-                Plan::Doubt => (None, Some(GRACE), None),
-                Plan::Free => (None, Some(Duration::ZERO), None),
-            };
-            groups.push(group.as_str());
-            untils.push(until);
-            afters.push(after.map(|time| time.as_secs_f64()));
-            heads.push(head);
-            doubts.push(*plan == Plan::Doubt);
-            frees.push(*plan == Plan::Free);
-            boosts.push(match *plan {
-                Plan::Sleep { boost, .. } | Plan::LookAgain { boost } => boost,
-                _ => 0,
-            });
-            rests.push(resting);
-        }
-        if !groups.is_empty() {
-            let defer = self.claim.defer.query().bind(queue).bind(groups).bind(untils);
-            let defer =
-                defer.bind(afters).bind(heads).bind(doubts).bind(frees).bind(boosts).bind(rests);
-            defer.execute(&mut *conn).await?;
-        }
-        if !drained.is_empty() {
-            self.claim.retire.query().bind(queue).bind(drained).execute(conn).await?;
-        }
-        Ok(())
-    }
-
-    /// Which of the groups that are to be paused stay so until this transaction ends.
-    async fn paused_of(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        plans: &[TurnPlan],
-    ) -> Result<Vec<String>, sqlx::Error> {
-        let pauses = plans.iter().filter(|turn| matches!(turn.plan, Plan::Pause { .. }));
-        let groups: Vec<&str> = pauses.map(|turn| turn.group.as_str()).collect();
-        if groups.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.still_paused(conn, queue, &groups).await
     }
 
     /// Wakes the other workers of a queue when the transaction commits: there is more than this one can take.
@@ -414,7 +307,7 @@ pub(super) async fn taken(
                 claimed_job: row.try_get("job_id")?,
                 doubted: row.try_get("doubted")?,
                 head_id: row.try_get("head_id")?,
-                batch: row.try_get("batch")?,
+                batch_end: row.try_get("batch_end")?,
             })
         })
         .collect()

@@ -87,9 +87,19 @@ fn facts(names: &Names, subject: SelectStatement) -> Template {
         .order_by(("l", "id"), Order::Asc)
         .limit(1)
         .to_owned();
-    let is_head = Expr::cust_with_expr(
-        "h.id = case when k.group_id is null then k.job_id else coalesce(g.job_id, $1) end",
-        sub(lowest),
+    // Of several under one claim, the first that has not ended.
+    let claimed = select()
+        .column(("l", "id"))
+        .from_as(names.job(), "l")
+        .and_where(sql("l.queue = k.queue and l.group_id = k.group_id and l.status = 'started'"))
+        .and_where(sql("l.id between g.job_id and coalesce(g.batch_end, g.job_id)"))
+        .and_where(unfinished("l"))
+        .order_by(("l", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let is_head = Expr::cust_with_exprs(
+        "h.id = case when k.group_id is null then k.job_id else coalesce($1, g.job_id, $2) end",
+        [sub(claimed), sub(lowest)],
     );
     let mut query = select();
     query

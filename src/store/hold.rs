@@ -119,16 +119,16 @@ fn may_wait() -> Expr {
 /// locked rows would wait for a row that was written.
 fn hold_group(names: &Names) -> Template {
     let held = select()
-        .column("job_id")
         .expr_as(sql("g.suspect is not null"), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("?4 between g.job_id and coalesce(g.batch_end, g.job_id)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let job = select()
         .expr(sql("j.*"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = (select job_id from held) and j.status = 'started'"))
+        .and_where(sql("j.id = ?4 and j.status = 'started' and exists (select from held)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let later = select()
@@ -229,7 +229,7 @@ impl Store {
     ) -> Result<HoldAnswer, sqlx::Error> {
         let (hold, ours) = match &claim.group {
             Some(group) => (
-                self.hold.group.query().bind(queue).bind(group).bind(claim.token),
+                self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job),
                 self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token),
             ),
             None => (

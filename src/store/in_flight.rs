@@ -63,9 +63,8 @@ fn claimed(names: &Names) -> SelectStatement {
 fn take_lapsed(names: &Names) -> Template {
     let lapsed = claimed(names).and_where(sql("g.ready_at <= now()")).to_owned();
     let query = select()
-        .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id")])
+        .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id"), ("g", "batch_end")])
         .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
-        .expr_as(sql("g.batch_end is not null"), "batch")
         .from("lapsed")
         .join_as(
             JoinType::InnerJoin,

@@ -24,6 +24,8 @@ pub(crate) struct LeasedClaim {
     pub(crate) queue: String,
     pub(crate) group: Option<String>,
     pub(crate) job: i64,
+    /// Jobs that will run after it under the same claim.
+    pub(crate) behind: Vec<i64>,
     pub(crate) token: Uuid,
     /// In seconds.
     pub(crate) lease: f64,

@@ -52,12 +52,9 @@ fn candidates(names: &Names) -> SelectStatement {
             .to_owned()
     };
     let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
-    let claimed = select()
-        .columns([("j", "id"), ("j", "priority")])
-        .expr_as(sql(DUE_AT), "due_at")
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = turn.job_id and j.finished_at is null"))
-        .to_owned();
+    // Of several that were claimed together, the first that has not ended.
+    let claimed = first(sql("j.id between turn.job_id and coalesce(turn.batch_end, turn.job_id) \
+         and (turn.batch_end is null or j.status = 'started')"));
     // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
     // head_id and without a flag, are behind it.
     let flagged = select()
@@ -88,6 +85,7 @@ fn look(names: &Names) -> Template {
         .column(("j", "id"))
         .column(("j", "expires_at"))
         .expr_as(sql(go("j", "?5", "?6")), "go")
+        .expr_as(sql("j.attempts = j.attempts_forgiven"), "fresh")
         .from("head")
         .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
@@ -123,13 +121,14 @@ fn look(names: &Names) -> Template {
         .expr_as(sql("locked.id is not null"), "locked")
         .expr_as(sql("coalesce(locked.go, 'run')"), "go")
         .expr_as(sql("locked.expires_at"), "expires_at")
+        .expr_as(sql("coalesce(locked.fresh, false)"), "fresh")
         .expr_as(sql("turn.group_id in (select group_id from paused)"), "paused")
         .expr_as(drained, "drained")
         .from("turn")
         .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
         .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
         .to_owned();
-    let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id")]);
+    let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id"), (7, "batch_end")]);
     with(
         [
             cte("turn", turn),
@@ -154,8 +153,10 @@ impl Store {
         let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
         let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
         let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
+        let ends: Vec<Option<i64>> = turns.iter().map(|turn| turn.batch_end).collect();
         let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
-        let rows = look.bind(terms.max_attempts).bind(terms.ignore_before).fetch_all(conn).await?;
+        let look = look.bind(terms.max_attempts).bind(terms.ignore_before).bind(ends);
+        let rows = look.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 let head = match row.try_get("id")? {
@@ -165,6 +166,7 @@ impl Store {
                         due_at: row.try_get("due_at")?,
                         due: row.try_get("due")?,
                         locked: row.try_get("locked")?,
+                        fresh: row.try_get("fresh")?,
                         priority: row.try_get("priority")?,
                         go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
                     }),

@@ -130,6 +130,7 @@ impl Store {
         rows.iter()
             .map(|row| {
                 Ok(Started {
+                    behind: Vec::new(),
                     job: row.try_get(0)?,
                     group: None,
                     token: row.try_get(1)?,

@@ -9,6 +9,7 @@ mod batch;
 mod boost;
 mod claim;
 mod control;
+mod defer;
 mod enqueue;
 mod explain;
 mod hold;
@@ -34,6 +35,7 @@ mod template;
 
 use std::sync::{Arc, LazyLock};
 
+pub(crate) use batch::Done;
 pub(crate) use claim::{CLAIM_LEASE, Started, Terms, TurnPlan};
 pub(crate) use control::RequestReport;
 pub(crate) use explain::Subject;
@@ -64,6 +66,7 @@ pub(crate) struct Store {
     boost: boost::Statements,
     claim: claim::Statements,
     control: control::Statements,
+    defer: defer::Statements,
     enqueue: enqueue::Statements,
     explain: explain::Statements,
     hold: hold::Statements,
@@ -99,6 +102,7 @@ impl Store {
             boost: boost::Statements::new(&names),
             claim: claim::Statements::new(&names),
             control: control::Statements::new(&names),
+            defer: defer::Statements::new(&names),
             enqueue: enqueue::Statements::new(&names),
             explain: explain::Statements::new(&names),
             hold: hold::Statements::new(&names),

@@ -122,7 +122,11 @@ fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> T
     let mut update = UpdateStatement::new();
     update
         .table(names.queue_group())
-        .values(["claim", "job_id", "suspect", "claimed_by"].map(|column| (column, sql("null"))))
+        .values(
+            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
+                .map(|column| (column, sql("null"))),
+        )
+        .value("batch_size", sql("1"))
         .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
         .values(set);
     Template::new(update.build(PG))
@@ -243,7 +247,8 @@ impl Store {
         Ok(row.is_some())
     }
 
-    /// Writes the outcome to the job and passes its group's turn on. The transaction must hold both rows.
+    /// Writes the outcome to the job and passes its group's turn on; what was claimed behind it goes back. The
+    /// transaction must hold both rows.
     pub(crate) async fn settle(
         &self,
         conn: &mut PgConnection,
@@ -253,6 +258,7 @@ impl Store {
         keep: Keep,
         followed: bool,
     ) -> Result<(), sqlx::Error> {
+        self.unstart(conn, claim).await?;
         self.record(conn, claim.job, outcome, keep).await?;
         if let Outcome::Cancelled | Outcome::Ignored = outcome {
             self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
@@ -267,6 +273,7 @@ impl Store {
         }
         // Otherwise the job itself is unfinished.
         let drained = !followed
+            && claim.behind.is_empty()
             && matches!(
                 outcome,
                 Outcome::Succeeded { .. }
@@ -278,6 +285,19 @@ impl Store {
             return Ok(());
         }
         let pass = self.settle.pass_turn.query().bind(queue).bind(group).bind(claim.token);
+        pass.execute(conn).await.map(drop)
+    }
+
+    /// Passes the turn of a claim whose job was recorded; what was claimed behind it goes back. The group's row is locked
+    /// by its token.
+    pub(crate) async fn end_turn(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+    ) -> Result<(), sqlx::Error> {
+        self.unstart(conn, claim).await?;
+        let pass = self.settle.pass_turn.query().bind(queue).bind(&claim.group).bind(claim.token);
         pass.execute(conn).await.map(drop)
     }
 

@@ -134,7 +134,7 @@ impl Jobs {
     ) -> Result<Vec<i64>, sqlx::Error> {
         let shared = Arc::new(Shared::new(Arc::clone(&self.client.store), &self.pool, None));
         // One job at a time, in its transaction, whatever the queue says: nothing else runs here that a lease needs.
-        let queue = queue.hold(Hold::Transaction);
+        let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);
         let (settler, _) = mpsc::channel(1);
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler));
         let mut ran = Vec::new();
@@ -142,7 +142,7 @@ impl Jobs {
             && let Some(claim) = self.claim_one(&queue).await?
         {
             ran.push(claim.job);
-            let run = Run { shared: Arc::clone(&shared), queue: Arc::clone(&queue), claim };
+            let run = Run::new(Arc::clone(&shared), Arc::clone(&queue), claim);
             run.into_end(self.pool.acquire().await?.into()).await;
         }
         shared.side.close().await;

@@ -39,7 +39,7 @@ const LAYERS: [&[&str]; 6] = [
         "hold",
         "presence",
     ],
-    &["handler", "active_job", "attempt", "record", "settler"],
+    &["handler", "active_job", "attempt", "leased", "record", "settler"],
     &["worker"],
     &["processor", "testing", "races"],
 ];

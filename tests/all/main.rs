@@ -16,6 +16,7 @@ mod hosts;
 mod housekeeping;
 mod in_flight;
 mod job_settings;
+mod jobs_per_turn;
 mod layers;
 mod lease_hold;
 mod looking;

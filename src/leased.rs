@@ -1,0 +1,213 @@
+//! A turn that a lease keeps: handlers one after the other, their successes recorded together.
+//!
+//! What succeeded is unrecorded for as long as quick handlers follow each other within [`WINDOW`]; a slow one is recorded
+//! before the next begins, and what was done before it while it runs. If the process dies in between, those run again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::active_job::{ActiveJob, Keeper, Lease};
+use crate::attempt::{End, Run};
+use crate::leases::Kept;
+use crate::monitor::Signals;
+use crate::outcome::RunResult;
+use crate::record::Late;
+use crate::settler::{Finished, Settled};
+use crate::shutdown::Counted;
+use crate::store::{Done, HeldJob, LeasedClaim};
+
+/// How long after the begin of a handler its success may wait for others to be recorded with it.
+const WINDOW: Duration = Duration::from_millis(20);
+/// How many successes are recorded together at most.
+const TOGETHER: usize = 100;
+
+/// The successes of a turn that are not recorded yet.
+#[derive(Default)]
+struct Unrecorded<'a> {
+    done: Vec<Done>,
+    counted: Vec<Counted<'a>>,
+    /// When the first handler began whose job is not recorded.
+    since: Option<Instant>,
+    /// How many of them are being recorded, and the answer.
+    flush: Option<(usize, oneshot::Receiver<Settled>)>,
+    /// The turn ends with the job that runs: somebody paused the queue or the group, or the database refused a success.
+    last: bool,
+}
+
+impl Unrecorded<'_> {
+    /// When they are to be recorded at the latest; none: nothing is, or the database refused to.
+    fn due(&self) -> Option<Instant> {
+        let waiting = !self.done.is_empty() && self.flush.is_none() && !self.last;
+        self.since.filter(|_| waiting).map(|since| since + WINDOW)
+    }
+
+    /// The answer to what is being recorded; false: the claim is lost.
+    fn answered(&mut self, settled: Option<Settled>) -> bool {
+        let recorded = self.flush.take().map_or(0, |(n, _)| n);
+        match settled {
+            Some(Settled::Stays { paused }) => {
+                self.last |= paused;
+                self.done.drain(..recorded);
+                for mut counted in self.counted.drain(..recorded) {
+                    counted.finished();
+                }
+                self.since = None;
+                true
+            }
+            Some(Settled::Refused) => {
+                self.last = true;
+                true
+            }
+            Some(Settled::Ended(_)) | None => false,
+        }
+    }
+
+    async fn answer(&mut self) -> Option<Settled> {
+        match &mut self.flush {
+            Some((_, answer)) => answer.await.ok(),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Run {
+    /// Runs the attempt, and those of the jobs behind it, to their ends, kept by a lease that was asked for at `asked_at`.
+    pub(crate) async fn into_end_leased(
+        mut self,
+        mut held: HashMap<i64, HeldJob>,
+        pool: PgPool,
+        mut asked_at: Instant,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let first = held.get(&self.claim.job);
+        let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
+        self.lease = Some(time);
+        let mut kept = self.keep(time, asked_at);
+        let mut unrecorded = Unrecorded::default();
+        while let Some(held) = held.remove(&self.claim.job) {
+            let mut counted = shared.counters.begin();
+            let signals = kept.signals.clone();
+            let keeper = Keeper::Lease(Lease {
+                shared: Arc::clone(&shared),
+                pool: pool.clone(),
+                claim: self.claim.clone(),
+                time,
+                kept,
+            });
+            let mut job = self.active(&held, keeper);
+            let (result, clean) =
+                self.handle_and_record(&mut job, &held, &signals, &mut unrecorded).await;
+            let stays = !unrecorded.last && !signals.lost.is_cancelled() && self.stays(&result);
+            match (job.keeper, result) {
+                (Keeper::Lease(lease), RunResult::Succeeded(result)) if stays => {
+                    unrecorded.done.push(Done { job: self.claim.job, result });
+                    unrecorded.counted.push(counted);
+                    let due = unrecorded.due().is_some_and(|due| due <= Instant::now());
+                    if due || unrecorded.done.len() >= TOGETHER {
+                        self.flush(&mut unrecorded, &signals);
+                        let answer = unrecorded.answer().await;
+                        if !unrecorded.answered(answer) {
+                            self.lost();
+                            return;
+                        }
+                    }
+                    kept = lease.kept;
+                }
+                (keeper, result) => {
+                    // What is being recorded at this moment may be recorded twice, which changes nothing.
+                    self.done = std::mem::take(&mut unrecorded.done);
+                    self.last = !stays;
+                    asked_at = Instant::now();
+                    job.keeper = keeper;
+                    let (end, _) = self.settle(job, held, &signals, result, clean).await;
+                    match end {
+                        End::Finished | End::Stays => {
+                            counted.finished();
+                            unrecorded.counted.drain(..).for_each(|mut counted| counted.finished());
+                        }
+                        End::Released => counted.released(),
+                        End::Lost => {}
+                    }
+                    if end != End::Stays {
+                        return;
+                    }
+                    self.done.clear();
+                    unrecorded = Unrecorded::default();
+                    kept = self.keep(time, asked_at);
+                }
+            }
+            if !self.claim.advance() {
+                return;
+            }
+            kept.turn_to(self.claim.job);
+        }
+    }
+
+    fn keep(&self, lease: Duration, asked_at: Instant) -> Kept {
+        let claim = LeasedClaim {
+            queue: self.queue.name.to_string(),
+            group: self.claim.group.clone(),
+            job: self.claim.job,
+            behind: self.claim.behind.clone(),
+            token: self.claim.token,
+            lease: lease.as_secs_f64(),
+        };
+        self.shared.leases.keep(claim, lease, asked_at)
+    }
+
+    /// Runs the handler, and has what was done before recorded when that is due.
+    async fn handle_and_record(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        signals: &Signals,
+        unrecorded: &mut Unrecorded<'_>,
+    ) -> (RunResult, bool) {
+        if signals.cancel.is_cancelled() {
+            // Somebody asked for it before its turn came.
+            return (RunResult::Cancelled, true);
+        }
+        let began = Instant::now();
+        unrecorded.since.get_or_insert(began);
+        let mut run = std::pin::pin!(self.handle(job, held, signals));
+        loop {
+            let due = unrecorded.due();
+            tokio::select! {
+                biased;
+                ended = &mut run => return ended,
+                answer = unrecorded.answer() => {
+                    if !unrecorded.answered(answer) {
+                        signals.lost.cancel();
+                    }
+                    unrecorded.since = Some(began);
+                }
+                () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals),
+            }
+        }
+    }
+
+    /// Has what is done recorded; the turn goes on.
+    fn flush(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals) {
+        let mut run = self.clone();
+        run.done.clone_from(&unrecorded.done);
+        let Some(last) = unrecorded.done.last() else { return };
+        // Its row is the one that the settle locks beside the group's.
+        run.claim.job = last.job;
+        let (answer, settled) = oneshot::channel();
+        let late = Late(None, None);
+        let signals = signals.clone();
+        let since = Instant::now();
+        let finished = Finished { run, late, kept: None, signals, since, answer };
+        unrecorded.flush = Some((unrecorded.done.len(), settled));
+        let settler = self.queue.settler.clone();
+        tokio::spawn(async move {
+            // The settler outlives the slots, unless the runtime ends.
+            let _ = settler.send(finished).await;
+        });
+    }
+}

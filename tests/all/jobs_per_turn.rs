@@ -1,0 +1,468 @@
+//! Several jobs of a group in one turn of its slot, one after the other and in order.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{
+    Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, QueueSettings, RetryPolicy,
+};
+
+use crate::support::{
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
+    job, job_of, job_when, nothing_remains, processor, queue, value,
+};
+
+const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
+
+/// One slot, with turns of three jobs.
+fn threes(hold: Hold) -> QueueOptions {
+    queue("q").concurrency(1).jobs_per_turn(3).hold(hold)
+}
+
+/// What a group served with others may make them wait for: so many of its jobs, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_keeps_its_slot_for_so_many_jobs_and_then_waits_for_all_others() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..8).flat_map(|n| ["a", "b", "c"].map(|group| job_of("q", group, n)));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let log = Log::default();
+        let seen = log.clone();
+        let run = handler(move |job, data| {
+            seen.add(format!("{} {data}", job.group().unwrap()));
+            Box::pin(async { Ok(json!(null)) })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        let entries = log.entries();
+        let mut served = entries.iter().map(|entry| entry.split(' ').next().unwrap());
+        for turn in [3, 3, 2] {
+            let mut round: Vec<&str> = Vec::new();
+            for _ in 0..3 {
+                let group = served.next().unwrap();
+                assert!(!round.contains(&group), "{group} had two turns in a round: {entries:?}");
+                round.push(group);
+                for _ in 1..turn {
+                    assert_eq!(served.next(), Some(group), "{hold:?}: {entries:?}");
+                }
+            }
+        }
+        for group in ["a", "b", "c"] {
+            let of_group: Vec<&String> = entries.iter().filter(|e| e.starts_with(group)).collect();
+            let expected: Vec<String> = (0..8).map(|n| format!("{group} {n}")).collect();
+            assert_eq!(of_group, expected.iter().collect::<Vec<_>>(), "{hold:?}");
+        }
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_ends_the_turn_keeps_its_place_and_costs_those_behind_it_nothing() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..5).map(|n| job_of("q", "g", n));
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let log = Log::default();
+        let seen = log.clone();
+        let run = handler(move |job, data| {
+            let attempt = job.attempt();
+            seen.add(format!("{data} at {attempt}"));
+            Box::pin(async move {
+                if data == 1 && attempt == 1 {
+                    return Err(JobError::retry("the second job fails once"));
+                }
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        assert_eq!(
+            log.entries(),
+            ["0 at 1", "1 at 1", "1 at 2", "2 at 1", "3 at 1", "4 at 1"],
+            "{hold:?}"
+        );
+        let behind = job(pool, ids[2].id()).await;
+        assert_eq!(behind.attempts, 1);
+        assert!(behind.history.is_empty(), "{behind:?}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fails_for_good_halts_or_parks_what_was_claimed_with_it() {
+    for hold in HOLDS {
+        for then in [OutOfAttempts::Halt, OutOfAttempts::Park] {
+            let database = database().await;
+            let pool = database.pool();
+            let jobs = (0..4).map(|n| job_of("q", "g", n));
+            let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+            let run = handler(|_, data| {
+                Box::pin(async move {
+                    if data == 1 { Err(JobError::fail("for good")) } else { Ok(json!(null)) }
+                })
+            });
+            let options = threes(hold).out_of_attempts(then);
+            let running =
+                processor(&database, 4).await.queue(options, run).build().unwrap().start();
+            ended(pool, ids[1].id()).await;
+            running.shutdown(Duration::from_secs(5)).await;
+            let statuses: Vec<JobStatus> = {
+                let mut statuses = Vec::new();
+                for id in &ids {
+                    statuses.push(job(pool, id.id()).await.status);
+                }
+                statuses
+            };
+            let waits = match then {
+                OutOfAttempts::Park => JobStatus::Parked,
+                _ => JobStatus::Queued,
+            };
+            assert_eq!(
+                statuses,
+                [JobStatus::Succeeded, JobStatus::Failed, waits, waits],
+                "{hold:?} {then:?}"
+            );
+            database.remove().await.unwrap();
+        }
+    }
+}
+
+/// The first of three waits at a gate, and something happens meanwhile; gives back the jobs and the log.
+async fn in_the_middle_of_a_turn<F>(hold: Hold, what: F) -> (Vec<JobStatus>, Vec<String>)
+where
+    F: AsyncFnOnce(&sqlx::PgPool, &[i64]),
+{
+    let database = database().await;
+    let pool = database.pool();
+    let jobs = (0..3).map(|n| job_of("q", "g", n));
+    let ids: Vec<i64> =
+        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect();
+    let (log, gate) = (Log::default(), Gate::default());
+    let (seen, wait) = (log.clone(), gate.clone());
+    let run = handler(move |_, data| {
+        seen.add(data.to_string());
+        let wait = wait.clone();
+        Box::pin(async move {
+            wait.passed().await;
+            Ok(json!(null))
+        })
+    });
+    let running = processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+    log.wait_for(1).await;
+    what(pool, &ids).await;
+    if matches!(hold, Hold::Lease(_)) {
+        // Longer than a success may wait for others: it is recorded alone, and that is when a turn sees a pause.
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    gate.pass(100);
+    let settled = "select count(*) from seriatim.job where status = 'started'";
+    eventually(pool, settled, 0_i64).await;
+    let mut statuses = Vec::new();
+    for id in ids {
+        statuses.push(job(pool, id).await.status);
+    }
+    let entries = log.entries();
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+    (statuses, entries)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_ends_the_turn() {
+    use JobStatus::{Queued, Succeeded};
+    for hold in HOLDS {
+        let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
+            Client::default().pause_group(pool, "q", "g", Some("in a turn")).await.unwrap();
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
+        assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
+        let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
+            Client::default().pause_queue(pool, "q", None).await.unwrap();
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
+        assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_the_turn_that_is_cancelled_before_it_begins_never_begins() {
+    use JobStatus::{Cancelled, Succeeded};
+    for hold in HOLDS {
+        let cancelled = async |pool: &sqlx::PgPool, ids: &[i64]| {
+            Client::default().cancel(pool, ids[1]).await.unwrap();
+            if matches!(hold, Hold::Lease(_)) {
+                // Its process looks for such requests every 0.5 s; the handlers are slower than that.
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+            }
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, cancelled).await;
+        assert_eq!(statuses[..2], [Succeeded, Cancelled], "{hold:?}");
+        assert!(!log.contains(&String::from("1")), "{hold:?}: {log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..3).map(|n| job_of("q", "g", n));
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let (seen, wait) = (log.clone(), gate.clone());
+        let run = handler(move |_, data| {
+            seen.add(data.to_string());
+            let wait = wait.clone();
+            Box::pin(async move {
+                wait.passed().await;
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        let shutdown = tokio::spawn(running.shutdown(PATIENCE));
+        // The shutdown has begun when it was polled once; nothing outside shows that.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        gate.pass(100);
+        let report = shutdown.await.unwrap();
+        assert_eq!((report.finished, report.released, report.lost), (1, 0, 0), "{hold:?}");
+        for id in &ids[1..] {
+            let job = job(pool, id.id()).await;
+            assert_eq!((job.status, job.attempts), (JobStatus::Queued, 0), "{hold:?}");
+        }
+        assert_eq!(log.entries(), ["0"]);
+        database.remove().await.unwrap();
+    }
+}
+
+/// A lower id that commits late has no order to those of the turn; it goes next after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_commits_late_runs_after_the_turn() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let mut tx = pool.begin().await.unwrap();
+        seriatim::enqueue(&mut *tx, job_of("q", "g", 100)).await.unwrap();
+        let jobs = (0..4).map(|n| job_of("q", "g", n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let (seen, wait) = (log.clone(), gate.clone());
+        let run = handler(move |_, data| {
+            seen.add(data.to_string());
+            let wait = wait.clone();
+            Box::pin(async move {
+                wait.passed().await;
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        tx.commit().await.unwrap();
+        gate.pass(100);
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0", "1", "2", "100", "3"], "{hold:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_tried_before_or_may_be_tried_only_once_or_is_limited_runs_alone() {
+    let database = database().await;
+    let pool = database.pool();
+    let log = Log::default();
+    let ahead = |seen: Log| {
+        handler(move |job, _| {
+            let seen = seen.clone();
+            Box::pin(async move {
+                let started = "select count(*) from seriatim.job where status = 'started'";
+                let started: i64 = sqlx::query_scalar(started).fetch_one(job.tx().await?).await?;
+                seen.add(started.to_string());
+                Ok(json!(null))
+            })
+        })
+    };
+    // Of jobs that have one attempt each, none is started before its time.
+    let once = threes(Hold::Transaction).retry(RetryPolicy::new(1));
+    seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
+    let running =
+        processor(&database, 4).await.queue(once, ahead(log.clone())).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries(), ["1", "1", "1"]);
+    // Nor where a limit counts what is started.
+    let settings = QueueSettings::new("q").in_flight_limit(2);
+    Client::default().configure_queue(pool, settings).await.unwrap();
+    seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
+    let limited = threes(Hold::Transaction);
+    let running =
+        processor(&database, 4).await.queue(limited, ahead(log.clone())).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries()[3..], ["1", "1", "1"]);
+    database.remove().await.unwrap();
+}
+
+/// The jobs of a turn that a lease keeps, by how they were recorded: the transactions, in order.
+async fn recorded_by(pool: &sqlx::PgPool) -> Vec<i64> {
+    let sql = "select array_agg(xmin::text::int8 order by id) from seriatim.job";
+    let transactions: Vec<i64> = value(pool, sql).await;
+    let mut numbers: Vec<i64> = Vec::new();
+    let mut seen: Vec<i64> = Vec::new();
+    for transaction in transactions {
+        let known = seen.iter().position(|one| *one == transaction).unwrap_or_else(|| {
+            seen.push(transaction);
+            seen.len() - 1
+        });
+        numbers.push(i64::try_from(known).unwrap());
+    }
+    numbers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_quick_successes_are_recorded_together() {
+    let database = database().await;
+    let pool = database.pool();
+    let jobs = (0..100).map(|n| job_of("q", "g", n));
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+    let options = threes(HOLDS[1]).jobs_per_turn(50);
+    let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    drained(pool, "q").await;
+    let transactions = recorded_by(pool).await.into_iter().max().unwrap() + 1;
+    // Two turns; on a slow machine one may take longer than the time for which a success may wait.
+    assert!(transactions <= 20, "100 jobs were recorded by {transactions} transactions");
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_runs()
+{
+    let database = database().await;
+    let pool = database.pool();
+    // Quick, slow, quick: what comes before the slow one is recorded during it, and it before what follows.
+    let jobs = ["quick", "slow", "quick"].map(|data| job_of("q", "g", data));
+    let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let (log, gate) = (Log::default(), Gate::default());
+    let (seen, wait, look) = (log.clone(), gate.clone(), pool.clone());
+    let run = handler(move |_, data| {
+        let (seen, wait, look) = (seen.clone(), wait.clone(), look.clone());
+        Box::pin(async move {
+            let done = "select count(*) from seriatim.job where status = 'succeeded'";
+            let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
+            seen.add(format!("{data} {done}"));
+            if data == "slow" {
+                wait.passed().await;
+            }
+            Ok(json!(null))
+        })
+    });
+    let running =
+        processor(&database, 4).await.queue(threes(HOLDS[1]), run).build().unwrap().start();
+    log.wait_for(2).await;
+    ended(pool, ids[0].id()).await;
+    assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Started);
+    // Longer than a success may wait.
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    gate.pass(1);
+    drained(pool, "q").await;
+    assert_eq!(log.entries()[2], "\"quick\" 2");
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_job_with_a_transaction_is_recorded_with_what_came_before_it() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "create table effect (n int8)").await;
+    let jobs = (0..9).map(|n| job_of("q", "g", n));
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let log = Log::default();
+    let seen = log.clone();
+    let run = handler(move |job, data| {
+        seen.add(data.to_string());
+        Box::pin(async move {
+            let n = data.as_i64().unwrap_or_default();
+            if n % 2 == 1 {
+                let insert = sqlx::query("insert into effect values ($1)").bind(n);
+                insert.execute(job.tx().await?).await?;
+            }
+            Ok(json!(null))
+        })
+    });
+    let errors = Errors::default();
+    let builder = errors.of(processor(&database, 4).await);
+    let options = threes(HOLDS[1]).jobs_per_turn(5);
+    let running = builder.queue(options, run).build().unwrap().start();
+    drained(pool, "q").await;
+    let expected: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+    assert_eq!(log.entries(), expected);
+    assert_eq!(value::<i64>(pool, "select count(*) from effect").await, 4);
+    assert_eq!(value::<i64>(pool, "select max(attempts)::int8 from seriatim.job").await, 1);
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert!(errors.0.entries().is_empty(), "{:?}", errors.0.entries());
+    database.remove().await.unwrap();
+}
+
+/// A host's own constraint refuses the result of one job of several that are recorded together.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_refused_success_fails_and_those_behind_it_run_again_in_order() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "alter table seriatim.job add constraint no_two check (result is distinct from '2')",
+    )
+    .await;
+    let jobs = (0..5).map(|n| job_of("q", "g", n));
+    let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let log = Log::default();
+    let seen = log.clone();
+    let run = handler(move |job, data| {
+        seen.add(data.to_string());
+        let attempt = job.attempt();
+        Box::pin(async move { Ok(if attempt == 1 { data } else { json!(null) }) })
+    });
+    let options = threes(HOLDS[1]).jobs_per_turn(5);
+    let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let refused = job_when(pool, ids[2].id(), |job| job.status == JobStatus::Succeeded).await;
+    assert!(refused.attempts >= 2, "{refused:?}");
+    // However often some ran again: never one before another had succeeded that is before it.
+    let entries = log.entries();
+    let last = |n: &str| entries.iter().rposition(|entry| entry == n).unwrap();
+    assert!((0..4).all(|n| last(&n.to_string()) < last(&(n + 1).to_string())), "{entries:?}");
+    for id in &ids {
+        assert_eq!(job(pool, id.id()).await.status, JobStatus::Succeeded);
+    }
+    nothing_remains(pool).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_explanation_names_the_job_of_the_turn_that_runs() {
+    for hold in HOLDS {
+        let explained = async |pool: &sqlx::PgPool, ids: &[i64]| {
+            let explanation = Client::default().explain_job(pool, ids[2]).await.unwrap().unwrap();
+            assert!(explanation.to_string().contains(&ids[0].to_string()), "{explanation}");
+        };
+        in_the_middle_of_a_turn(hold, explained).await;
+    }
+    let database = database().await;
+    enqueue(database.pool(), "q", "g", 1).await;
+    database.remove().await.unwrap();
+}
