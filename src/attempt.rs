@@ -83,11 +83,13 @@ pub(crate) struct Run {
     pub(crate) lease: Option<Duration>,
     /// The turn ends with this job.
     pub(crate) last: bool,
+    /// No handler of the turn runs at the moment.
+    pub(crate) idle: bool,
 }
 
 impl Run {
     pub(crate) fn new(shared: Arc<Shared>, queue: Arc<QueueRuntime>, claim: Started) -> Self {
-        Self { shared, queue, claim, done: Vec::new(), lease: None, last: false }
+        Self { shared, queue, claim, done: Vec::new(), lease: None, last: false, idle: false }
     }
 
     /// Whether the turn goes on after this result.

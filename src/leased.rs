@@ -46,25 +46,27 @@ impl Unrecorded<'_> {
         self.since.filter(|_| waiting).map(|since| since + WINDOW)
     }
 
-    /// The answer to what is being recorded; false: the claim is lost.
-    fn answered(&mut self, settled: Option<Settled>) -> bool {
+    /// The answer to what is being recorded: whether the turn goes on, was passed on, or the claim is lost.
+    fn answered(&mut self, settled: Option<Settled>) -> End {
         let recorded = self.flush.take().map_or(0, |(n, _)| n);
-        match settled {
+        let end = match settled {
             Some(Settled::Stays { paused }) => {
                 self.last |= paused;
-                self.done.drain(..recorded);
-                for mut counted in self.counted.drain(..recorded) {
-                    counted.finished();
-                }
-                self.since = None;
-                true
+                End::Stays
             }
             Some(Settled::Refused) => {
                 self.last = true;
-                true
+                return End::Stays;
             }
-            Some(Settled::Ended(_)) | None => false,
+            Some(Settled::Ended(end)) => end,
+            None => End::Lost,
+        };
+        if end != End::Lost {
+            self.done.drain(..recorded);
+            self.counted.drain(..recorded).for_each(|mut counted| counted.finished());
+            self.since = None;
         }
+        end
     }
 
     async fn answer(&mut self) -> Option<Settled> {
@@ -109,11 +111,15 @@ impl Run {
                     unrecorded.counted.push(counted);
                     let due = unrecorded.due().is_some_and(|due| due <= Instant::now());
                     if due || unrecorded.done.len() >= TOGETHER {
-                        self.flush(&mut unrecorded, &signals);
+                        self.flush(&mut unrecorded, &signals, true);
                         let answer = unrecorded.answer().await;
-                        if !unrecorded.answered(answer) {
-                            self.lost();
-                            return;
+                        match unrecorded.answered(answer) {
+                            End::Stays => {}
+                            End::Lost => {
+                                self.lost();
+                                return;
+                            }
+                            End::Finished | End::Released => return,
                         }
                     }
                     kept = lease.kept;
@@ -181,19 +187,20 @@ impl Run {
                 biased;
                 ended = &mut run => return ended,
                 answer = unrecorded.answer() => {
-                    if !unrecorded.answered(answer) {
+                    if unrecorded.answered(answer) == End::Lost {
                         signals.lost.cancel();
                     }
                     unrecorded.since = Some(began);
                 }
-                () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals),
+                () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals, false),
             }
         }
     }
 
-    /// Has what is done recorded; the turn goes on.
-    fn flush(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals) {
+    /// Has what is done recorded; the turn goes on, unless no handler runs and somebody paused the queue or the group.
+    fn flush(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals, idle: bool) {
         let mut run = self.clone();
+        run.idle = idle;
         run.done.clone_from(&unrecorded.done);
         let Some(last) = unrecorded.done.last() else { return };
         // Its row is the one that the settle locks beside the group's.

@@ -58,6 +58,8 @@ pub(crate) enum Tried {
     Stays {
         paused: bool,
     },
+    /// Successes were recorded, and the turn was passed on: somebody paused the queue or the group.
+    Passed,
     /// Somebody has a row for a moment, perhaps our own old session.
     Skipped,
     /// The claim was taken over.
@@ -170,7 +172,7 @@ impl Run {
                 Ok(Some(self.ended_late(late)))
             }
             Tried::Skipped => Ok(None),
-            Tried::Stays { .. } | Tried::Lost => Ok(Some(self.lost())),
+            Tried::Stays { .. } | Tried::Passed | Tried::Lost => Ok(Some(self.lost())),
         }
     }
 
@@ -187,6 +189,10 @@ impl Run {
         };
         let paused = self.record_done(conn).await?;
         if late.is_empty() {
+            if paused && self.idle {
+                self.shared.store.end_turn(conn, &self.queue.name, &self.claim).await?;
+                return Ok(Tried::Passed);
+            }
             return Ok(Tried::Stays { paused });
         }
         if let Some(run) = &late.0 {

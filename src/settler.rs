@@ -109,6 +109,7 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
         let end = match tried {
             Tried::Recorded => Settled::Ended(finished.run.ended_late(&finished.late)),
             Tried::Stays { paused } => Settled::Stays { paused },
+            Tried::Passed => Settled::Ended(End::Finished),
             // Whoever runs the turn says so.
             Tried::Lost if finished.late.is_empty() => Settled::Ended(End::Lost),
             Tried::Lost => Settled::Ended(finished.run.lost()),

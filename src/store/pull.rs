@@ -1,4 +1,4 @@
-//! Pull: the functions of the schema that any language calls (`migrations/0003_pull.sql`), bound.
+//! Pull: the functions of the schema that any language calls (`migrations/0004_pull.sql` and those after it), bound.
 
 use std::time::Duration;
 

@@ -150,8 +150,11 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     assert_eq!(group(pool, "halted").await.head, Some(after));
     let cancelled = enqueue(pool, "q", "halted", 3).await;
     Client::default().cancel(pool, cancelled).await.unwrap();
+    ended(pool, cancelled).await;
     says(pool, cancelled, &["has been cancelled at "]).await;
     Client::default().cancel(pool, after).await.unwrap();
+    // At once, unless a worker looks at its row at this moment.
+    ended(pool, after).await;
     let none = group(pool, "halted").await.to_string();
     assert!(none.contains("no unfinished job, and waits because its group is halted"), "{none}");
 

@@ -1,0 +1,120 @@
+-- Enqueue for any language: a function that follows the same rules as the library's producers. Usable from triggers.
+
+-- A temporary table of the caller's must not stand in for one of these.
+select set_config('search_path', current_setting('search_path') || ', pg_temp', true);
+
+alter function looks_idle(text, text) set search_path from current;
+
+-- What is wrong with what a caller gave.
+
+create function check_name(field text, given text, most integer) returns void
+language plpgsql immutable
+as $$
+begin
+  if given = '' then
+    raise exception 'the % is empty', field using errcode = '22023', hint = 'Give it at least one character.';
+  elsif char_length(given) > most then
+    raise exception 'the % has % characters, at most % are allowed', field, char_length(given), most
+      using errcode = '22023', hint = 'Shorten it, or use a hash of it.';
+  elsif given ~ '[\u0001-\u001f\u007f-\u009f]' then
+    raise exception 'the % has a control character', field using errcode = '22023', hint = 'Remove or escape it.';
+  end if;
+end $$;
+
+create function check_queue(given text) returns void
+language plpgsql immutable
+as $$
+begin
+  if given is null then
+    raise exception 'the queue is null' using errcode = '22023', hint = 'Name the queue.';
+  end if;
+  perform check_name('queue', given, 200);
+end $$;
+
+-- The producer's side. One insert, which locks and waits for nothing, at any isolation level; with a deduplication id it
+-- waits for an open transaction that has the same one. Usable from triggers.
+-- Without `run_at` and `delay`, the queue's delay counts. A duplicate inserts nothing and gives the first job's id.
+create function enqueue(
+  queue text, data jsonb, group_id text default null, delay interval default null, run_at timestamptz default null,
+  name text default null, reference text default null, priority integer default 0, expires_at timestamptz default null,
+  max_attempts integer default null, dedup_id text default null, payload bytea default null,
+  content_type text default null
+) returns table (id bigint, duplicate boolean)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  of_queue constant text := queue;
+  of_group constant text := group_id;
+  its_data constant jsonb := data;
+  its_payload constant bytea := payload;
+  expiry constant timestamptz := expires_at;
+  its_priority constant integer := coalesce(priority, 0);
+  due_at timestamptz := run_at;
+  once text := dedup_id;
+  first_job bigint;
+  setting queue;
+begin
+  perform check_queue(of_queue);
+  perform check_name('group', of_group, 400);
+  perform check_name('name', enqueue.name, 200);
+  perform check_name('reference', enqueue.reference, 400);
+  perform check_name('deduplication id', once, 128);
+  perform check_name('content type', enqueue.content_type, 200);
+  if (its_data is null) = (its_payload is null) or (enqueue.content_type is not null and its_payload is null) then
+    raise exception 'a job has data or a payload, and a content type only with a payload'
+      using errcode = '22023', hint = 'Pass data as JSON, or null and the payload as bytes.';
+  elsif its_priority not between 0 and 9 then
+    raise exception 'the priority is %, it must be from 0 to 9', its_priority
+      using errcode = '22023', hint = 'Higher is sooner.';
+  elsif enqueue.max_attempts < 1 then
+    raise exception 'max_attempts is %, it must be 1 or more', enqueue.max_attempts
+      using errcode = '22023', hint = 'Leave it out for the default of the queue.';
+  elsif delay < interval '0' or delay > interval '100 years' then
+    raise exception 'the delay is %, it must be from 0 to 100 years', delay
+      using errcode = '22023', hint = 'Pass null for the delay of the queue.';
+  elsif delay is not null and due_at is not null then
+    raise exception 'both delay and run_at are given' using errcode = '22023', hint = 'Pass one of them.';
+  elsif not isfinite(due_at) or extract(year from due_at) not between 1 and 9999 then
+    raise exception 'run_at is %, it must be in the years 1 to 9999', due_at
+      using errcode = '22023', hint = 'Pass null for at once.';
+  end if;
+
+  select s.* into setting from queue s where s.name = of_queue;
+  due_at := coalesce(due_at, clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
+  id := nextval('job_id_seq');
+  duplicate := false;
+  if once is null and setting.dedup_by_content then
+    once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
+  end if;
+  if once is not null then
+    insert into dedup as d (queue, scope, dedup_id, job_id, expires_at)
+    values (of_queue, case when setting.dedup_scope = 'group' and of_group is not null
+      then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end, once,
+      enqueue.id, clock_timestamp() + make_interval(secs => coalesce(setting.dedup_window_ms, 300000) / 1000.0))
+    on conflict (queue, scope, dedup_id) do update set
+      job_id = case when d.expires_at <= clock_timestamp() then excluded.job_id else d.job_id end,
+      expires_at = case when d.expires_at <= clock_timestamp() then excluded.expires_at else d.expires_at end
+    returning d.job_id into first_job;
+    if first_job <> enqueue.id then
+      id := first_job;
+      duplicate := true;
+      return next;
+      return;
+    end if;
+  end if;
+
+  insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
+    max_attempts, dedup_id, run_at, turn_at)
+  values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
+    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
+    case when due_at <= clock_timestamp() then due_at - its_priority * interval '10 s' else least(due_at, expiry) end);
+  if due_at <= clock_timestamp() and looks_idle(of_queue, of_group) then
+    perform pg_notify(current_schema() || '.wake', of_queue);
+  end if;
+  return next;
+end $$;
+
+select set_config('search_path', regexp_replace(current_setting('search_path'), ', pg_temp$', ''), true);
