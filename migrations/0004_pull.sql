@@ -204,7 +204,7 @@ as $$
   from (select b.id from job b where b.queue = of_queue and b.group_id = of_group
       and b.status in ('queued', 'started') and b.status = 'started' and b.id between first and last
     for no key update skip locked) behind
-  where j.id = behind.id and j.status = 'started'
+  where j.id = behind.id and j.finished_at is null and j.status <> 'queued'
 $$;
 
 -- The lowest unfinished job of a free, locked group: from head_id on, or from its lowest flag on.

@@ -26,6 +26,15 @@ const HALTS: usize = 50;
 /// How many groups the sweep visits per queue and round.
 const SWEEP: usize = 200;
 
+/// What a round of housekeeping did for a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kept {
+    /// Finished jobs.
+    pub(crate) deleted: u64,
+    /// Groups that nothing would have woken.
+    pub(crate) repaired: u64,
+}
+
 pub(crate) struct Janitor<'a> {
     pub(crate) store: &'a Store,
     pub(crate) side: &'a PgPool,
@@ -44,8 +53,14 @@ impl Janitor<'_> {
             if round {
                 round_at = Instant::now() + self.interval;
             }
-            match timeout(LIMIT, self.tick(round, &mut cursors, &report)).await {
-                Ok(Ok(())) => {}
+            match timeout(LIMIT, self.tick(round, &mut cursors)).await {
+                Ok(Ok(kept)) => {
+                    for (queue, Kept { repaired, .. }) in kept {
+                        if repaired > 0 {
+                            report(BackgroundError::Stranded { queue, repaired });
+                        }
+                    }
+                }
                 Ok(Err(error)) => report(BackgroundError::Janitor(error)),
                 Err(_) => {
                     report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT });
@@ -58,34 +73,33 @@ impl Janitor<'_> {
         }
     }
 
-    async fn tick(
+    /// Housekeeping, with a round of retention and sweep if that is wanted; what it did, by queue.
+    pub(crate) async fn tick(
         &self,
         round: bool,
         cursors: &mut HashMap<String, String>,
-        report: &impl Fn(BackgroundError),
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<Vec<(String, Kept)>, sqlx::Error> {
+        let mut kept = Vec::new();
         let mut conn = self.side.acquire().await?;
         // Until the tick is through: a tick that is given up leaves the connection in an unknown state.
         conn.close_on_drop();
         let requests =
             self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
         if !requests.await? {
-            return Ok(());
+            return Ok(kept);
         }
         self.end_halts(&mut conn).await?;
         if !round {
-            return Ok(());
+            return Ok(kept);
         }
         self.forget_expired(&mut conn).await?;
         for queue in &self.queues {
-            self.prune(&mut conn, queue).await?;
+            let deleted = self.prune(&mut conn, queue).await?;
             let cursor = cursors.entry(queue.name().to_owned()).or_default();
             let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
-            if repaired > 0 {
-                report(BackgroundError::Stranded { queue: queue.name().to_owned(), repaired });
-            }
+            kept.push((queue.name().to_owned(), Kept { deleted, repaired }));
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Runs `work` in a short transaction if no other process is the janitor; whether it ran.
@@ -124,7 +138,8 @@ impl Janitor<'_> {
         &self,
         conn: &mut PgConnection,
         queue: &QueueOptions,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<u64, sqlx::Error> {
+        let mut total = 0;
         let kept = [
             (JobStatus::Succeeded, queue.keep_succeeded),
             (JobStatus::Failed, queue.keep_failed),
@@ -144,12 +159,13 @@ impl Janitor<'_> {
                     Ok(())
                 };
                 self.alone(conn, batch).await?;
+                total += deleted;
                 if deleted < BATCH.0.unsigned_abs() {
                     break;
                 }
             }
         }
-        Ok(())
+        Ok(total)
     }
 
     /// Deletes deduplication ids whose window is over, in small batches.

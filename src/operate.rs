@@ -1,5 +1,6 @@
 //! Operate: what is asked of many jobs at once.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::{PgExecutor, PgPool};
@@ -7,7 +8,9 @@ use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::error::ControlError;
+use crate::janitor::Janitor;
 use crate::name;
+use crate::queue::QueueOptions;
 
 /// What a redrive queued again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,6 +127,27 @@ impl Client {
             }
         }
         Ok(purged)
+    }
+
+    /// One round of housekeeping for a queue on which no processor works, because its jobs are received by hand: deletes
+    /// what its retention no longer keeps (up to 10,000 jobs of each status) and deduplication ids whose window is over,
+    /// and ends what is to end by itself (requests to cancel, halts with a deadline). To be called now and then.
+    /// Processors with housekeeping do this for their queues every 10 s. Only the retention of the options counts.
+    ///
+    /// How many finished jobs it deleted; none as well if another process keeps house at this moment.
+    ///
+    /// # Cancel safety
+    /// Safe: what was done stays, the rest is for the next call.
+    pub async fn keep_house(
+        &self,
+        pool: &PgPool,
+        queue: QueueOptions,
+    ) -> Result<u64, ControlError> {
+        name::check_queue(queue.name())?;
+        let queues = vec![queue];
+        let janitor = Janitor { store: &self.store, side: pool, queues, interval: Duration::ZERO };
+        let kept = janitor.tick(true, &mut HashMap::new()).await?;
+        Ok(kept.iter().map(|(_, kept)| kept.deleted).sum())
     }
 
     /// Says that a node is gone: what its processors have claimed is in doubt from now on, and is taken over 1.75 s later.

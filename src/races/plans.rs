@@ -6,9 +6,10 @@
 use sqlx::{PgConnection, Row};
 
 use super::scene::TERMS;
-use super::scene::{KEEP, Q, Scene, begin, commit, plans, rollback, run, succeeded};
+use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded};
 use crate::NewJob;
-use crate::store::HoldAnswer;
+use crate::store::{Done, HoldAnswer};
+use crate::turn::Plan;
 
 /// Scans of whole tables, and rows and index entries read.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +92,15 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
     meter.check(conn, "look", 16 * slots + 300).await;
     let plans = plans(&turns, &looks);
+    let heads: Vec<(&str, i64)> = plans
+        .iter()
+        .filter_map(|turn| match turn.plan {
+            Plan::Start { job, .. } => Some((turn.group.as_str(), job)),
+            _ => None,
+        })
+        .collect();
+    store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
+    meter.check(conn, "ahead", 9 * 6 * slots).await;
     let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
     meter.check(conn, "start", 16 * slots).await;
     store.defer(conn, Q, &plans).await.unwrap();
@@ -112,6 +122,13 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.check(conn, "cancel_requested", 5).await;
         let outcome =
             if success { succeeded() } else { super::scene::retried(std::time::Duration::ZERO) };
+        if success {
+            let done = [Done { job: claim.job, result: "null".into() }];
+            run(conn, "savepoint recorded").await;
+            store.record_done(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
+            meter.check(conn, "record", 20).await;
+            run(conn, "rollback to recorded").await;
+        }
         // As if nothing followed, so that it tries to retire.
         let settled = store.settle(conn, Q, claim, &outcome, KEEP, false).await;
         settled.unwrap();
@@ -130,7 +147,25 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.check(conn, "enqueue", 20).await;
     }
     run(conn, "rollback").await;
+    by_hand(conn, &set_mode, &mut meter).await;
     meter.wrong
+}
+
+/// What the functions for other languages read: a receive, and what is said about its jobs.
+async fn by_hand(conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    run(conn, "begin").await;
+    run(conn, set_mode).await;
+    meter.restart(conn).await;
+    let receive = "select receipt from seriatim.receive('q', 10)";
+    let receipts: Vec<String> = sqlx::query_scalar(receive).fetch_all(&mut *conn).await.unwrap();
+    // Sixteen pages of flags may be adopted, of which there are two; ten jobs.
+    meter.check(conn, "receive", 600 * 12 + 1000).await;
+    for (n, receipt) in receipts.iter().enumerate() {
+        let (name, more) = [("extend", ", '60 s'"), ("nack", ""), ("ack", "")][n % 3];
+        run(conn, &format!("select seriatim.{name}('{receipt}'{more})")).await;
+        meter.check(conn, name, 150).await;
+    }
+    run(conn, "rollback").await;
 }
 
 /// A thousand jobs in one statement. What it leaves behind is cleared away.
@@ -197,7 +232,7 @@ async fn check(shape: usize, analysed_while_empty: bool) {
     // A session whose statements were planned, for good, while the tables were as good as empty.
     let mut old = scene.session().await;
     for _ in 0..8 {
-        scene.enqueue("g1").await;
+        enqueue(&mut old, &["g1", "g1", "g1", "g2", "g2", "g3"]).await;
         round(&scene, &mut old, "warm-up", "auto").await;
         scene.run("delete from seriatim.queue_group").await;
         scene.run("delete from seriatim.job").await;

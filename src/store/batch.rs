@@ -41,6 +41,12 @@ impl Statements {
     }
 }
 
+/// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be
+/// looked up by their ids.
+fn started(alias: &str) -> String {
+    format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
+}
+
 /// Locks what may be claimed together with the heads: next in order, due, and never begun. Such a job loses nothing if its
 /// worker dies before it comes to run; one whose attempts are limited to 1 would.
 fn ahead(names: &Names) -> Template {
@@ -61,7 +67,7 @@ fn ahead(names: &Names) -> Template {
         .column(("j", "id"))
         .from("next")
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = next.id"))
-        .and_where(sql("j.finished_at is null and j.status = 'queued' and j.run_at <= now()"))
+        .and_where(sql("j.finished_at is null and j.status <> 'started' and j.run_at <= now()"))
         .and_where(sql("coalesce(j.expires_at > now(), true)"))
         .and_where(sql("coalesce(j.created_at >= ?7, true)"))
         .and_where(sql("j.attempts = j.attempts_forgiven and coalesce(j.max_attempts, ?5) > 1"))
@@ -124,7 +130,7 @@ fn give_back(names: &Names) -> Template {
             ("history", sql(history_entry("j", "'released'", "null"))),
         ])
         .from("behind")
-        .and_where(sql("j.id = behind.id and j.status = 'started'"))
+        .and_where(sql(format!("j.id = behind.id and {}", started("j."))))
         .to_owned();
     let turn = groups_of(&[(2, "group_id")]);
     with([cte("turn", turn), cte("batch", batch), cte("behind", behind)], query)
@@ -136,7 +142,7 @@ fn unstart(names: &Names) -> Template {
         .table(names.job())
         .value("status", sql("'queued'"))
         .value("attempts", sql("attempts - 1"))
-        .and_where(sql("id = any(?1) and finished_at is null and status = 'started'"))
+        .and_where(sql(format!("id = any(?1) and {}", started(""))))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -167,8 +173,7 @@ fn succeeded(names: &Names) -> Template {
             ("error", sql("null")),
         ])
         .from("done")
-        .and_where(sql("j.id = any(?3) and j.id = done.id and j.finished_at is null"))
-        .and_where(sql("j.status = 'started'"))
+        .and_where(sql(format!("j.id = any(?3) and j.id = done.id and {}", started("j."))))
         .returning(Query::returning().expr(sql("j.id")))
         .to_owned();
     let done = rows_of(&[(3, "id"), (4, "result")]);
@@ -180,7 +185,7 @@ fn succeeded(names: &Names) -> Template {
 fn delete(names: &Names) -> Template {
     let ended = DeleteStatement::new()
         .from_table(names.job())
-        .and_where(sql("id = any(?3) and finished_at is null and status = 'started'"))
+        .and_where(sql(format!("id = any(?3) and {}", started(""))))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
     let query = select().expr_as(paused(names), "paused").to_owned();

@@ -88,6 +88,24 @@ async fn each_status_is_kept_for_its_own_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_queue_without_a_processor_is_kept_by_hand() {
+    let database = database().await;
+    let pool = database.pool();
+    for minutes in [50, 70] {
+        old(pool, "succeeded", minutes, 3).await;
+    }
+    let dedup = "insert into seriatim.dedup values ('q', '', 'old', 1, now() - interval '1 s')";
+    by_hand(pool, dedup).await;
+    let client = Client::default();
+    let options = queue("q").keep_succeeded(Retention::For(HOUR));
+    assert_eq!(client.keep_house(pool, options.clone()).await.unwrap(), 3);
+    assert_eq!(client.keep_house(pool, options).await.unwrap(), 0);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 3);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.dedup").await, 0);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_never_kept_goes_with_its_settle() {
     let database = database().await;
     let pool = database.pool();
