@@ -56,6 +56,8 @@ declare
   once text := dedup_id;
   first_job bigint;
   setting queue;
+  -- The window is judged by one instant, or a row could keep its job and get a new window.
+  judged_at constant timestamptz := clock_timestamp();
 begin
   perform check_queue(of_queue);
   perform check_name('group', of_group, 400);
@@ -80,6 +82,9 @@ begin
   elsif not isfinite(due_at) or extract(year from due_at) not between 1 and 9999 then
     raise exception 'run_at is %, it must be in the years 1 to 9999', due_at
       using errcode = '22023', hint = 'Pass null for at once.';
+  elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
+    raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
+      using errcode = '22023', hint = 'Pass null for never.';
   end if;
 
   select s.* into setting from queue s where s.name = of_queue;
@@ -95,8 +100,8 @@ begin
       then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end, once,
       enqueue.id, clock_timestamp() + make_interval(secs => coalesce(setting.dedup_window_ms, 300000) / 1000.0))
     on conflict (queue, scope, dedup_id) do update set
-      job_id = case when d.expires_at <= clock_timestamp() then excluded.job_id else d.job_id end,
-      expires_at = case when d.expires_at <= clock_timestamp() then excluded.expires_at else d.expires_at end
+      job_id = case when d.expires_at <= judged_at then excluded.job_id else d.job_id end,
+      expires_at = case when d.expires_at <= judged_at then excluded.expires_at else d.expires_at end
     returning d.job_id into first_job;
     if first_job <> enqueue.id then
       id := first_job;

@@ -15,7 +15,7 @@ create type received as (
   name text,
   reference text,
   enqueued_at timestamptz,
-  visible_until timestamptz                    -- from then on it may be received again, unless extended
+  visible_until timestamptz                    -- 1.75 s after it somebody else may get the job, unless it is extended
 );
 
 create function check_isolation(what text) returns void

@@ -8,7 +8,9 @@ create function parse_receipt(receipt text, out job bigint, out token uuid)
 language plpgsql immutable
 as $$
 begin
-  if receipt is null or receipt !~ '^[0-9]{1,18}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
+  if receipt is null or receipt !~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+    or split_part(receipt, '.', 1)::numeric > 9223372036854775807
+  then
     raise exception 'this is not a receipt: %', coalesce(quote_literal(left(receipt, 80)), 'null')
       using errcode = '22023', hint = 'Pass the receipt as receive() returned it.';
   end if;

@@ -43,6 +43,7 @@ mod queue_settings;
 mod raw_bytes;
 mod shutdown;
 mod sql_functions;
+mod sqs_fifo;
 mod support;
 mod testing;
 mod testing_jobs;

@@ -307,7 +307,8 @@ async fn an_enqueue_refuses_what_no_job_can_be() {
         let text = said(error);
         assert!(text.contains(message), "{arguments}: {text}");
     }
-    for receipt in ["", "1", "1.2", "x.00000000-0000-0000-0000-000000000000"] {
+    let too_far = format!("{}.00000000-0000-0000-0000-000000000000", 1_u64 << 63);
+    for receipt in ["", "1", "1.2", "x.00000000-0000-0000-0000-000000000000", &too_far] {
         for call in ["ack(", "nack(", "extend(visibility => '1 s', receipt => "] {
             let sql = format!("select seriatim.{call}'{receipt}')");
             let error = sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap_err();
