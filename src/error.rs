@@ -181,16 +181,16 @@ pub enum ControlError {
         /// The id.
         id: i64,
     },
-    /// The group is not halted.
-    #[error("group {group:?} of queue {queue:?} is not halted")]
+    /// The group is not halted. Where it is paused, [`Client::resume_group`](crate::Client::resume_group) is meant.
+    #[error("group {group:?} of queue {queue:?} is not halted (resume_group ends a pause)")]
     NotHalted {
         /// The queue.
         queue: String,
         /// The group.
         group: String,
     },
-    /// The queue, or the group, is not paused.
-    #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
+    /// The queue, or the group, is not paused. Where the group is halted, [`Client::resume`](crate::Client::resume) is meant.
+    #[error("{} is not paused{}", paused(queue, group.as_deref()), .group.as_ref().map_or("", |_| " (resume ends a halt)"))]
     NotPaused {
         /// The queue.
         queue: String,
@@ -255,6 +255,13 @@ pub enum ControlError {
     /// The database refused.
     #[error("the request did not reach the database")]
     Database(#[from] sqlx::Error),
+}
+
+fn paused(queue: &str, group: Option<&str>) -> String {
+    match group {
+        Some(group) => format!("group {group:?} of queue {queue:?}"),
+        None => format!("queue {queue:?}"),
+    }
 }
 
 /// Every mistake in a processor's settings, at once.

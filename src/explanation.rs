@@ -110,15 +110,16 @@ pub enum Reason {
         /// The session that has the lock.
         session: SessionSeen,
     },
-    /// A worker claimed it and no session holds it: it is kept by its lease, or its handler is about to begin.
+    /// A worker or a receiver claimed it and no session holds it: it is kept by its lease or visibility, or its handler is
+    /// about to begin.
     Claimed {
         /// Which run.
         attempt: AttemptOf,
         /// For how long, in seconds.
         seconds: f64,
-        /// Who claimed it, if that is known.
+        /// Who claimed it, if that is known; none for a job that was received by hand.
         processor: Option<ProcessorSeen>,
-        /// When the lease ends, unless it is extended.
+        /// When the lease, or the visibility, ends, unless it is extended.
         lease_until: DateTime<Utc>,
     },
     /// Its worker seems lost.
@@ -127,7 +128,7 @@ pub enum Reason {
         attempt: AttemptOf,
         /// Who claimed it, if that is known.
         processor: Option<ProcessorSeen>,
-        /// When another worker takes it over, unless its own shows itself.
+        /// From when on another worker takes it over, unless its own shows itself.
         taken_over_at: DateTime<Utc>,
     },
     /// Another job of its group comes first.
@@ -302,7 +303,7 @@ fn because(why: Option<&String>) -> String {
 }
 
 fn by(processor: Option<&ProcessorSeen>) -> String {
-    processor.map_or_else(|| String::from("a worker"), ToString::to_string)
+    processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
 /// What is said of a job, behind its name.
@@ -311,7 +312,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running { attempt, seconds, processor, session } => {
-                write!(f, "is running ({attempt}) for {}", time(*seconds))?;
+                write!(f, "is running ({attempt}, for {})", time(*seconds))?;
                 if let Some(processor) = processor {
                     write!(f, " in {processor}")?;
                 }
@@ -319,14 +320,14 @@ impl fmt::Display for Reason {
             }
             Self::Claimed { attempt, seconds, processor, lease_until } => write!(
                 f,
-                "is claimed ({attempt}) for {} by {}, without a transaction, its lease ends at {}",
+                "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
                 time(*seconds),
                 by(processor.as_ref()),
                 at(lease_until)
             ),
             Self::Doubted { attempt, processor, taken_over_at } => write!(
                 f,
-                "was begun ({attempt}) by {}, which seems lost: it is taken over at {}",
+                "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
                 by(processor.as_ref()),
                 at(taken_over_at)
             ),
@@ -334,7 +335,7 @@ impl fmt::Display for Reason {
             Self::NotDue { until, seconds, attempt, last_error } => match last_error {
                 Some(error) => write!(
                     f,
-                    "waits {} for its retry at {} ({attempt} failed: {})",
+                    "waits for its retry in {}, at {} ({attempt} failed: {})",
                     time(*seconds),
                     at(until),
                     one_line(error)
@@ -342,7 +343,7 @@ impl fmt::Display for Reason {
                 None => write!(f, "is delayed for {}, until {}", time(*seconds), at(until)),
             },
             Self::Halted { seconds, why, by, until, .. } => {
-                write!(f, "waits because its group is halted for {}", time(*seconds))?;
+                write!(f, "waits because its group has been halted for {}", time(*seconds))?;
                 if let Some(job) = by {
                     write!(f, " by job {job}")?;
                 }
@@ -357,26 +358,33 @@ impl fmt::Display for Reason {
                 by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
             }
             Self::GroupPaused { since, why } => {
-                write!(f, "waits because its group is paused since {}", at(since))?;
+                write!(f, "waits because its group has been paused since {}", at(since))?;
                 f.write_str(&because(why.as_ref()))
             }
             Self::QueuePaused { since, why } => {
-                write!(f, "waits because its queue is paused since {}", at(since))?;
+                write!(f, "waits because its queue has been paused since {}", at(since))?;
                 f.write_str(&because(why.as_ref()))
             }
             Self::AtLimit { in_flight, limit } => write!(
                 f,
-                "waits because its queue is at its limit of {limit} jobs in flight ({in_flight} are)"
+                "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
-            Self::Turn { seconds, before } => write!(
-                f,
-                "waits for its turn for {}: no worker has taken it yet, {before} due before it",
-                time(*seconds)
-            ),
+            Self::Turn { seconds, before } => {
+                write!(
+                    f,
+                    "waits for its turn (due for {}): no worker has taken it yet",
+                    time(*seconds)
+                )?;
+                match before.count {
+                    0 => f.write_str(", and nothing is due before it"),
+                    1 => f.write_str(", and 1 is due before it"),
+                    _ => write!(f, ", and {before} are due before it"),
+                }
+            }
             Self::NotAdopted { seconds } => {
                 write!(
                     f,
-                    "is due for {}, and no worker has looked at its group yet",
+                    "has been due for {}, and no worker has looked at its group yet",
                     time(*seconds)
                 )
             }
@@ -537,6 +545,10 @@ impl Facts {
                 parked: job.parked_with == Some(job.id),
             },
             (JobStatus::Parked, _) => Reason::Parked { with: job.parked_with },
+            // One of several that were received together: they have one claim.
+            (JobStatus::Started, Some(head)) if head.id != job.id && self.claimed() => {
+                self.begun(job, session)
+            }
             (_, Some(head)) if head.id != job.id => {
                 Reason::Behind { head: head.id, why: Box::new(self.reason(session)) }
             }
@@ -569,17 +581,7 @@ impl Facts {
             return halted;
         }
         let Some(head) = &self.head else { return Reason::Nothing };
-        let begun = match &self.line {
-            Some(line) => line.claimed_job.map(|_| (line.ready_at, line.doubted)),
-            None if self.group.is_none() && head.status == JobStatus::Started => {
-                Some((head.lease_until, head.doubted))
-            }
-            None => None,
-        };
-        if let Some((lease_until, doubted)) = begun {
-            return self.begun(head, lease_until.unwrap_or(self.now), doubted, session);
-        }
-        self.waiting(head)
+        if self.claimed() { self.begun(head, session) } else { self.waiting(head) }
     }
 
     fn halted(&self) -> Option<Reason> {
@@ -597,15 +599,15 @@ impl Facts {
         })
     }
 
-    fn begun(
-        &self,
-        head: &JobFacts,
-        lease_until: DateTime<Utc>,
-        doubted: bool,
-        session: Option<SessionSeen>,
-    ) -> Reason {
-        let (attempt, processor) = (head.attempt(), self.processor.clone());
-        let seconds = self.seconds_since(head.started_at.unwrap_or(self.now));
+    /// About a job that is claimed, with its group if it has one.
+    fn begun(&self, job: &JobFacts, session: Option<SessionSeen>) -> Reason {
+        let (lease_until, doubted) = match &self.line {
+            Some(line) => (line.ready_at, line.doubted),
+            None => (job.lease_until, job.doubted),
+        };
+        let lease_until = lease_until.unwrap_or(self.now);
+        let (attempt, processor) = (job.attempt(), self.processor.clone());
+        let seconds = self.seconds_since(job.started_at.unwrap_or(self.now));
         match session {
             Some(session) => Reason::Running { attempt, seconds, processor, session },
             None if doubted => Reason::Doubted { attempt, processor, taken_over_at: lease_until },

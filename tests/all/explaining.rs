@@ -79,9 +79,12 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     let new = job_of("q", "account-42", "sleep").max_attempts(5);
     let first = seriatim::enqueue(pool, new).await.unwrap().id();
     log.wait_for(1).await;
-    let seen =
-        says(pool, first, &["running (attempt 1 of 5)", " in processor ", "select pg_sleep(600)"])
-            .await;
+    let seen = says(
+        pool,
+        first,
+        &["running (attempt 1 of 5, for ", " in processor ", "select pg_sleep(600)"],
+    )
+    .await;
     let Reason::Running { session, processor: Some(processor), .. } = &seen.reason else {
         panic!("{seen:?}");
     };
@@ -120,7 +123,8 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
 
     // Without a group, its own row is what is locked.
     let loose = seriatim::enqueue(pool, NewJob::new("q", "sleep")).await.unwrap().id();
-    let loose = says(pool, loose, &["of queue \"q\" is running (attempt 1)", "stuck here"]).await;
+    let loose =
+        says(pool, loose, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
     assert!(matches!(loose.reason, Reason::Running { session, .. } if session.pid != stuck));
     running.shutdown(Duration::ZERO).await;
     database.remove().await.unwrap();
@@ -144,7 +148,8 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     job_when(pool, bad, |job| job.status == JobStatus::Failed).await;
     says(pool, bad, &["has failed at ", ": no such account"]).await;
     let after = enqueue(pool, "q", "halted", 2).await;
-    let words = format!("is halted for 0 s by job {bad} (no such account), until somebody decides");
+    let words =
+        format!("has been halted for 0 s by job {bad} (no such account), until somebody decides");
     let halted = says(pool, after, &[&words]).await;
     assert!(matches!(halted.reason, Reason::Halted { by: Some(by), .. } if by == bad));
     assert_eq!(group(pool, "halted").await.head, Some(after));
@@ -156,14 +161,17 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     // At once, unless a worker looks at its row at this moment.
     ended(pool, after).await;
     let none = group(pool, "halted").await.to_string();
-    assert!(none.contains("no unfinished job, and waits because its group is halted"), "{none}");
+    assert!(
+        none.contains("no unfinished job, and waits because its group has been halted"),
+        "{none}"
+    );
 
     let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(3));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     says(pool, delayed, &["is delayed for 3.0 h, until "]).await;
     let retried = enqueue(pool, "q", "retried", "later").await;
     let behind = enqueue(pool, "q", "retried", 2).await;
-    let words = ["for its retry at ", "(attempt 1 failed: bank closed)"];
+    let words = ["waits for its retry in ", "(attempt 1 failed: bank closed)"];
     let seen = says(pool, retried, &words).await;
     assert!(matches!(seen.reason, Reason::NotDue { .. }));
     says(pool, behind, &[&format!("waits behind job {retried} of group"), words[1]]).await;
@@ -189,7 +197,10 @@ async fn what_waits_for_a_worker_is_told_apart() {
     assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
     assert!(seen.to_string().contains("no worker has looked at its group yet"), "{seen}");
     let seen = explained(pool, loose[2]).await;
-    assert!(seen.to_string().ends_with("no worker has taken it yet, 2 due before it"), "{seen}");
+    assert!(
+        seen.to_string().ends_with("no worker has taken it yet, and 2 are due before it"),
+        "{seen}"
+    );
 
     // In line behind two others; a sleeper and a claimed one do not count.
     by_hand(
@@ -210,7 +221,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
         .await;
 
     by_hand(pool, "insert into seriatim.queue (name, in_flight_limit) values ('q', 1)").await;
-    says(pool, first, &["at its limit of 1 jobs in flight (1 are)"]).await;
+    says(pool, first, &["reached its limit of jobs in flight (1 of 1)"]).await;
     by_hand(pool, "update seriatim.queue set in_flight_limit = 2").await;
     says(pool, first, &["waits for its turn"]).await;
     by_hand(
@@ -219,10 +230,10 @@ async fn what_waits_for_a_worker_is_told_apart() {
          values ('q', 'g', now(), 'audit')",
     )
     .await;
-    says(pool, second, &["which waits because its group is paused since ", "(audit)"]).await;
+    says(pool, second, &["which waits because its group has been paused since ", "(audit)"]).await;
     by_hand(pool, "update seriatim.queue set paused_at = now(), pause_reason = 'deploy'").await;
-    says(pool, first, &["because its queue is paused since ", "(deploy)"]).await;
-    says(pool, loose[0], &["because its queue is paused since ", "(deploy)"]).await;
+    says(pool, first, &["because its queue has been paused since ", "(deploy)"]).await;
+    says(pool, loose[0], &["because its queue has been paused since ", "(deploy)"]).await;
     by_hand(pool, "delete from seriatim.queue; delete from seriatim.group_setting").await;
 
     by_hand(pool, format!("update seriatim.job set expires_at = now() where id = {first}")).await;
@@ -258,10 +269,10 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
         ),
     )
     .await;
-    let web = "by processor web-1 (host a, pid 4711), without a transaction, its lease ends at ";
-    let seen = says(pool, first, &["is claimed (attempt 2)", web]).await;
+    let web = "by processor web-1 (host a, pid 4711), without a transaction; its lease ends at ";
+    let seen = says(pool, first, &["is claimed (attempt 2, for ", web]).await;
     assert_eq!(json!(seen.reason)["processor"]["node"], "web-1");
-    says(pool, loose, &["of queue \"q\" is claimed (attempt 2)", web]).await;
+    says(pool, loose, &["of queue \"q\" is claimed (attempt 2, for ", web]).await;
     // A look that has the row for a moment is no holder of a free one, nor is one that has ended.
     by_hand(pool, "select 1 from seriatim.queue_group for no key update").await;
     assert!(matches!(explained(pool, first).await.reason, Reason::Claimed { .. }));
@@ -273,7 +284,7 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
     .await;
     for job in [first, loose] {
         let seen =
-            says(pool, job, &["(attempt 2)", "which seems lost: it is taken over at "]).await;
+            says(pool, job, &["(attempt 2)", "which seems lost; it can be taken over at "]).await;
         assert!(matches!(seen.reason, Reason::Doubted { .. }));
     }
     // Whoever holds it is not lost, whatever was doubted.
