@@ -7,6 +7,7 @@ mod blocking_handlers;
 mod building;
 mod cancel;
 mod dedup;
+mod documents;
 mod enqueue_batch;
 mod enqueue_limits;
 mod examples;

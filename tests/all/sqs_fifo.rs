@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, DedupScope, JobStatus, NewJob, PullError, QueueSettings, Reason, Receive, Received,
-    Retention,
+    Cancelled, Client, DedupScope, JobStatus, NewJob, PullError, QueueSettings, Reason, Receive,
+    Received, Retention,
 };
 use sqlx::PgPool;
 
@@ -267,5 +267,59 @@ async fn a_change_of_the_queues_delay_leaves_what_is_enqueued_as_it_is() {
     let received = receive(pool, Receive::new("q").max(10)).await;
     let groups: Vec<_> = received.iter().map(|job| job.group.as_deref()).collect();
     assert_eq!(groups, [Some("after")]);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_of_jobs_in_flight_counts_each_job_of_a_batch() {
+    let database = database().await;
+    let pool = database.pool();
+    client().configure_queue(pool, QueueSettings::new("q").in_flight_limit(3)).await.unwrap();
+    for n in 0..5 {
+        enqueue(pool, "q", "g", n).await;
+    }
+    enqueue(pool, "q", "h", 5).await;
+    let batch = receive(pool, Receive::new("q").group("g").max(10)).await;
+    assert_eq!(batch.len(), 3);
+    assert!(receive(pool, Receive::new("q").max(10)).await.is_empty());
+    client().ack(pool, &batch[1].receipt).await.unwrap();
+    let other = receive(pool, Receive::new("q").max(10)).await;
+    assert_eq!(other.iter().filter_map(|job| job.group.as_deref()).collect::<Vec<_>>(), ["h"]);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repeated_receive_beside_the_first_one_gets_nothing_and_then_the_same() {
+    let database = database().await;
+    let pool = database.pool();
+    for group in ["g", "h"] {
+        enqueue(pool, "q", group, 1).await;
+    }
+    let what = || Receive::new("q").attempt_id("x");
+    let mut first = pool.begin().await.unwrap();
+    let received = client().receive(&mut *first, what()).await.unwrap();
+    assert_eq!(received.len(), 1);
+    assert!(receive(pool, what()).await.is_empty());
+    first.commit().await.unwrap();
+    let again = receive(pool, what()).await;
+    assert_eq!((again.len(), again[0].receipt), (1, received[0].receipt));
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_receiver_is_not_told_of_a_cancel_and_its_ack_counts() {
+    let database = database().await;
+    let pool = database.pool();
+    for (acks, status) in [(true, JobStatus::Succeeded), (false, JobStatus::Cancelled)] {
+        let id = enqueue(pool, "q", "g", 1).await;
+        let received = receive(pool, Receive::new("q")).await.remove(0);
+        assert_eq!(client().cancel(pool, id).await.unwrap(), Cancelled::Requested);
+        if acks {
+            client().ack(pool, &received.receipt).await.unwrap();
+        } else {
+            client().nack(pool, &received.receipt, Duration::ZERO).await.unwrap();
+        }
+        assert_eq!(job(pool, id).await.status, status);
+    }
     database.remove().await.unwrap();
 }

@@ -1,0 +1,189 @@
+//! The documents: the tests that they name are there, their links lead somewhere, and the SQL of the README runs.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use seriatim::{Client, Processor};
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::support::{by_hand, database, handler, job_when, queue, value};
+
+const DOCUMENTS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "docs/sqs-fifo.md"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `file::test` of every test, with `races::` before those of that folder.
+fn tests() -> HashSet<String> {
+    let mut found = HashSet::new();
+    for (folder, prefix) in [("tests/all", ""), ("src/races", "races::")] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let text = read(&path);
+            let mut is_test = false;
+            for line in text.lines() {
+                is_test |= line.starts_with("#[tokio::test") || line.starts_with("#[test]");
+                let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+                if let Some((name, _)) = name.filter(|_| is_test) {
+                    found.insert(format!("{prefix}{file}::{name}"));
+                    is_test = false;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What stands in backticks outside of code blocks.
+fn quoted(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// Whether it is meant as the name of a test: of a file of tests, or too long for anything else.
+fn means_a_test(word: &str, files: &HashSet<String>) -> bool {
+    let lower =
+        word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:*".contains(c));
+    let of_file = word.rsplit_once("::").is_some_and(|(file, _)| files.contains(file));
+    lower && (of_file || word.matches('_').count() >= 4)
+}
+
+#[test]
+fn every_test_that_a_document_names_is_there() {
+    let tests = tests();
+    let files: HashSet<String> =
+        tests.iter().map(|test| test.rsplit_once("::").unwrap().0.to_owned()).collect();
+    let mut missing = Vec::new();
+    let mut named = 0;
+    for document in DOCUMENTS {
+        for word in quoted(&read(document)) {
+            if !means_a_test(&word, &files) {
+                continue;
+            }
+            named += 1;
+            let there = match word.strip_suffix('*') {
+                Some(file) => tests.iter().any(|test| test.starts_with(file)),
+                None => tests.iter().any(|test| {
+                    *test == word || test.rsplit_once("::").is_some_and(|(_, name)| name == word)
+                }),
+            };
+            if !there {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0]);
+    assert!(named > 100, "only {named} names were found");
+}
+
+#[test]
+fn every_case_that_a_document_names_is_there() {
+    let cases = read("tests/all/sql_functions.rs");
+    let mut named = 0;
+    for document in DOCUMENTS {
+        let text = read(document);
+        for after in text.split("`sql_functions`, ").skip(1) {
+            // Up to the end of its cell; the names stand in quotes.
+            let cell = after.split(['|', '\n', ';']).next().unwrap();
+            for case in cell.split('"').skip(1).step_by(2) {
+                assert!(cases.contains(&format!("\"{case}\",\n")), "{document}: no case {case:?}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 10, "only {named} cases were found");
+}
+
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let linked = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for path in linked.filter(|path| !path.is_empty() && !path.contains("://")) {
+            assert!(folder.join(path).exists(), "{document} links to {path}");
+        }
+        for path in quoted(&text) {
+            let names_a_file = path.starts_with("src/") || path.starts_with("tests/");
+            if names_a_file && !path.contains(['*', ' ']) {
+                assert!(root().join(&path).exists(), "{document} names {path}");
+            }
+        }
+        assert!(root().join(PathBuf::from(document)).exists());
+    }
+}
+
+/// The code blocks of a language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let fence = format!("\n```{language}\n");
+    let blocks = text.split(&fence).skip(1);
+    blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+/// As psql would run them, with the last receipt as a variable.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_of_the_readme_does_what_it_says() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "create table account (id int primary key, cents bigint not null default 0);
+         insert into account (id) values (42);
+         create table orders (id int primary key, customer text not null)",
+    )
+    .await;
+    let blocks = blocks(&read("README.md"), "sql");
+    assert_eq!(blocks.len(), 2, "{blocks:?}");
+
+    let mut conn = database.connect().await.unwrap();
+    let mut receipt = String::new();
+    let mut said = Vec::new();
+    for statement in blocks[0].split(";") {
+        let lines = statement.lines().map(|line| line.split(" --").next().unwrap());
+        let statement = lines.filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
+        if statement.trim().is_empty() {
+            continue;
+        }
+        let statement = statement.replace(":'receipt'", &format!("'{receipt}'"));
+        for row in sqlx::raw_sql(AssertSqlSafe(statement)).fetch_all(&mut conn).await.unwrap() {
+            if let Ok(came) = row.try_get("receipt") {
+                receipt = came;
+            } else if let Ok(word) = row.try_get::<String, _>(0) {
+                said.push(word);
+            }
+        }
+    }
+    assert_eq!(said, ["done", "done"], "extend, and ack");
+    let job = value::<i64>(pool, "select id from seriatim.job").await;
+    job_when(pool, job, |job| job.status == seriatim::JobStatus::Succeeded).await;
+    assert_eq!(value::<i64>(pool, "select cents from account").await, 1500);
+
+    by_hand(pool, &blocks[1]).await;
+    by_hand(pool, "insert into orders values (1, 'ann'), (2, 'ann')").await;
+    let run = handler(|job, data| Box::pin(async move { Ok(json!([job.group(), data])) }));
+    let running = Processor::builder(pool.clone()).queue(queue("orders"), run).build().unwrap();
+    let running = running.start();
+    let last = value::<i64>(pool, "select max(id) from seriatim.job").await;
+    let done = job_when(pool, last, |job| job.status.is_final()).await;
+    assert_eq!(done.result, Some(json!(["ann", { "id": 2, "customer": "ann" }])));
+    assert_eq!(Client::default().counts(pool, "orders").await.unwrap().succeeded, 2);
+    running.shutdown(std::time::Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
