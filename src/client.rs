@@ -70,7 +70,8 @@ impl Client {
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// The largest data of a job, in bytes of JSON or raw bytes. Default 1 MiB.
+    /// The largest data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It counts for enqueues through this client,
+    /// not for the SQL function.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.data_limit = bytes;
         self
@@ -80,7 +81,8 @@ impl Client {
     ///
     /// Switched off, workers come by polling (every 0.5 s by default). Switch it off for transactions that are to be
     /// prepared (`PREPARE TRANSACTION` refuses a transaction that has notified), and for thousands of enqueuing
-    /// commits per second: `PostgreSQL` lets only one notifying transaction commit at a time.
+    /// commits per second: `PostgreSQL` lets only one notifying transaction commit at a time. The SQL function `enqueue`
+    /// always notifies.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
         self
@@ -98,7 +100,8 @@ impl Client {
     /// schema's table `migration`.
     ///
     /// # Errors
-    /// [`MigrateError::Newer`] if the database was migrated by a newer seriatim; [`MigrateError::Database`] otherwise.
+    /// [`MigrateError::Newer`] if the database was migrated by a newer seriatim; [`MigrateError::Different`] if by a
+    /// different build of it; [`MigrateError::Database`] otherwise.
     pub async fn migrate(&self, pool: &PgPool) -> Result<(), MigrateError> {
         let schema = || self.schema().to_owned();
         let mut conn = pool
@@ -208,7 +211,8 @@ impl Client {
     /// group waits.
     ///
     /// # Errors
-    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended.
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended; [`ControlError::Busy`] if it is parked
+    /// and another transaction has its row; [`ControlError::Database`].
     pub async fn cancel(
         &self,
         executor: impl PgExecutor<'_>,
@@ -255,10 +259,11 @@ impl Client {
         carried_out(report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
-    /// Lets a halted group go on with its next job. The job that halted it stays a dead letter.
+    /// Lets a halted group go on with its next job. The job that halted it stays a dead letter. A group that is paused is
+    /// resumed by [`resume_group`](Self::resume_group).
     ///
     /// # Errors
-    /// [`ControlError::NotHalted`].
+    /// [`ControlError::NotHalted`], also while jobs of the group are being parked; [`ControlError::Database`].
     pub async fn resume(
         &self,
         executor: impl PgExecutor<'_>,

@@ -22,7 +22,8 @@ impl Client {
         Ok(facts.job(session))
     }
 
-    /// Why a group is where it is: what is with the job that runs or is next. As [`explain_job`](Self::explain_job).
+    /// Why a group is where it is: what is with the job that runs or is next. A group that nobody knows has nothing to do
+    /// ([`Reason::Nothing`](crate::Reason::Nothing)). As [`explain_job`](Self::explain_job).
     pub async fn explain_group(
         &self,
         pool: &PgPool,

@@ -17,7 +17,7 @@ pub enum Enqueued {
     },
     /// A job with the same deduplication id was enqueued within the window: nothing was written.
     Duplicate {
-        /// The id of that first job, which may have ended or been deleted meanwhile.
+        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of another group.
         id: i64,
     },
 }
@@ -125,7 +125,7 @@ pub struct Job {
     pub attempts: u32,
     /// The limit that the producer gave; none: the queue's.
     pub max_attempts: Option<u32>,
-    /// Not before this time.
+    /// Not before this time; after a retry, that of the next attempt.
     pub run_at: DateTime<Utc>,
     /// When it was enqueued: the begin of the producer's transaction.
     pub created_at: DateTime<Utc>,

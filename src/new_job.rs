@@ -92,7 +92,8 @@ impl NewJob {
     /// The highest priority.
     pub const TOP_PRIORITY: u8 = 9;
 
-    /// A job of `queue` with `data` serialized as JSON, without a group, due at once.
+    /// A job of `queue` with `data` serialized as JSON, without a group, due at once. A queue needs no other making; its
+    /// name has 1 to 200 characters.
     pub fn new(queue: impl Into<String>, data: &(impl Serialize + ?Sized)) -> Self {
         Self::with(queue.into(), Content::Json(serde_json::to_string(data)))
     }
@@ -144,20 +145,20 @@ impl NewJob {
         self
     }
 
-    /// Not before this time, by the database's clock. Replaces [`delay`](Self::delay).
+    /// Not before this time (in the years 0 to 9999), by the database's clock. Replaces [`delay`](Self::delay).
     pub fn run_at(mut self, time: DateTime<Utc>) -> Self {
         self.start = Start::At(time);
         self
     }
 
-    /// At most this many runs, instead of the queue's [`RetryPolicy`](crate::RetryPolicy).
+    /// At most this many runs, 1 or more, instead of the queue's [`RetryPolicy`](crate::RetryPolicy).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
     /// How long the handler may run, instead of the queue's [`timeout`](crate::QueueOptions::timeout).
-    /// Kept in whole milliseconds.
+    /// 1 ms to 100 years; kept in whole milliseconds. It does not count for jobs that are received by hand.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
@@ -191,8 +192,11 @@ impl NewJob {
         self
     }
 
-    /// Not begun after this time, by the database's clock. Default never. Replaces
+    /// Not begun after this time (in the years 0 to 9999), by the database's clock. Default never. Replaces
     /// [`time_to_live`](Self::time_to_live).
+    ///
+    /// A job that was not begun by then ends as `failed`, with [`FailureKind::Expired`](crate::FailureKind::Expired), when
+    /// its turn comes; so does one that waits for a retry. Its group goes on: this neither halts nor parks it.
     pub fn expires_at(mut self, time: DateTime<Utc>) -> Self {
         self.end = End::At(time);
         self

@@ -52,7 +52,10 @@ const PASSES: (usize, Duration) = (10, Duration::from_millis(20));
 impl Client {
     /// Queues dead jobs of a queue (failed ones) again, the oldest first and at most `most`: those of one group run in their
     /// original order, before whatever else waits in it. Their attempts begin anew, an expiry no longer counts, and groups
-    /// that they had halted go on. Call it again until [`Redriven::jobs`] is 0; for one job there is [`retry`](Self::retry).
+    /// that they had halted go on. For one job there is [`retry`](Self::retry).
+    ///
+    /// Call it again for more than `most`. [`Redriven::jobs`] is 0 when there was nothing left; beside workers whose jobs fail
+    /// again, that may be never.
     ///
     /// Left out are jobs that others were parked with ([`redrive_parked`](Self::redrive_parked)), and those that another
     /// transaction is changing.
@@ -71,7 +74,7 @@ impl Client {
     }
 
     /// Cancels all queued jobs of a queue, in small transactions: those that were there when the call began. Nothing is
-    /// deleted, running and parked jobs are left alone, and a halted group stays halted.
+    /// deleted, running and parked jobs are left alone, and a halted group stays halted. Not cancel safe, but safe to repeat.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`]: what was cancelled until then stays so.
@@ -151,6 +154,8 @@ impl Client {
     }
 
     /// Says that a node is gone: what its processors have claimed is in doubt from now on, and is taken over 1.75 s later.
+    /// `node` is the name of [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. What was
+    /// received by hand belongs to no node.
     ///
     /// Harmless while the node lives: what a transaction holds is left alone, and a lease is cleared of the doubt by its
     /// next extension. Without this call a claim is in doubt when its lease ends, or its processor's presence does.

@@ -31,7 +31,7 @@ impl Client {
         Ok(self.store.set_group_policy(executor, queue, group, policy).await?)
     }
 
-    /// The failed jobs of a queue that others were parked with, by group.
+    /// The failed jobs of a queue that others were parked with, by group and then in their order.
     pub async fn parked_groups(
         &self,
         executor: impl PgExecutor<'_>,
@@ -43,7 +43,9 @@ impl Client {
     /// Queues a failed job and those that are parked with it again, all at once, in their original order: the failed one goes
     /// first, with all its attempts. Without `job`, everything that is parked in the group.
     ///
-    /// [`Redriven::overtaken`] says how many later jobs of the group have run meanwhile.
+    /// [`Redriven::overtaken`] says how many later jobs of the group have begun to run meanwhile. An expiry no longer counts.
+    /// What waits in the group now runs behind them. If the first one fails for good again, it parks again, with those and
+    /// with whatever has come behind them.
     ///
     /// # Errors
     /// [`ControlError::NotParked`]; [`ControlError::GroupBusy`] if another transaction is changing some of them, or they are

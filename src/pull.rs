@@ -38,13 +38,15 @@ impl Receive {
         }
     }
 
-    /// At most this many jobs: 1 to 1000, of one named [`group`](Self::group) 1 to 10. Default 1.
+    /// At most this many jobs: 1 to 1000, of one named [`group`](Self::group) 1 to 10. Default 1. Beyond that
+    /// [`Client::receive`] refuses.
     pub fn max(mut self, jobs: u32) -> Self {
         self.most = jobs;
         self
     }
 
-    /// How long nobody else gets the jobs: 0 to 12 hours. Default 30 s.
+    /// How long nobody else gets the jobs, unless they are extended: 0 to 12 hours. Default 30 s. Jobs of one group that
+    /// are received together have one visibility.
     pub fn visibility(mut self, time: Duration) -> Self {
         self.visibility = time;
         self
@@ -74,7 +76,7 @@ pub struct Received {
     pub id: i64,
     /// Its group, if it has one.
     pub group: Option<String>,
-    /// Which attempt this is, from 1.
+    /// Which attempt this is, from 1. Attempts that went back with the one before them count here too.
     pub attempt: u32,
     /// What the producer gave; JSON `null` where it gave a payload.
     pub data: Value,
@@ -88,12 +90,13 @@ pub struct Received {
     pub reference: Option<String>,
     /// When it was enqueued: the begin of the producer's transaction.
     pub enqueued_at: DateTime<Utc>,
-    /// From then on somebody else may get it, by the database's clock.
+    /// When its visibility ends, unless it is extended; by the database's clock. Somebody else may get it 1.75 s after
+    /// that was noticed, and [`Client::ack`] and [`Client::extend`] work until somebody does.
     pub visible_until: DateTime<Utc>,
 }
 
 impl Received {
-    /// The data as a type.
+    /// The data as a type. Not for raw bytes: those are in [`payload`](Self::payload).
     ///
     /// # Errors
     /// What serde said.
@@ -219,7 +222,11 @@ impl Client {
     /// [`Processor`](crate::Processor)s may share a queue.
     ///
     /// On a pool or an idle connection it commits by itself. In a transaction, it keeps other workers from adopting new
-    /// groups of the queue until that ends.
+    /// groups of the queue until that ends, and from claiming at all where the queue has a limit of jobs in flight.
+    ///
+    /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts unless it says so itself,
+    /// 10 by default; [`QueueOptions`](crate::QueueOptions) are a processor's and do not count here. Nobody tells a
+    /// receiver that its job was cancelled: its ack counts, its nack ends the job as cancelled.
     ///
     /// # Errors
     /// [`PullError::Refused`], [`PullError::Database`].
@@ -274,8 +281,10 @@ impl Client {
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years); its group waits for it.
-    /// The later jobs of its group that were received with it go back too, with nothing held against them, and their
-    /// receipts become stale. Out of attempts, it ends as failed, and its group does what its setting says (default: goes on).
+    /// The attempt counts. The later jobs of its group that were received with it go back too, with nothing held against
+    /// them, and their receipts become stale. Out of attempts, it ends as failed, and its group does what
+    /// [`set_group_policy`](Self::set_group_policy) said (default: it goes on). To park, and to end a halt with a deadline,
+    /// needs a processor with housekeeping.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).

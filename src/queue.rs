@@ -21,7 +21,7 @@ pub enum OutOfAttempts {
     HaltFor {
         /// How long the group waits for a decision.
         deadline: Duration,
-        /// What is done then; within a second or two, by any processor with housekeeping.
+        /// What is done then; within a second or two, by any processor of the schema that has housekeeping.
         then: AfterHalt,
     },
     /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
@@ -83,7 +83,9 @@ pub enum Hold {
     /// handlers that run long, or are many. [`ActiveJob::tx`](crate::ActiveJob::tx) opens a transaction when it is
     /// first called, and from there on it is a transaction hold. 1 s to 1 day.
     ///
-    /// The lease counts where the worker's death cannot be seen otherwise (behind a transaction pooler, say).
+    /// It is extended at a third of its time. A worker that dies is noticed by its presence long before its leases end; they
+    /// count where that cannot be seen (behind a transaction pooler, say), or where the worker is frozen. The
+    /// [`timeout`](QueueOptions::timeout), 5 min by default, is another thing: it ends the handler.
     Lease(Duration),
 }
 
@@ -198,7 +200,8 @@ impl QueueOptions {
         self
     }
 
-    /// Let handlers run as long as they like. A transaction stays open all the while: see the README on vacuum.
+    /// Let handlers run as long as they like. Under a [`Hold::Transaction`] a transaction stays open all the while: see the
+    /// README on vacuum.
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
         self

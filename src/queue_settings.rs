@@ -60,8 +60,7 @@ pub struct StoredQueueSettings {
     pub dedup_by_content: bool,
     /// The most jobs in flight over the whole fleet; none: no limit.
     pub in_flight_limit: Option<u32>,
-    /// How many attempts jobs that are received by hand have, unless they say so themselves; none: no limit of the
-    /// queue's.
+    /// How many attempts jobs that are received by hand have, unless they say so themselves; none: 10.
     pub max_attempts: Option<u32>,
 }
 
@@ -113,13 +112,17 @@ impl QueueSettings {
         self
     }
 
-    /// The most jobs in flight over the whole fleet, 1 or more. Default no limit.
+    /// The most jobs in flight over the whole fleet, of processors and receivers, 1 or more. Default no limit.
+    ///
+    /// A job is in flight from its claim until it is settled, also when its worker has died. A lower limit stops nothing
+    /// that runs.
     pub fn in_flight_limit(mut self, limit: impl Into<Option<u32>>) -> Self {
         self.in_flight_limit = Some(limit.into());
         self
     }
 
-    /// How many attempts jobs that are received by hand have, unless they say so themselves; 1 or more.
+    /// How many attempts jobs that are received by hand have, unless they say so themselves; 1 or more. Default 10.
+    /// Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
         self.max_attempts = Some(attempts.into());
         self
