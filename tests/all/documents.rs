@@ -155,7 +155,7 @@ async fn the_sql_of_the_readme_does_what_it_says() {
     let mut conn = database.connect().await.unwrap();
     let mut receipt = String::new();
     let mut said = Vec::new();
-    for statement in blocks[0].split(";") {
+    for statement in blocks[0].split(';') {
         let lines = statement.lines().map(|line| line.split(" --").next().unwrap());
         let statement = lines.filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         if statement.trim().is_empty() {
