@@ -356,6 +356,50 @@ async fn a_claim_that_was_taken_over_is_told_and_its_settle_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_jobs_own_lease_comes_before_the_queues() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, gate) = (Log::default(), Gate::default());
+    let (seen, shut) = (log.clone(), gate.clone());
+    let run = handler(move |_, _| {
+        let (seen, shut) = (seen.clone(), shut.clone());
+        Box::pin(async move {
+            seen.add("in");
+            shut.passed().await;
+            Ok(json!(1))
+        })
+    });
+    let running =
+        processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
+    let short = Duration::from_secs(3);
+    let jobs = [
+        job_of("q", "own", 1).lease(short),
+        job_of("q", "other", 1),
+        seriatim::NewJob::new("q", &1).lease(short),
+    ];
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    log.wait_for(3).await;
+    let left = "extract(epoch from ready_at - clock_timestamp())::float8 from seriatim.queue_group";
+    let left = async |group| value(pool, format!("select {left} where group_id = '{group}'")).await;
+    let (own, other): (f64, f64) = (left("own").await, left("other").await);
+    assert!(own <= 3.0 && (590.0..=600.0).contains(&other), "{own} and {other}");
+    // It is extended by its own time as well.
+    eventually(
+        pool,
+        "select bool_and(t between last_started_at + interval '3.5 s' and clock_timestamp() + interval '3 s') from (
+           select last_started_at, ready_at t from seriatim.queue_group join seriatim.job on job_id = id
+           where queue_group.group_id = 'own'
+           union all select last_started_at, lease_until from seriatim.job where group_id is null) kept",
+        true,
+    )
+    .await;
+    gate.pass(3);
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_leased_queue_needs_one_connection_and_a_sensible_lease() {
     let pool =
         PgPoolOptions::new().max_connections(1).connect_lazy("postgres://localhost").unwrap();
