@@ -190,7 +190,7 @@ pub enum ControlError {
         group: String,
     },
     /// The queue, or the group, is not paused. Where the group is halted, [`Client::resume`](crate::Client::resume) is meant.
-    #[error("{} is not paused{}", paused(queue, group.as_deref()), .group.as_ref().map_or("", |_| " (resume ends a halt)"))]
+    #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
     NotPaused {
         /// The queue.
         queue: String,
@@ -255,13 +255,6 @@ pub enum ControlError {
     /// The database refused.
     #[error("the request did not reach the database")]
     Database(#[from] sqlx::Error),
-}
-
-fn paused(queue: &str, group: Option<&str>) -> String {
-    match group {
-        Some(group) => format!("group {group:?} of queue {queue:?}"),
-        None => format!("queue {queue:?}"),
-    }
 }
 
 /// Every mistake in a processor's settings, at once.

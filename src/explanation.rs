@@ -545,8 +545,11 @@ impl Facts {
                 parked: job.parked_with == Some(job.id),
             },
             (JobStatus::Parked, _) => Reason::Parked { with: job.parked_with },
-            // One of several that were received together: they have one claim.
-            (JobStatus::Started, Some(head)) if head.id != job.id && self.claimed() => {
+            // One of several that were received together: whoever has them may work on any. (No processor is named then;
+            // the jobs of a processor's turn run one after the other.)
+            (JobStatus::Started, Some(head))
+                if head.id != job.id && self.claimed() && self.processor.is_none() =>
+            {
                 self.begun(job, session)
             }
             (_, Some(head)) if head.id != job.id => {

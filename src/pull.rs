@@ -215,7 +215,7 @@ impl From<sqlx::Error> for PullError {
 
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If that is fewer than asked
-    /// for, further jobs of the same groups, in order, up to 10 of a group.
+    /// for, further jobs of the same groups, in order, up to 10 of a group; a job that was tried before comes alone.
     ///
     /// Nobody else gets these jobs, nor others of their groups, until each is [acked](Self::ack) or
     /// [nacked](Self::nack), or the visibility is over by 1.75 s. Empty: nothing is due, or the queue is paused. Receivers and
