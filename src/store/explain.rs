@@ -176,7 +176,17 @@ fn tallies(names: &Names) -> [Expr; 5] {
             .and_where(unfinished("n"))
             .to_owned();
     [
-        count(groups("n.queue = k.queue and n.job_id is not null")),
+        // Each job of a batch counts, as it does for the limit.
+        sub(select()
+            .expr(sql("coalesce(sum(claimed.batch_size), 0)::int8"))
+            .from_subquery(
+                groups("n.queue = k.queue and n.job_id is not null")
+                    .expr(sql("n.batch_size"))
+                    .limit(Tally::LIMIT + 1)
+                    .to_owned(),
+                "claimed",
+            )
+            .to_owned()),
         count(jobs("n.queue = k.queue and n.group_id is null and n.status = 'started'")),
         count(groups(
             "n.queue = k.queue and n.ready_at <= now() and n.ready_at < 'infinity' and n.job_id is null \

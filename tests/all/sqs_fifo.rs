@@ -282,6 +282,8 @@ async fn a_limit_of_jobs_in_flight_counts_each_job_of_a_batch() {
     let batch = receive(pool, Receive::new("q").group("g").max(10)).await;
     assert_eq!(batch.len(), 3);
     assert!(receive(pool, Receive::new("q").max(10)).await.is_empty());
+    let why = client().explain_group(pool, "q", "h").await.unwrap();
+    assert!(matches!(why.reason, Reason::AtLimit { in_flight: 3, limit: 3 }), "{why}");
     client().ack(pool, &batch[1].receipt).await.unwrap();
     let other = receive(pool, Receive::new("q").max(10)).await;
     assert_eq!(other.iter().filter_map(|job| job.group.as_deref()).collect::<Vec<_>>(), ["h"]);
