@@ -310,7 +310,7 @@ pub enum BuildMistake {
     PoolTooSmall {
         /// `max_connections` of the pool.
         connections: u32,
-        /// Sum of the queues' concurrencies.
+        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they share.
         slots: usize,
         /// The concurrency of each queue.
         detail: String,

@@ -2,6 +2,7 @@
 
 mod active_job;
 mod attempt;
+mod builder;
 mod bytes;
 mod claim;
 mod client;
@@ -9,6 +10,7 @@ mod connection;
 mod error;
 mod explain;
 mod explanation;
+mod fair_share;
 mod handler;
 mod hold;
 mod inspect;
@@ -38,6 +40,7 @@ mod retry;
 mod settler;
 mod shared;
 mod shutdown;
+mod slots;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -47,6 +50,7 @@ mod worker;
 pub use async_trait::async_trait;
 
 pub use active_job::ActiveJob;
+pub use builder::ProcessorBuilder;
 pub use bytes::Bytes;
 pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
 pub use error::{
@@ -62,7 +66,7 @@ pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job_error::JobError;
 pub use new_job::NewJob;
 pub use operate::{Purged, Redriven, Released};
-pub use processor::{Processor, ProcessorBuilder, Running};
+pub use processor::{Processor, Running};
 pub use pull::{ParseReceiptError, PullError, Receipt, Receive, Received};
 pub use queue::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};

@@ -12,17 +12,16 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::attempt::QueueRuntime;
-use crate::client::Client;
-use crate::error::{BackgroundError, BuildError, BuildMistake};
-use crate::handler::{ErasedHandler, JobHandler};
+use crate::builder::ProcessorBuilder;
+use crate::error::BackgroundError;
 use crate::janitor::Janitor;
 use crate::listener;
-use crate::name;
 use crate::presence::Keeper;
 use crate::queue::QueueOptions;
 use crate::settler;
-use crate::shared::{self, ErrorHook, Shared};
+use crate::shared::{self, Shared};
 use crate::shutdown::ShutdownReport;
+use crate::slots;
 use crate::store::ProcessorRow;
 use crate::worker::Worker;
 
@@ -54,39 +53,16 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// ```
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
-    settings: ProcessorBuilder,
-}
-
-/// Collects a processor's settings; [`build`](Self::build) checks them all.
-#[must_use = "call build() and start()"]
-pub struct ProcessorBuilder {
-    pool: PgPool,
-    client: Client,
-    queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
-    poll: Duration,
-    listen: bool,
-    presence: bool,
-    node: Option<String>,
-    housekeeping: Option<Duration>,
-    on_error: Option<ErrorHook>,
+    pub(crate) settings: ProcessorBuilder,
 }
 
 impl Processor {
     /// Begins a processor on `pool`, which must have a connection for each slot of each
-    /// queue, and one for a queue whose jobs are kept by leases. Beside the pool the
+    /// queue (at most as many as the [`slots`](ProcessorBuilder::slots) that they share),
+    /// and one for a queue whose jobs are kept by leases. Beside the pool the
     /// processor opens up to five connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
-        ProcessorBuilder {
-            pool,
-            client: Client::default(),
-            queues: Vec::new(),
-            poll: Duration::from_millis(500),
-            listen: true,
-            presence: true,
-            node: None,
-            housekeeping: Some(Duration::from_secs(10)),
-            on_error: None,
-        }
+        ProcessorBuilder::new(pool)
     }
 
     /// Starts it in the background.
@@ -103,6 +79,7 @@ impl Processor {
             presence,
             node,
             housekeeping,
+            slots,
             on_error,
         } = self.settings;
         let side_stop = CancellationToken::new();
@@ -114,7 +91,8 @@ impl Processor {
         let mut options = Vec::new();
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settler::run(finished, Arc::clone(&shared)));
-        for (queue, handler) in queues {
+        let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
+        for ((queue, handler), slots) in queues.into_iter().zip(slots::share(slots, &parts)) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             options.push(queue.clone());
@@ -123,6 +101,7 @@ impl Processor {
                 queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
                 pool: pool.clone(),
                 wake,
+                slots,
                 stop: stop.clone(),
                 poll,
             };
@@ -245,127 +224,6 @@ async fn supervise(
     shared.side.close().await;
 }
 
-impl ProcessorBuilder {
-    /// Registers a queue and what runs its jobs.
-    pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
-        self.queues.push((options, Box::new(handler)));
-        self
-    }
-
-    /// Uses the schema of `client` instead of `seriatim`.
-    pub fn client(mut self, client: &Client) -> Self {
-        self.client = client.clone();
-        self
-    }
-
-    /// How often an idle worker looks for work: the longest that a wake-up can be missed for. Default 0.5 s.
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll = interval;
-        self
-    }
-
-    /// Whether to listen for wake-ups, in a session of its own. Default true; behind a transaction pooler: false.
-    pub fn listen(mut self, listen: bool) -> Self {
-        self.listen = listen;
-        self
-    }
-
-    /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
-    /// jobs over soon after it died, however long their leases are. Default true; behind a transaction pooler: false,
-    /// which it also becomes by itself when such a pooler is noticed. Then leases alone decide.
-    pub fn presence(mut self, show: bool) -> Self {
-        self.presence = show;
-        self
-    }
-
-    /// The name of this node, for people who look or who release what it held. Default: the host's name.
-    /// 1 to 200 characters.
-    pub fn node(mut self, name: impl Into<String>) -> Self {
-        self.node = Some(name.into());
-        self
-    }
-
-    /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
-    /// never (another process must). Default every 10 s; of several processes one does it at a time.
-    pub fn housekeeping(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.housekeeping = interval.into();
-        self
-    }
-
-    /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
-    pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
-        self.on_error = Some(Arc::new(hook));
-        self
-    }
-
-    /// Checks the settings.
-    ///
-    /// # Errors
-    /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
-    pub fn build(self) -> Result<Processor, BuildError> {
-        // Destructured whole, so that a new setting cannot be forgotten here.
-        let Self {
-            pool,
-            client: _,
-            queues,
-            poll,
-            listen: _,
-            presence: _,
-            node,
-            housekeeping,
-            on_error: _,
-        } = &self;
-        let mut mistakes = Vec::new();
-        if queues.is_empty() {
-            mistakes.push(BuildMistake::NoQueue);
-        }
-        for (place, (options, _)) in queues.iter().enumerate() {
-            options.mistakes(&mut mistakes);
-            let name = options.name();
-            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
-                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
-            }
-        }
-        let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
-            queue: String::from("(all)"),
-            setting,
-            value: format!("{value:?}"),
-            range,
-        };
-        if *poll < Duration::from_millis(1) || *poll > Duration::from_hours(1) {
-            mistakes.push(out_of_range("poll_interval", poll, "1 ms to 1 hour"));
-        }
-        if let Some(interval) = housekeeping
-            && (*interval < Duration::from_millis(10) || *interval > Duration::from_hours(24))
-        {
-            mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
-        }
-        if let Some(node) = node
-            && let Err(error) = name::check("node", node, name::QUEUE_LIMIT)
-        {
-            mistakes.push(error.into());
-        }
-        let connections = pool.options().get_max_connections();
-        let slots = queues
-            .iter()
-            .fold(0_usize, |slots, (options, _)| slots.saturating_add(options.connections()));
-        if usize::try_from(connections).is_ok_and(|connections| connections < slots) {
-            let each: Vec<String> =
-                queues.iter().map(|(o, _)| format!("{} {}", o.name(), o.connections())).collect();
-            mistakes.push(BuildMistake::PoolTooSmall {
-                connections,
-                slots,
-                detail: each.join(", "),
-            });
-        }
-        if mistakes.is_empty() {
-            Ok(Processor { settings: self })
-        } else {
-            Err(BuildError::new(mistakes))
-        }
-    }
-}
-
 /// A processor at work. Dropping it stops it from claiming; jobs that run then end by themselves.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
@@ -402,21 +260,6 @@ impl Drop for Running {
 impl fmt::Debug for Processor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
-    }
-}
-
-impl fmt::Debug for ProcessorBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queues: Vec<_> = self.queues.iter().map(|(options, _)| options).collect();
-        f.debug_struct("Processor")
-            .field("schema", &self.client.schema())
-            .field("queues", &queues)
-            .field("poll", &self.poll)
-            .field("listen", &self.listen)
-            .field("presence", &self.presence)
-            .field("node", &self.node)
-            .field("housekeeping", &self.housekeeping)
-            .finish_non_exhaustive()
     }
 }
 

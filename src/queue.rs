@@ -8,6 +8,9 @@ use crate::error::BuildMistake;
 use crate::name;
 use crate::retry::{MAX_DELAY, RetryPolicy};
 
+/// The least that a queue may get beside another one is a slot in a hundred.
+const MAX_WEIGHT: u32 = 100;
+
 /// What happens to a group when one of its jobs has used up its attempts (or failed for good).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutOfAttempts {
@@ -128,6 +131,7 @@ pub struct QueueOptions {
     pub(crate) name: String,
     pub(crate) concurrency: usize,
     pub(crate) jobs_per_turn: usize,
+    pub(crate) weight: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) out_of_attempts: OutOfAttempts,
     pub(crate) timeout: Option<Duration>,
@@ -145,6 +149,7 @@ impl QueueOptions {
             name: name.into(),
             concurrency: 10,
             jobs_per_turn: 1,
+            weight: 1,
             retry: RetryPolicy::default(),
             out_of_attempts: OutOfAttempts::default(),
             timeout: Some(Duration::from_mins(5)),
@@ -178,6 +183,14 @@ impl QueueOptions {
     /// again, in order. That is also when a pause is seen.
     pub fn jobs_per_turn(mut self, jobs: usize) -> Self {
         self.jobs_per_turn = jobs;
+        self
+    }
+
+    /// Its share of [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots): while more queues have work than there
+    /// are slots, those that become free go to the queues in proportion to their weights. Without such a bound it means
+    /// nothing. 1 to 100, default 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
         self
     }
 
@@ -258,6 +271,7 @@ impl QueueOptions {
             name,
             concurrency,
             jobs_per_turn,
+            weight,
             retry,
             out_of_attempts,
             timeout,
@@ -275,6 +289,9 @@ impl QueueOptions {
         }
         if *jobs_per_turn == 0 || *jobs_per_turn > 1000 {
             out_of_range("jobs_per_turn", jobs_per_turn.to_string(), "1 to 1000");
+        }
+        if *weight == 0 || *weight > MAX_WEIGHT {
+            out_of_range("weight", weight.to_string(), "1 to 100");
         }
         if let Some((value, range)) = out_of_attempts.mistake() {
             out_of_range("out_of_attempts", value, range);
@@ -319,6 +336,7 @@ mod tests {
         QueueOptions::new("\0")
             .concurrency(0)
             .jobs_per_turn(0)
+            .weight(0)
             .retry(RetryPolicy::new(0))
             .timeout(Duration::ZERO)
             .out_of_attempts(OutOfAttempts::HaltFor {
@@ -327,6 +345,6 @@ mod tests {
             })
             .keep_failed(Retention::For(Duration::MAX))
             .mistakes(&mut found);
-        assert_eq!(found.len(), 7, "{found:?}");
+        assert_eq!(found.len(), 8, "{found:?}");
     }
 }

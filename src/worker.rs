@@ -16,6 +16,7 @@ use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::queue::Hold;
 use crate::shared::Shared;
+use crate::slots::{QueueSlots, Reserved};
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ pub(crate) struct Worker {
     pub(crate) queue: Arc<QueueRuntime>,
     pub(crate) pool: PgPool,
     pub(crate) wake: Arc<Notify>,
+    pub(crate) slots: QueueSlots,
     pub(crate) stop: CancellationToken,
     pub(crate) poll: Duration,
 }
@@ -63,8 +65,9 @@ impl Worker {
             backoff: BACKOFF.0,
         };
         while !self.stop.is_cancelled() {
-            let pause = if state.slots.len() < self.queue.options.concurrency {
-                self.fill_slots(&mut state).await
+            let reserved = self.reserve(&mut state);
+            let pause = if reserved.count() > 0 {
+                self.fill_slots(&mut state, reserved).await
             } else {
                 None
             };
@@ -75,22 +78,37 @@ impl Worker {
         while state.slots.join_next().await.is_some() {}
     }
 
-    /// Claims for the free slots; how long to wait before the next claim, if no slot ends before.
-    async fn fill_slots(&self, state: &mut State) -> Option<Duration> {
+    /// Takes slots for a claim: all that are free if there is work, one to look for some.
+    fn reserve(&self, state: &mut State) -> Reserved {
         let free = self.queue.options.concurrency - state.slots.len();
-        let leased = self.queue.options.hold != Hold::Transaction;
+        // A look of leases may take all slots: they are its own, and cost no connections.
+        let all = state.busy || (self.leased() && !self.slots.bounded());
+        let reserved = self.slots.reserve(free, all);
+        // No connection is kept without a slot: another queue may have the slot, and need the connection.
+        state.spare.truncate(reserved.count());
+        if state.spare.len() + state.coming.len() > reserved.count() {
+            state.coming.detach_all();
+        }
+        reserved
+    }
+
+    fn leased(&self) -> bool {
+        self.queue.options.hold != Hold::Transaction
+    }
+
+    /// Claims for the reserved slots; how long to wait before the next claim, if no slot ends before.
+    async fn fill_slots(&self, state: &mut State, mut reserved: Reserved) -> Option<Duration> {
+        let leased = self.leased();
+        let want = reserved.count();
         // Leases need a connection for the claim alone.
-        let (want, connections) = match (leased, state.busy) {
-            (true, _) => (free, 1),
-            (false, true) => (free, free),
-            (false, false) => (1, 1),
-        };
+        let connections = if leased { 1 } else { want };
         let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.shared.report(&error);
                 state.spare.clear();
                 state.busy = false;
+                self.slots.more(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
                 return Some(pause);
@@ -102,18 +120,25 @@ impl Worker {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.behind].concat();
             let run = Run::new(shared, queue, claim);
+            let slot = reserved.start();
             if leased {
                 let (pool, leased) = (self.pool.clone(), &mut claimed.leased);
                 let held = jobs.iter().filter_map(|job| leased.remove_entry(job)).collect();
                 state.slots.spawn(async move {
                     run.into_end_leased(held, pool, asked_at).await;
+                    drop(slot);
                     None
                 });
             } else if let Some(conn) = state.spare.pop() {
-                state.slots.spawn(run.into_end(conn));
+                state.slots.spawn(async move {
+                    let conn = run.into_end(conn).await;
+                    drop(slot);
+                    conn
+                });
             }
         }
         state.busy = claimed.more && brought > 0;
+        self.slots.more(state.busy);
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             state.spare.clear();
@@ -210,8 +235,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for a slot to end, a wake-up, the pause, or the stop.
+    /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
     async fn wait(&self, state: &mut State, pause: Option<Duration>) {
+        let room = state.slots.len() < self.queue.options.concurrency;
         let paused = async {
             match pause {
                 Some(pause) => sleep(pause).await,
@@ -222,6 +248,7 @@ impl Worker {
             biased;
             () = self.stop.cancelled() => {}
             Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+            () = self.slots.given(), if room => {}
             () = self.wake.notified(), if pause.is_some() => {}
             () = paused => {}
         }

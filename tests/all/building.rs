@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::{
-    BuildMistake, Client, NameError, OutOfAttempts, Processor, ProcessorBuilder, QueueOptions,
-    Retention, RetryPolicy,
+    BuildMistake, Client, Hold, NameError, OutOfAttempts, Processor, ProcessorBuilder,
+    QueueOptions, Retention, RetryPolicy,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -87,14 +87,42 @@ async fn a_pool_too_small_is_refused_with_the_numbers() {
 }
 
 #[tokio::test]
+async fn a_pool_need_not_be_larger_than_the_slots_that_queues_share() {
+    let lease = Hold::Lease(Duration::from_secs(30));
+    let builder = |connections, slots| {
+        Processor::builder(pool(connections))
+            .queue(QueueOptions::new("mails").concurrency(3), nothing())
+            .queue(QueueOptions::new("bills").concurrency(4), nothing())
+            .queue(QueueOptions::new("films").concurrency(4).hold(lease), nothing())
+            .slots(slots)
+    };
+    // One for the claims of leases.
+    assert!(builder(6, 5).build().is_ok());
+    assert!(builder(8, 100).build().is_ok());
+    for (connections, slots, needed) in [(5, 5, 6), (7, 100, 8)] {
+        let found = mistakes(builder(connections, slots));
+        assert!(
+            matches!(found[..], [BuildMistake::PoolTooSmall { slots, .. }] if slots == needed),
+            "{found:?}"
+        );
+    }
+    let text = mistakes(builder(5, 5))[0].to_string();
+    for part in ["5 connections", "6 slots", "mails 3", "bills 4", "films 1", "5 at once"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
 async fn every_setting_out_of_its_range_is_named() {
     let century = Duration::from_hours(101 * 366 * 24);
     let builder = Processor::builder(pool(1))
         .poll_interval(Duration::ZERO)
         .housekeeping(Duration::from_millis(1))
+        .slots(0)
         .queue(
             QueueOptions::new("q")
                 .concurrency(0)
+                .weight(0)
                 .retry(RetryPolicy::new(0).factor(0.5).jitter(2.0).cap(Duration::MAX))
                 .timeout(Duration::ZERO)
                 .keep_succeeded(Retention::For(century))
@@ -107,6 +135,7 @@ async fn every_setting_out_of_its_range_is_named() {
         out_of_range(&found).iter().map(|(queue, setting, _)| (*queue, *setting)).collect();
     let expected = [
         ("q", "concurrency"),
+        ("q", "weight"),
         ("q", "retry.max_attempts"),
         ("q", "retry.factor"),
         ("q", "retry.jitter"),
@@ -117,6 +146,7 @@ async fn every_setting_out_of_its_range_is_named() {
         ("q", "keep_cancelled"),
         ("(all)", "poll_interval"),
         ("(all)", "housekeeping"),
+        ("(all)", "slots"),
     ];
     assert_eq!(settings, expected);
 
@@ -126,6 +156,7 @@ async fn every_setting_out_of_its_range_is_named() {
         .queue(
             QueueOptions::new("q")
                 .concurrency(1)
+                .weight(101)
                 .timeout(Duration::MAX)
                 .retry(RetryPolicy::new(u32::MAX).factor(f64::INFINITY)),
             nothing(),
@@ -134,6 +165,7 @@ async fn every_setting_out_of_its_range_is_named() {
     assert_eq!(
         out_of_range(&found),
         [
+            ("q", "weight", "101"),
             ("q", "retry.max_attempts", "4294967295"),
             ("q", "retry.factor", "inf"),
             ("q", "timeout", "18446744073709551615.999999999s"),

@@ -18,6 +18,7 @@ const LAYERS: [&[&str]; 6] = [
         "turn",
         "inspect",
         "explanation",
+        "fair_share",
     ],
     &["store"],
     &[
@@ -32,6 +33,7 @@ const LAYERS: [&[&str]; 6] = [
         "listener",
         "janitor",
         "shutdown",
+        "slots",
         "shared",
         "connection",
         "mishap",
@@ -41,7 +43,7 @@ const LAYERS: [&[&str]; 6] = [
     ],
     &["handler", "active_job", "attempt", "leased", "record", "settler"],
     &["worker"],
-    &["processor", "testing", "races"],
+    &["builder", "processor", "testing", "races"],
 ];
 
 /// What the root re-exports in lower case.

@@ -48,5 +48,6 @@ mod sqs_fifo;
 mod support;
 mod testing;
 mod testing_jobs;
+mod weights;
 mod witness;
 mod worker_process;
