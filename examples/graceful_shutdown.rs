@@ -1,7 +1,9 @@
 //! What becomes of running jobs at a shutdown: `cargo run --example graceful_shutdown`
 //!
 //! Stop it with Ctrl-C or SIGTERM, or wait a second. Short jobs are waited for. The one that does not end before the
-//! deadline is released: it goes back to the head of its group, and the next processor runs it first.
+//! deadline is released: it goes back to the head of its group, and the next processor runs it first. A handler that
+//! blocks its thread could be neither waited for nor dropped: for such a case there is a watchdog, which would end the
+//! process with exit code 70 and the reason in the log.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, Running, async_trait,
+    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, Running, Watchdog,
+    async_trait,
 };
 use sqlx::PgPool;
 
@@ -55,6 +58,8 @@ fn start(
     let handler = Write { speed, finished: Arc::clone(finished) };
     Ok(Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(4), handler)
+        // No loop stands still for so long, and no shutdown takes 10 s more than its deadline.
+        .watchdog(Watchdog::new(Duration::from_secs(30)).shutdown_margin(Duration::from_secs(10)))
         .build()?
         .start())
 }

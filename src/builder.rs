@@ -13,6 +13,7 @@ use crate::name;
 use crate::processor::Processor;
 use crate::queue::{Hold, QueueOptions};
 use crate::shared::ErrorHook;
+use crate::watchdog::Watchdog;
 
 /// Collects a processor's settings; [`build`](Self::build) checks them all.
 #[must_use = "call build() and start()"]
@@ -26,6 +27,7 @@ pub struct ProcessorBuilder {
     pub(crate) node: Option<String>,
     pub(crate) housekeeping: Option<Duration>,
     pub(crate) slots: Option<usize>,
+    pub(crate) watchdog: Option<Watchdog>,
     pub(crate) on_error: Option<ErrorHook>,
 }
 
@@ -42,6 +44,7 @@ impl ProcessorBuilder {
             node: None,
             housekeeping: Some(Duration::from_secs(10)),
             slots: None,
+            watchdog: None,
             on_error: None,
         }
     }
@@ -129,6 +132,12 @@ impl ProcessorBuilder {
         self
     }
 
+    /// Ends the process when this processor has stopped making progress, or its shutdown hangs. Default: none.
+    pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
+        self.watchdog = Some(watchdog);
+        self
+    }
+
     /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
     pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
         self.on_error = Some(Arc::new(hook));
@@ -151,6 +160,7 @@ impl ProcessorBuilder {
             node,
             housekeeping,
             slots,
+            watchdog,
             on_error: _,
         } = &self;
         let mut mistakes = Vec::new();
@@ -190,6 +200,9 @@ impl ProcessorBuilder {
                 value: String::from("0"),
                 range: "1 or more",
             });
+        }
+        if let Some(watchdog) = watchdog {
+            watchdog.mistakes(&mut mistakes);
         }
         mistakes.extend(pool_too_small(pool, queues.iter().map(|(options, _)| options), *slots));
         if mistakes.is_empty() {
@@ -241,6 +254,7 @@ impl fmt::Debug for ProcessorBuilder {
             .field("node", &self.node)
             .field("housekeeping", &self.housekeeping)
             .field("slots", &self.slots)
+            .field("watchdog", &self.watchdog)
             .finish_non_exhaustive()
     }
 }

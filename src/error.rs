@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::stall::Stall;
+
 /// A name that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -411,6 +413,12 @@ pub enum BackgroundError {
         /// How many groups were put in line.
         repaired: u64,
     },
+    /// The watchdog found that the processor makes no progress. It ends the process now.
+    #[error("the watchdog ends this process: {0}")]
+    Stalled(Stall),
+    /// The thread of the watchdog could not be started. The processor works without one.
+    #[error("the watchdog could not be started")]
+    NoWatchdog(#[source] std::io::Error),
     /// An operation took longer than its limit and its connection was closed.
     #[error("{activity} did not end within {limit:?}, its connection was closed")]
     TooSlow {

@@ -31,6 +31,7 @@ mod pause;
 mod presence;
 mod processor;
 mod pull;
+mod pulse;
 mod queue;
 mod queue_settings;
 #[cfg(all(test, feature = "testing"))]
@@ -41,10 +42,12 @@ mod settler;
 mod shared;
 mod shutdown;
 mod slots;
+mod stall;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod turn;
+mod watchdog;
 mod worker;
 
 pub use async_trait::async_trait;
@@ -72,3 +75,5 @@ pub use queue::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use retry::RetryPolicy;
 pub use shutdown::{ShutdownReport, shutdown_signal};
+pub use stall::{Doing, Stall};
+pub use watchdog::Watchdog;

@@ -17,12 +17,14 @@ use crate::error::BackgroundError;
 use crate::janitor::Janitor;
 use crate::listener;
 use crate::presence::Keeper;
+use crate::pulse::Pulse;
 use crate::queue::QueueOptions;
 use crate::settler;
 use crate::shared::{self, Shared};
 use crate::shutdown::ShutdownReport;
 use crate::slots;
 use crate::store::ProcessorRow;
+use crate::watchdog::{Watch, Watchdog};
 use crate::worker::Worker;
 
 /// After the deadline: how long a released job may take to be given back.
@@ -80,6 +82,7 @@ impl Processor {
             node,
             housekeeping,
             slots,
+            watchdog,
             on_error,
         } = self.settings;
         let side_stop = CancellationToken::new();
@@ -92,20 +95,30 @@ impl Processor {
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settler::run(finished, Arc::clone(&shared)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
+        let mut loops = Vec::new();
         for ((queue, handler), slots) in queues.into_iter().zip(slots::share(slots, &parts)) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             options.push(queue.clone());
+            let pulse = Arc::new(Pulse::default());
+            loops.push((queue.name().to_owned(), Arc::clone(&pulse)));
             let worker = Worker {
                 shared: Arc::clone(&shared),
                 queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
                 pool: pool.clone(),
                 wake,
                 slots,
+                pulse: Arc::clone(&pulse),
                 stop: stop.clone(),
                 poll,
             };
-            workers.spawn(worker.run());
+            match &watchdog {
+                Some(watchdog) => workers.spawn(pulse.of(watchdog.pulse(), worker.run())),
+                None => workers.spawn(worker.run()),
+            };
+        }
+        if let Some(watchdog) = watchdog {
+            spawn_watchdog(&mut side_tasks, &shared, &side_stop, watchdog, loops);
         }
         let keeper = (processor_row(shared.processor, node), presence);
         spawn_monitor(&mut side_tasks, &shared, &pool, keeper, &side_stop, &stop);
@@ -181,6 +194,23 @@ fn spawn_monitor(
     }
 }
 
+/// Starts the watchdog, and a task that shows it that the runtime polls tasks.
+fn spawn_watchdog(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+    watchdog: Watchdog,
+    loops: Vec<(String, Arc<Pulse>)>,
+) {
+    let (runtime, stop, every) = (Arc::new(Pulse::default()), stop.clone(), watchdog.pulse());
+    let watch =
+        Watch { watchdog, shared: Arc::clone(shared), runtime: Arc::clone(&runtime), loops };
+    match watch.start() {
+        Ok(()) => drop(tasks.spawn(runtime.of(every, async move { stop.cancelled().await }))),
+        Err(error) => shared.report(&BackgroundError::NoWatchdog(error)),
+    }
+}
+
 fn spawn_listener(
     tasks: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -235,13 +265,19 @@ pub struct Running {
 impl Running {
     /// Stops claiming, waits for the running jobs until the deadline, then releases the rest: their handlers see
     /// [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. One that returns `Ok` in that time has
-    /// finished; all others go back to their place, and the attempt is not held against them.
+    /// finished; all others go back to their place, and the attempt is not held against them. That takes 5 s at most.
+    ///
+    /// A handler that blocks its thread cannot be dropped. It counts as
+    /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process ends, and a runtime that
+    /// is dropped waits for it: with a [`Watchdog`] the process ends all the same.
     ///
     /// # Cancel safety
     /// Dropped, it leaves the processor as if this `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         let before = self.shared.counters.totals();
         self.stop.cancel();
+        // A shutdown happens once.
+        let _ = self.shared.deadline.set(deadline);
         if timeout(deadline, &mut self.ended).await.is_err() {
             self.shared.release.cancel();
             // Whoever does not stop now is reported as still running.

@@ -1,7 +1,7 @@
 //! What the parts of a processor share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     /// A shutdown's deadline has passed.
     pub(crate) release: CancellationToken,
+    /// That of a shutdown, from its begin on.
+    pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
 }
 
@@ -47,6 +49,7 @@ impl Shared {
             counters: Counters::default(),
             stop: CancellationToken::new(),
             release: CancellationToken::new(),
+            deadline: OnceLock::new(),
             on_error,
         }
     }
@@ -54,7 +57,10 @@ impl Shared {
     /// The exit of every error that no caller gets.
     pub(crate) fn report(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
-        tracing::warn!(source, "{error}");
+        match error {
+            BackgroundError::Stalled(_) => tracing::error!(source, "{error}"),
+            _ => tracing::warn!(source, "{error}"),
+        }
         if let Some(hook) = &self.on_error {
             // The callers are what keeps the processor going: a panic here would end a worker, or the monitor.
             if catch_unwind(AssertUnwindSafe(|| hook(error))).is_err() {

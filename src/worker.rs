@@ -14,9 +14,11 @@ use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, Claimed, First};
 use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
+use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
 use crate::slots::{QueueSlots, Reserved};
+use crate::stall::Doing;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
@@ -34,6 +36,7 @@ pub(crate) struct Worker {
     pub(crate) pool: PgPool,
     pub(crate) wake: Arc<Notify>,
     pub(crate) slots: QueueSlots,
+    pub(crate) pulse: Arc<Pulse>,
     pub(crate) stop: CancellationToken,
     pub(crate) poll: Duration,
 }
@@ -166,6 +169,7 @@ impl Worker {
         connections: usize,
     ) -> Result<(Claimed, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
+        self.pulse.begins(Doing::Connecting);
         self.connect(state, connections)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
@@ -179,6 +183,7 @@ impl Worker {
         };
         let first = state.first;
         state.first = if first == First::Groups { First::Loose } else { First::Groups };
+        self.pulse.begins(Doing::Claiming);
         let asked_at = Instant::now();
         let claim = claim::claim(
             &self.shared.store,
@@ -237,6 +242,7 @@ impl Worker {
 
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
     async fn wait(&self, state: &mut State, pause: Option<Duration>) {
+        self.pulse.begins(Doing::Waiting);
         let room = state.slots.len() < self.queue.options.concurrency;
         let paused = async {
             match pause {

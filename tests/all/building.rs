@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::{
     BuildMistake, Client, Hold, NameError, OutOfAttempts, Processor, ProcessorBuilder,
-    QueueOptions, Retention, RetryPolicy,
+    QueueOptions, Retention, RetryPolicy, Watchdog,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -119,6 +119,7 @@ async fn every_setting_out_of_its_range_is_named() {
         .poll_interval(Duration::ZERO)
         .housekeeping(Duration::from_millis(1))
         .slots(0)
+        .watchdog(Watchdog::new(Duration::ZERO).shutdown_margin(Duration::MAX))
         .queue(
             QueueOptions::new("q")
                 .concurrency(0)
@@ -147,6 +148,8 @@ async fn every_setting_out_of_its_range_is_named() {
         ("(all)", "poll_interval"),
         ("(all)", "housekeeping"),
         ("(all)", "slots"),
+        ("(all)", "watchdog"),
+        ("(all)", "watchdog.shutdown_margin"),
     ];
     assert_eq!(settings, expected);
 

@@ -19,6 +19,7 @@ const LAYERS: [&[&str]; 6] = [
         "inspect",
         "explanation",
         "fair_share",
+        "stall",
     ],
     &["store"],
     &[
@@ -34,6 +35,8 @@ const LAYERS: [&[&str]; 6] = [
         "janitor",
         "shutdown",
         "slots",
+        "pulse",
+        "watchdog",
         "shared",
         "connection",
         "mishap",

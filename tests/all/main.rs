@@ -48,6 +48,7 @@ mod sqs_fifo;
 mod support;
 mod testing;
 mod testing_jobs;
+mod watchdog;
 mod weights;
 mod witness;
 mod worker_process;

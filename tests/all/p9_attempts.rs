@@ -66,7 +66,7 @@ async fn workers_die_of(pool: &PgPool, job: i64, settings: &Settings, log: &Log)
         let name = format!("worker {died}");
         let mut worker = WorkerProcess::start(name, settings, log);
         tokio::select! {
-            () = worker.ended() => {}
+            _ = worker.ended() => {}
             _ = ended(pool, job) => {
                 worker.end().await;
                 return died;

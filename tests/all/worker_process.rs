@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use seriatim::{ActiveJob, Hold, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
+use seriatim::{
+    ActiveJob, Hold, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy, Watchdog,
+};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -31,6 +33,8 @@ pub struct Settings {
     /// Its hold; none: by transactions.
     pub lease: Option<Duration>,
     pub presence: bool,
+    /// The limit of its watchdog; then it is shut down with a deadline of 100 ms and a margin of 1 s.
+    pub watchdog: Option<Duration>,
 }
 
 impl Settings {
@@ -43,6 +47,7 @@ impl Settings {
             halt: false,
             lease: None,
             presence: true,
+            watchdog: None,
         }
     }
 }
@@ -114,16 +119,22 @@ impl WorkerProcess {
         self.child.kill().await.unwrap();
     }
 
-    /// Waits until it has ended by itself.
-    pub async fn ended(&mut self) {
-        self.child.wait().await.unwrap();
+    /// Waits until it has ended by itself; with which code, if no signal ended it.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let status = tokio::time::timeout(Duration::from_mins(1), self.child.wait()).await;
+        status.expect("it ends").unwrap().code()
     }
 
     /// Tells it to end, and waits until it has.
-    pub async fn end(mut self) {
+    pub async fn end(self) {
+        assert_eq!(self.end_with().await, Some(0));
+    }
+
+    /// As `end`; with which code.
+    pub async fn end_with(mut self) -> Option<i32> {
         drop(self.input);
         let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
-        assert!(status.unwrap().unwrap().success());
+        status.unwrap().unwrap().code()
     }
 }
 
@@ -184,6 +195,11 @@ async fn work() {
         .presence(settings.presence)
         .on_error(|error| say(format!("error: {error:?} {}", chain(error))));
     let retry = RetryPolicy::new(settings.attempts).base(Duration::from_millis(10));
+    if let Some(limit) = settings.watchdog {
+        log_errors();
+        let watchdog = Watchdog::new(limit).shutdown_margin(Duration::from_secs(1));
+        builder = builder.watchdog(watchdog);
+    }
     for queue in &settings.queues {
         let options = QueueOptions::new(queue)
             .concurrency(settings.slots)
@@ -208,7 +224,27 @@ async fn work() {
     // Until our parent closes it, or is gone.
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     closed.await.unwrap().unwrap();
-    running.shutdown(Duration::from_secs(5)).await;
+    let deadline = if settings.watchdog.is_some() { 100 } else { 5_000 };
+    running.shutdown(Duration::from_millis(deadline)).await;
+}
+
+/// Says what goes to the log as an error.
+fn log_errors() {
+    struct Line;
+
+    impl std::io::Write for Line {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            say(format!("log: {}", String::from_utf8_lossy(line).trim_end()));
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR);
+    log.with_ansi(false).with_writer(|| Line).init();
 }
 
 /// Does what the data says: a step of the witness, or an act by name. Acts are announced, and are for a first attempt;
@@ -242,6 +278,10 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
             }
         }
         "hang" if job.attempt() == 1 => std::future::pending().await,
+        "block" if job.attempt() == 1 => loop {
+            // Its thread is what it blocks.
+            std::thread::park();
+        },
         "query" if job.attempt() == 1 => {
             let query = sqlx::query("select pg_sleep(60)");
             query.execute(job.tx().await?).await?;
