@@ -104,7 +104,8 @@ impl ProcessorBuilder {
     /// concurrency, the numbers of jobs `a` and `b` that they start differ by
     /// `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 / weight(A) + 1 / weight(B))`: one slot, and those that
     /// were taken for jobs that had not started at an end of the span. It does not grow with the span, and no queue with
-    /// work starves.
+    /// work starves. (Slots are what is shared, whatever their jobs last, and jobs that run in one turn share one: with
+    /// [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.)
     ///
     /// A queue without work takes one slot for each of its looks, for the milliseconds of a claim.
     ///

@@ -46,7 +46,7 @@ pub enum Stall {
     /// The application's runtime polls nothing any more. All of its threads are blocked; or one is that was to wait for
     /// timers and sockets, while the others sleep until somebody wakes them: then one handler that blocks is enough.
     #[error(
-        "the runtime has polled no task for {lasted:.1?} ({running} handlers run): something blocks its threads"
+        "the runtime has polled no task for {lasted:.1?} (running handlers: {running}): something blocks its threads"
     )]
     Runtime {
         /// For how long.
@@ -86,7 +86,7 @@ pub enum Stall {
     },
     /// A shutdown did not come to its end.
     #[error(
-        "the shutdown has not ended {margin:?} after its deadline of {deadline:?}: {running} handlers still run"
+        "the shutdown has not ended {margin:?} after its deadline of {deadline:?} (running handlers: {running})"
     )]
     Shutdown {
         /// The deadline of the shutdown.

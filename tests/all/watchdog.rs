@@ -45,7 +45,7 @@ async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn handlers_that_block_every_thread_end_their_process_and_run_elsewhere() {
+async fn handlers_that_block_the_runtime_end_their_process_and_run_elsewhere() {
     let database = database().await;
     let log = Log::default();
     let mut worker = watched(&database, Duration::from_secs(2), 2, &log).await;
@@ -73,7 +73,7 @@ async fn a_shutdown_that_a_blocking_handler_holds_up_ends_the_process() {
     assert_eq!(worker.end_with().await, Some(Watchdog::EXIT_CODE));
     let logged = heard(&log, |said| said.starts_with("worker: log: ")).await;
     println!("{logged}");
-    let reason = "the shutdown has not ended 1s after its deadline of 100ms: 1 handlers still run";
+    let reason = "the shutdown has not ended 1s after its deadline of 100ms (running handlers: 1)";
     assert!(logged.contains(reason), "{logged}");
     assert_eq!(run_elsewhere(&database, &[job]).await, 1);
     database.remove().await.unwrap();
