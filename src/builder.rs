@@ -229,17 +229,17 @@ fn pool_too_small<'a>(
             Hold::Lease(_) => leased = leased.saturating_add(options.connections()),
         }
     }
-    let mut detail = each.join(", ");
     // A queue whose jobs are kept by leases claims beside the jobs that run.
     let slots = match bound {
         Some(bound) if bound < held => {
-            detail += &format!("; slots for {bound} at once");
+            each.push(format!("of which {bound} at once"));
             bound
         }
         _ => held,
     }
     .saturating_add(leased);
     let enough = usize::try_from(connections).map_or(true, |connections| connections >= slots);
+    let detail = each.join(", ");
     (!enough).then_some(BuildMistake::PoolTooSmall { connections, slots, detail })
 }
 

@@ -226,7 +226,9 @@ mod tests {
         let served: Vec<usize> = (0..6)
             .flat_map(|_| {
                 let served = serve(&mut share);
-                served.iter().for_each(|id| share.ended(*id));
+                for id in &served {
+                    share.ended(*id);
+                }
                 served
             })
             .collect();

@@ -57,9 +57,10 @@ impl Shared {
     /// The exit of every error that no caller gets.
     pub(crate) fn report(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
-        match error {
-            BackgroundError::Stalled(_) => tracing::error!(source, "{error}"),
-            _ => tracing::warn!(source, "{error}"),
+        if let BackgroundError::Stalled(_) = error {
+            tracing::error!(source, "{error}");
+        } else {
+            tracing::warn!(source, "{error}");
         }
         if let Some(hook) = &self.on_error {
             // The callers are what keeps the processor going: a panic here would end a worker, or the monitor.

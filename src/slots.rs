@@ -83,9 +83,8 @@ impl QueueSlots {
                 // One may wait already: the last job that ended left it.
                 let count = shared.fair().fetch(self.id, most);
                 if count < most {
-                    shared.change(|fair| {
-                        fair.want(self.id, if all { Want::All } else { Want::Look })
-                    });
+                    let want = if all { Want::All } else { Want::Look };
+                    shared.change(|fair| fair.want(self.id, want));
                     count + shared.fair().fetch(self.id, most - count)
                 } else {
                     count

@@ -68,7 +68,7 @@ impl Watchdog {
     /// What a process that the watchdog ends exits with: 70, the `EX_SOFTWARE` of `sysexits.h`.
     pub const EXIT_CODE: i32 = 70;
 
-    /// A watchdog that bites after `limit` without progress; within a second more, or an eighth of it. 1 s to 1 day.
+    /// A watchdog that ends the process after `limit` without progress, or at most a second later. 1 s to 1 day.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -157,7 +157,7 @@ impl Watch {
             match judge.judge(&self.look(), elapsed) {
                 Verdict::Fine => {}
                 Verdict::Ended => return,
-                Verdict::Stalled(stall) => return self.end(stall),
+                Verdict::Stalled(stall) => return self.end(&stall),
             }
         }
     }
@@ -171,7 +171,7 @@ impl Watch {
         }
     }
 
-    fn end(self, stall: Stall) {
+    fn end(self, stall: &Stall) {
         let (done, said) = mpsc::channel::<()>();
         let last_words = {
             let (shared, stall) = (Arc::clone(&self.shared), stall.clone());
@@ -184,6 +184,6 @@ impl Watch {
         if thread::Builder::new().name("seriatim-last-words".into()).spawn(last_words).is_ok() {
             let _ = said.recv_timeout(LAST_WORDS);
         }
-        (self.watchdog.end)(&stall);
+        (self.watchdog.end)(stall);
     }
 }
