@@ -177,8 +177,15 @@ impl Judge {
         Self { limit, margin, runtime: Track::default(), loops, ending: Duration::ZERO }
     }
 
+    /// How often to look.
+    pub(crate) fn tick(&self) -> Duration {
+        (self.limit / 8).min(Duration::from_secs(1))
+    }
+
     /// Takes a look, `elapsed` after the last one.
     pub(crate) fn judge(&mut self, look: &Look, elapsed: Duration) -> Verdict {
+        // If this look is much too late, the process was frozen, with all that is watched.
+        let elapsed = elapsed.min(self.tick() * 2);
         self.runtime.follow(look.runtime, elapsed);
         for ((_, track), seen) in self.loops.iter_mut().zip(&look.loops) {
             track.follow(*seen, elapsed);
@@ -303,6 +310,18 @@ mod tests {
         let (after, verdict) = watch(60, stuck).unwrap();
         assert_eq!(after, TICK * 10 + LIMIT + STEP_LIMIT);
         assert!(matches!(verdict, Verdict::Stalled(Stall::Step { .. })), "{verdict:?}");
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_counts_for_nobody() {
+        let mut judge = Judge::new(LIMIT, MARGIN, ["q".to_owned()]);
+        let hour = Duration::from_hours(1);
+        let fine = |n: &u32| {
+            judge.judge(&Look { loops: vec![polled(1)], ..healthy(1) }, hour) == Verdict::Fine
+                && *n < 100
+        };
+        // A look that sees the first polls, and looks of two ticks each.
+        assert_eq!((0..).take_while(fine).count(), 4);
     }
 
     #[test]

@@ -144,15 +144,13 @@ impl Watch {
 
     fn run(self) {
         let Watchdog { limit, margin, .. } = self.watchdog;
-        let tick = (limit / 8).min(Duration::from_secs(1));
         let queues = self.loops.iter().map(|(queue, _)| queue.clone());
         let mut judge = Judge::new(limit, margin, queues);
         let mut last = Instant::now();
         loop {
-            thread::sleep(tick);
+            thread::sleep(judge.tick());
             let now = Instant::now();
-            // More than this has passed for others only if it has passed for us: the process was frozen.
-            let elapsed = now.duration_since(last).min(tick * 2);
+            let elapsed = now.duration_since(last);
             last = now;
             match judge.judge(&self.look(), elapsed) {
                 Verdict::Fine => {}
