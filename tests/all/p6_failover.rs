@@ -303,6 +303,10 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     for _ in 0..4 {
         taken.push(shared.acquire().await.unwrap());
     }
+    // Before the worker starts: a wake-up would end one of its pauses.
+    for n in 0..10 {
+        enqueue(database.pool(), "q", &format!("g{n}"), n).await;
+    }
     let (log, errors) = (Log::default(), Errors::default());
     let seen = log.clone();
     let begun = Instant::now();
@@ -318,9 +322,6 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
         .build()
         .unwrap()
         .start();
-    for n in 0..10 {
-        enqueue(database.pool(), "q", &format!("g{n}"), n).await;
-    }
     let refused = |errors: &[String]| {
         let refused = errors.iter().filter(|e| e.starts_with("Connection"));
         refused.count() >= 4
