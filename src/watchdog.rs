@@ -24,7 +24,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 ///   panicked ([`Stall::Panicked`])?
 /// * a [shutdown](crate::Running::shutdown): has it ended a margin after its deadline ([`Stall::Shutdown`])? A handler
 ///   that blocks its thread can be neither waited for nor dropped, and `#[tokio::main]` waits for its thread when `main`
-///   has returned. It stands when the future of the shutdown is dropped.
+///   has returned. The deadline stands when the future of the shutdown is dropped, and when the process is to go on
+///   without its processor.
 ///
 /// A processor without work, with long handlers, with a paused queue or without its database is not stalled: its loops
 /// wait, or try again. Nor is one that was frozen: only time that the watchdog itself has seen pass counts. But a handler
@@ -86,7 +87,7 @@ impl Watchdog {
 
     /// What is done instead of [`std::process::exit`], which runs what was registered to run at an exit and may hang
     /// there: `|_| std::process::abort()`, say. Called once, in the watchdog's thread; if it returns, this processor is
-    /// watched no more.
+    /// watched no more, and so it is if it panics.
     pub fn end_with(mut self, end: impl Fn(&Stall) + Send + Sync + 'static) -> Self {
         self.end = Arc::new(end);
         self
