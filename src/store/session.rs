@@ -100,13 +100,16 @@ pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::
 }
 
 /// The session of a presence: its statements are transactions of their own, and none of them may wait or scan. Whatever
-/// the host's defaults are, see [`SHORT`] and [`PINNED_PLANS`].
+/// the host's defaults are, see [`SHORT`] and [`PINNED_PLANS`]; and its lock must not outlive a host that vanished, see
+/// [`LONG`].
 pub(crate) async fn keep_working(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let statement = "set default_transaction_isolation = 'read committed'\
         ; set default_transaction_read_only = off; set default_transaction_deferrable = off\
         ; set idle_session_timeout = 0; set statement_timeout = '2s'; set lock_timeout = '100ms'\
         ; set enable_seqscan = off; set enable_bitmapscan = off; set enable_mergejoin = off\
-        ; set enable_hashjoin = off; set jit = off";
+        ; set enable_hashjoin = off; set jit = off\
+        ; set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2\
+        ; set tcp_keepalives_count = 3; set tcp_user_timeout = '10s'";
     sqlx::raw_sql(statement).execute(conn).await.map(drop)
 }
 
