@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::store::{SessionId, Sessions, Store, keep_open};
+use crate::store::{SessionId, Sessions, Store, keep_open, short};
 
 /// Between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -194,9 +194,11 @@ async fn check(
         conn
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
-    let alive = store.sessions(&mut conn, pids).await?;
     let jobs = watched.values().map(|w| w.job).collect();
-    let asked = store.cancel_requests(&mut conn, jobs).await?;
+    let found = short(&mut conn, async |conn| {
+        Ok((store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?))
+    });
+    let found = found.await?;
     *kept = Some(conn);
-    Ok((alive, asked))
+    Ok(found)
 }

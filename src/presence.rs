@@ -11,16 +11,14 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
 use sqlx::{Connection, PgConnection};
-use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::monitor::LIMIT;
 use crate::shared::Shared;
-use crate::store::{LeasedClaim, ProcessorRow, begin_short, gave_up_waiting, keep_working};
+use crate::store::{LeasedClaim, ProcessorRow, gave_up_waiting, keep_open, short};
 
 /// Between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -147,7 +145,8 @@ impl Keeper<'_> {
         }
         if let Some(Session { mut conn, .. }) = session {
             let leave = async {
-                self.shared.store.leave(&mut conn, self.row.id).await?;
+                let (store, id) = (&self.shared.store, self.row.id);
+                short(&mut conn, async |conn| store.leave(conn, id).await).await?;
                 conn.close().await
             };
             if let Ok(Err(error)) = timeout_at(Instant::now() + ANSWER, leave).await {
@@ -170,8 +169,15 @@ impl Keeper<'_> {
         let mut extend_all = fresh;
         let mut doubted = Vec::new();
         if let Some(key) = session.key {
-            let store = &self.shared.store;
-            let presence = store.verify_presence(&mut session.conn, self.row.id, key).await?;
+            let (store, id) = (&self.shared.store, self.row.id);
+            let presence = short(&mut session.conn, async |conn| {
+                let presence = store.verify_presence(conn, id, key).await?;
+                if !presence.held {
+                    store.withdraw_presence(conn, id).await?;
+                }
+                Ok(presence)
+            });
+            let presence = presence.await?;
             doubted = presence.doubted;
             if presence.held {
                 *certainty = Certainty { proved: Some(begun), down: None };
@@ -180,7 +186,6 @@ impl Keeper<'_> {
                 tracing::warn!("no presence behind a transaction pooler: leases alone decide");
                 self.wanted = false;
                 session.key = None;
-                store.withdraw_presence(&mut session.conn, self.row.id).await?;
                 extend_all = true;
             }
         }
@@ -196,18 +201,22 @@ impl Keeper<'_> {
     /// Opens a session with a lock of its own, and announces it. A new lock each time: an old session may linger.
     async fn connect(&self) -> Result<Session, sqlx::Error> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
-        keep_working(&mut conn).await?;
+        keep_open(&mut conn).await?;
         let store = &self.shared.store;
-        let mut key = None;
-        // The host may have a lock of the same number, once in a great while.
-        for _ in 0..3 {
-            let number = fastrand::i64(..);
-            if self.wanted && store.take_presence(&mut conn, number).await? {
-                key = Some(number);
-                break;
+        let key = short(&mut conn, async |conn| {
+            let mut key = None;
+            // The host may have a lock of the same number, once in a great while.
+            for _ in 0..3 {
+                let number = fastrand::i64(..);
+                if self.wanted && store.take_presence(conn, number).await? {
+                    key = Some(number);
+                    break;
+                }
             }
-        }
-        store.announce(&mut conn, &self.row, key).await?;
+            store.announce(conn, &self.row, key).await?;
+            Ok(key)
+        });
+        let key = key.await?;
         let now = Instant::now();
         Ok(Session { conn, key, since: now, announced_at: now })
     }
@@ -224,13 +233,14 @@ impl Keeper<'_> {
             return Ok(());
         }
         let store = &self.shared.store;
-        let extended = match store.extend_leases(conn, &claims).await {
+        let extended = short(conn, async |conn| store.extend_leases(conn, &claims).await).await;
+        let extended = match extended {
             // Nothing was extended; the next try is soon.
             Err(error) if gave_up_waiting(&error) => HashSet::new(),
             extended => extended?,
         };
         let standing = if extended.len() < claims.len() {
-            store.standing(conn, &claims).await?
+            short(conn, async |conn| store.standing(conn, &claims).await).await?
         } else {
             HashSet::new()
         };
@@ -245,24 +255,27 @@ impl Keeper<'_> {
         let leases = &self.shared.leases;
         let claims = leases.due(Instant::now(), &[], true);
         if !claims.is_empty() {
-            leases.check(&claims, &store.standing(conn, &claims).await?);
             let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.behind].concat();
             let jobs = claims.iter().flat_map(jobs).collect();
-            leases.cancel(&store.cancel_requests(conn, jobs).await?);
+            let found = short(conn, async |conn| {
+                Ok((store.standing(conn, &claims).await?, store.cancel_requests(conn, jobs).await?))
+            });
+            let (standing, asked) = found.await?;
+            leases.check(&claims, &standing);
+            leases.cancel(&asked);
         }
         if session.announced_at.elapsed() >= HEARTBEAT {
-            store.announce(conn, &self.row, session.key).await?;
+            let key = session.key;
+            short(conn, async |conn| store.announce(conn, &self.row, key).await).await?;
             session.announced_at = Instant::now();
         }
-        begin_short(conn).await?;
         let long_here = session.since.elapsed() >= SETTLED;
-        let doubted = match store.judge(conn, self.row.id, long_here).await {
-            Err(error) if gave_up_waiting(&error) => {
-                return PgTransactionManager::rollback(conn).await;
-            }
-            doubted => doubted?,
+        let judged =
+            short(conn, async |conn| store.judge(conn, self.row.id, long_here).await).await;
+        let doubted = match judged {
+            Err(error) if gave_up_waiting(&error) => return Ok(()),
+            judged => judged?,
         };
-        PgTransactionManager::commit(conn).await?;
         if doubted > 0 {
             tracing::info!(doubted, "claims of dead processes will be taken over");
         }

@@ -47,7 +47,7 @@ pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
-    keep_working,
+    short,
 };
 pub(crate) use settle::Keep;
 pub(crate) use template::Names;

@@ -89,28 +89,32 @@ pub(crate) async fn begin_hold(
     }
 }
 
-/// Shields a session that is kept open without a transaction from the host's limits.
-pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(
-        "set idle_session_timeout = 0; set statement_timeout = '2s'; set lock_timeout = '2s'",
-    )
-    .execute(session)
-    .await
-    .map(drop)
+/// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,
+/// unless the work [gave up waiting](gave_up_waiting): then nothing of it was done.
+pub(crate) async fn short<T>(
+    conn: &mut PgConnection,
+    work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    begin_short(conn).await?;
+    match work(conn).await {
+        Ok(done) => PgTransactionManager::commit(conn).await.map(|()| done),
+        Err(error) => {
+            if gave_up_waiting(&error) {
+                PgTransactionManager::rollback(conn).await?;
+            }
+            Err(error)
+        }
+    }
 }
 
-/// The session of a presence: its statements are transactions of their own, and none of them may wait or scan. Whatever
-/// the host's defaults are, see [`SHORT`] and [`PINNED_PLANS`]; and its lock must not outlive a host that vanished, see
-/// [`LONG`].
-pub(crate) async fn keep_working(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let statement = "set default_transaction_isolation = 'read committed'\
-        ; set default_transaction_read_only = off; set default_transaction_deferrable = off\
-        ; set idle_session_timeout = 0; set statement_timeout = '2s'; set lock_timeout = '100ms'\
-        ; set enable_seqscan = off; set enable_bitmapscan = off; set enable_mergejoin = off\
-        ; set enable_hashjoin = off; set jit = off\
+/// Keeps a session open without a transaction, for as long as its host is there: see [`LONG`].
+///
+/// Nothing else may be set for a session: behind a transaction pooler it is handed on to strangers.
+pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
+    let statement = "set idle_session_timeout = 0\
         ; set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2\
         ; set tcp_keepalives_count = 3; set tcp_user_timeout = '10s'";
-    sqlx::raw_sql(statement).execute(conn).await.map(drop)
+    sqlx::raw_sql(statement).execute(session).await.map(drop)
 }
 
 async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
