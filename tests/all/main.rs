@@ -26,15 +26,6 @@ mod namespace;
 mod operating;
 mod out_of_attempts;
 mod outcomes;
-mod p10_stale_worker;
-mod p1_order;
-mod p2_one_at_a_time;
-mod p3_nothing_lost;
-mod p4_exactly_once;
-mod p5_enqueue_never_waits;
-mod p6_failover;
-mod p8_fairness;
-mod p9_attempts;
 mod parking;
 mod pausing;
 mod priorities;
@@ -52,3 +43,22 @@ mod watchdog;
 mod weights;
 mod witness;
 mod worker_process;
+
+// The promises of the core, under each hold.
+#[path = "."]
+mod by_transaction {
+    const HOLD: seriatim::Hold = seriatim::Hold::Transaction;
+
+    #[path = "promises.rs"]
+    mod promises;
+}
+
+#[path = "."]
+mod by_lease {
+    /// So long that no test can see it run out: a job that is lost stays lost.
+    const HOLD: seriatim::Hold = seriatim::Hold::Lease(std::time::Duration::from_mins(10));
+
+    #[path = "promises.rs"]
+    #[allow(clippy::duplicate_mod, reason = "the same promises under another hold")]
+    mod promises;
+}

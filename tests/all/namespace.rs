@@ -1,6 +1,7 @@
 //! A network namespace: a machine of its own, as far as TCP can tell, that can vanish without a word.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Removed when dropped.
 #[derive(Debug)]
@@ -15,12 +16,18 @@ pub struct Namespace {
 impl Namespace {
     /// A namespace with a cable to it, or why there cannot be one.
     pub fn new() -> Result<Self, String> {
-        let pid = std::process::id();
-        // Of a network that is for documentation: no real one has these addresses.
-        let address = |n| format!("198.51.100.{}", pid % 63 * 4 + n);
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let (pid, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        // Of a network that is for documentation: no real one has these addresses. But another run may.
+        let free = (0..63).map(|n| (pid + made + n) % 63 * 4).find(|part| {
+            let show = ["-o", "addr", "show", "to", &format!("198.51.100.{part}/30")];
+            ip(&show).is_ok_and(|found| found.is_empty())
+        });
+        let part = free.ok_or("no address is free")?;
+        let address = |n| format!("198.51.100.{}", part + n);
         let namespace = Self {
-            name: format!("seriatim{pid}"),
-            ends: [format!("srt{pid}a"), format!("srt{pid}b")],
+            name: format!("seriatim{pid}n{made}"),
+            ends: [format!("s{pid}n{made}a"), format!("s{pid}n{made}b")],
             addresses: [address(1), address(2)],
         };
         let (name, [here, there]) = (namespace.name.as_str(), &namespace.ends);
@@ -62,11 +69,14 @@ impl Drop for Namespace {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+/// What `ip` printed.
+fn ip(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("ip").args(arguments).output();
     match output {
         Err(error) => Err(format!("`ip` cannot be run: {error}")),
-        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
     }
 }

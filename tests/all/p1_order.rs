@@ -7,12 +7,13 @@ use seriatim::testing::TestDatabase;
 use seriatim::{JobError, JobStatus, NewJob, RetryPolicy, Running};
 use sqlx::{Connection, PgPool};
 
+use super::{queue, worker};
 use crate::support::{
     Gate, Log, by_hand, database, drained, enqueue, eventually, handler, job, job_of,
-    nothing_remains, processor, queue,
+    nothing_remains, processor,
 };
 use crate::witness::{self, Findings, Step, findings};
-use crate::worker_process::{Settings, WorkerProcess};
+use crate::worker_process::WorkerProcess;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
@@ -305,7 +306,7 @@ async fn several_processes_keep_the_order() {
     let database = database().await;
     let pool = database.pool();
     witness::prepare(pool).await;
-    let (settings, log) = (Settings::new(database.url(), &["q"]), Log::default());
+    let (settings, log) = (worker(database.url(), &["q"]), Log::default());
     let workers: Vec<_> =
         ["one", "two", "three"].map(|name| WorkerProcess::start(name, &settings, &log)).into();
     for worker in &workers {

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use seriatim::testing::TestDatabase;
-use seriatim::{Processor, QueueOptions, RetryPolicy, Running};
+use seriatim::{Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
+use super::worker;
 use crate::support::{Log, database, handler, nothing_remains, value};
 use crate::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::worker_process::{Settings, WorkerProcess};
@@ -14,9 +15,9 @@ use crate::worker_process::{Settings, WorkerProcess};
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A number that the environment may raise for a longer run.
+/// A number that the environment may raise for a longer run. The holds do one half each.
 fn sized(variable: &str, usual: u32) -> u32 {
-    std::env::var(variable).map_or(usual, |number| number.parse().unwrap())
+    std::env::var(variable).map_or(usual, |number| number.parse().unwrap()).div_ceil(2)
 }
 
 fn step(producer: u32, n: u32) -> Step {
@@ -66,7 +67,7 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
         for queue in QUEUES {
             let (outside, inside) = (outside.clone(), inside.clone());
             builder = builder.queue(
-                options(queue).concurrency(1),
+                super::queue(queue).concurrency(1),
                 handler(move |job, data| {
                     let (outside, inside) = (outside.clone(), inside.clone());
                     Box::pin(async move {
@@ -79,10 +80,6 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
         running.push(builder.build().unwrap().start());
     }
     running
-}
-
-fn options(queue: &str) -> QueueOptions {
-    QueueOptions::new(queue).retry(RetryPolicy::new(10).base(Duration::from_millis(10)))
 }
 
 async fn all_done(pool: &PgPool) {
@@ -167,7 +164,7 @@ async fn processes_lose_no_increment() {
     let database = database().await;
     let pool = database.pool();
     witness::prepare(pool).await;
-    let mut settings = Settings::new(database.url(), &QUEUES);
+    let mut settings = worker(database.url(), &QUEUES);
     settings.slots = 2;
     let log = Log::default();
     let workers = five_workers(&settings, &log);
@@ -192,7 +189,7 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     let database = database().await;
     let pool = database.pool();
     witness::prepare(pool).await;
-    let mut settings = Settings::new(database.url(), &QUEUES);
+    let mut settings = worker(database.url(), &QUEUES);
     settings.slots = 2;
     settings.attempts = 100;
     let log = Log::default();

@@ -11,9 +11,10 @@ use seriatim::{ActiveJob, Cancelled, Client, JobError, JobStatus, NewJob, Runnin
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
+use super::queue;
 use crate::support::{
     Errors, by_hand, database, drained, ended, eventually, handler, job, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    nothing_remains, processor, value,
 };
 
 /// Succeeds, fails, panics or has followers, as chance will have it.

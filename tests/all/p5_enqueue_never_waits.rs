@@ -10,9 +10,10 @@ use seriatim::{Client, NewJob};
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::sync::Notify;
 
+use super::queue;
 use crate::support::{
     Log, by_hand, database, drained, ended, eventually, handler, job, job_of, nothing_remains,
-    processor, queue, value,
+    processor, value,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

@@ -8,9 +8,10 @@ use seriatim::{ActiveJob, JobError, NewJob, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
+use super::queue;
 use crate::support::{
     Log, by_hand, database, drained, enqueue, eventually, handler, job_of, nothing_remains,
-    processor, queue,
+    processor,
 };
 
 /// Runs what the data says, and logs group and data.

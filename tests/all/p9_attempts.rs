@@ -8,9 +8,10 @@ use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Client, FailureKind, Job, JobStatus, RetryPolicy};
 use sqlx::PgPool;
 
+use super::{queue, worker};
 use crate::support::{
     Log, database, drained, ended, enqueue, eventually, handler, job_when, nothing_remains,
-    processor, queue, value,
+    processor, value,
 };
 use crate::worker_process::{Settings, WorkerProcess, announced};
 
@@ -92,7 +93,7 @@ fn lost_attempts(job: &Job, expected: u32) {
 async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on() {
     let database = database().await;
     let pool = database.pool();
-    let mut settings = Settings::new(database.url(), &["q"]);
+    let mut settings = worker(database.url(), &["q"]);
     settings.attempts = 2;
     let log = Log::default();
     let deadly = enqueue(pool, "q", "g", "always abort").await;
@@ -119,7 +120,7 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on
 async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
     let database = database().await;
     let pool = database.pool();
-    let mut settings = Settings::new(database.url(), &["q"]);
+    let mut settings = worker(database.url(), &["q"]);
     settings.attempts = 1;
     settings.halt = true;
     let log = Log::default();
@@ -166,6 +167,8 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
                 let seen = seen.clone();
                 Box::pin(async move {
                     if data == json!("deadly") {
+                        // Under a lease, a handler without a transaction outlives the server.
+                        job.tx().await?;
                         seen.add(format!("in {}", job.attempt()));
                         std::future::pending::<()>().await;
                     }

@@ -41,7 +41,8 @@ pub fn job(queue: &str, group: Option<&str>, step: &Step) -> NewJob {
 }
 
 /// Writes an effect inside of the job's transaction, and outside of it reads, waits and writes a counter: two that run
-/// at the same time read the same value, and one increment is lost.
+/// at the same time read the same value, and one increment is lost. Every other one works before it has a transaction:
+/// what is lost then, under a lease, no row lock could have kept.
 pub async fn take_step(
     job: &mut ActiveJob,
     outside: &PgPool,
@@ -56,6 +57,12 @@ pub async fn take_step(
         .await?;
     let seen = seen.unwrap_or(0);
     let id = job.id();
+    // The work: the time in which another handler of the group could get in between.
+    let work = tokio::time::sleep(Duration::from_millis(step.ms));
+    let (before, after) = if n % 2 == 0 { (Some(work), None) } else { (None, Some(work)) };
+    if let Some(work) = before {
+        work.await;
+    }
     sqlx::query("insert into public.effect (place, producer, n, job) values ($1, $2, $3, $4)")
         .bind(&place)
         .bind(producer)
@@ -63,8 +70,9 @@ pub async fn take_step(
         .bind(id)
         .execute(job.tx().await?)
         .await?;
-    // The work: the time in which another handler of the group could get in between.
-    tokio::time::sleep(Duration::from_millis(step.ms)).await;
+    if let Some(work) = after {
+        work.await;
+    }
     sqlx::query(
         "with counted as (insert into public.counter values ($1, $2 + 1)
              on conflict (place) do update set value = excluded.value)
