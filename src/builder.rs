@@ -76,6 +76,19 @@ impl ProcessorBuilder {
     /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
     /// jobs over soon after it died, however long their leases are. Default true; behind a transaction pooler: false,
     /// which it also becomes by itself when such a pooler is noticed. Then leases alone decide.
+    ///
+    /// # Behind a transaction pooler
+    /// All connections of a processor have the options of its pool, so they all go through the pooler. What it needs:
+    /// * `presence(false)`, and [`listen(false)`](Self::listen): without wake-ups the poll finds the work;
+    /// * prepared statements. A pooler that keeps track of them for its clients (PgBouncer from 1.21, with
+    ///   `max_prepared_statements`) should need nothing. `PgBouncer` 1.18 needs `server_reset_query = deallocate all` with
+    ///   `server_reset_query_always = 1`, and the pool's options `statement_cache_capacity(0)`; an enqueue, or whatever
+    ///   else has arguments, works there within a transaction only, as everything that the driver sends in two parts;
+    /// * `ignore_startup_parameters = extra_float_digits` in PgBouncer, for the driver.
+    ///
+    /// The processor's own statements are all in transactions, which set for themselves what they need; nothing that
+    /// matters to others stays in a session. Both [holds](crate::Hold) work: the locks of a
+    /// [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the pooler.
     pub fn presence(mut self, show: bool) -> Self {
         self.presence = show;
         self

@@ -3,6 +3,7 @@
 // A test says what it expects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
+mod behind_a_pooler;
 mod blocking_handlers;
 mod building;
 mod cancel;
@@ -28,6 +29,7 @@ mod out_of_attempts;
 mod outcomes;
 mod parking;
 mod pausing;
+mod pooler;
 mod priorities;
 mod proxy;
 mod pull;

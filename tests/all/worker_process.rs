@@ -26,12 +26,15 @@ const MARK: &str = "worker: ";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     pub url: String,
+    /// Where it connects to for what it does beside its jobs.
+    pub outside: String,
     pub queues: Vec<String>,
     pub slots: usize,
     pub attempts: u32,
     pub halt: bool,
     /// Its hold; none: by transactions.
     pub lease: Option<Duration>,
+    /// Whether it shows its presence and listens: both need a session of their own.
     pub presence: bool,
     /// The limit of its watchdog; then it is shut down with a deadline of 100 ms and a margin of 1 s.
     pub watchdog: Option<Duration>,
@@ -40,6 +43,7 @@ pub struct Settings {
 impl Settings {
     pub fn new(url: String, queues: &[&str]) -> Self {
         Self {
+            outside: url.clone(),
             url,
             queues: queues.iter().map(ToString::to_string).collect(),
             slots: 4,
@@ -182,17 +186,18 @@ async fn work() {
     };
     let settings: Settings = serde_json::from_str(&settings).unwrap();
     let slots = settings.slots * settings.queues.len();
-    let pool = async || {
+    let pool = async |url| {
         PgPoolOptions::new()
             .max_connections(u32::try_from(slots).unwrap())
-            .connect(&settings.url)
+            .connect(url)
             .await
             .unwrap()
     };
-    let outside = pool().await;
+    let outside = pool(&settings.outside).await;
     let hold = settings.lease.map_or(Hold::Transaction, Hold::Lease);
-    let mut builder = Processor::builder(pool().await)
+    let mut builder = Processor::builder(pool(&settings.url).await)
         .presence(settings.presence)
+        .listen(settings.presence)
         .on_error(|error| say(format!("error: {error:?} {}", chain(error))));
     let retry = RetryPolicy::new(settings.attempts).base(Duration::from_millis(10));
     if let Some(limit) = settings.watchdog {
