@@ -6,12 +6,13 @@ use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, FailureKind, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
+    Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
     RetryPolicy, Running,
 };
 
 use crate::support::{
-    Log, by_hand, database, ended, eventually, handler, job_of, nothing_remains, processor, queue,
+    Log, by_hand, database, ended, eventually, handler, job_of, job_when, nothing_remains,
+    processor, queue,
 };
 
 /// Fails for the data `"bad"`.
@@ -62,6 +63,49 @@ async fn an_expired_job_ends_without_an_attempt_and_its_group_goes_on_even_where
     assert_eq!(ended(pool, jobs[0].id()).await.status, JobStatus::Succeeded);
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
+}
+
+/// What the group says of its failures does not count for a job that expired.
+async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts) {
+    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+        let database = database().await;
+        let pool = database.pool();
+        let client = Client::default();
+        client.set_group_policy(pool, "q", "g", Some(policy)).await.unwrap();
+        let jobs = [job_of("q", "g", "late"), job_of("q", "g", "next"), job_of("q", "g", "bad")];
+        let behind = job_of("q", "g", "behind");
+        let jobs = seriatim::enqueue_many(pool, jobs.into_iter().chain([behind])).await.unwrap();
+        by_hand(
+            pool,
+            "update seriatim.job set expires_at = now() - interval '1 s' where data = '\"late\"'; \
+             update seriatim.job set max_attempts = 1",
+        )
+        .await;
+        let log = Log::default();
+        let running = start(&database, queue("q").hold(hold), &log).await;
+        assert_eq!(ended(pool, jobs[1].id()).await.status, JobStatus::Succeeded, "{hold:?}");
+        is_expired(&ended(pool, jobs[0].id()).await, 0);
+
+        // It does count for one that failed.
+        job_when(pool, jobs[2].id(), |job| job.status == JobStatus::Failed).await;
+        running.shutdown(Duration::from_secs(5)).await;
+        let halted = client.halted_groups(pool, "q").await.unwrap().len();
+        let parked = client.parked_groups(pool, "q").await.unwrap().len();
+        let expected = if policy == OutOfAttempts::Halt { (1, 0) } else { (0, 1) };
+        assert_eq!((halted, parked), expected, "{hold:?}");
+        assert_eq!(log.entries(), ["g \"next\"", "g \"bad\""], "{hold:?}");
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_job_does_not_halt_a_group_whose_own_policy_is_to_halt() {
+    an_expired_job_does_nothing_to_a_group_that_says(OutOfAttempts::Halt).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_job_parks_nobody_in_a_group_whose_own_policy_is_to_park() {
+    an_expired_job_does_nothing_to_a_group_that_says(OutOfAttempts::Park).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
