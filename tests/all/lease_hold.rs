@@ -317,7 +317,9 @@ async fn a_handler_outlives_a_restart_of_the_server_and_completes_once() {
     tokio::time::sleep(Duration::from_secs(down)).await;
     gate.pass(1);
     server.start_again().await.unwrap();
+    let back = Instant::now();
     let done = ended(pool, id).await;
+    println!("server down for {down} s: the job ended {:.2?} after it was back", back.elapsed());
     assert_eq!((done.status, done.attempts), (JobStatus::Succeeded, 1));
     assert_eq!(log.entries(), ["g 1"]);
     assert_eq!(errors.named("HoldLost"), [""; 0]);
