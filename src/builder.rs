@@ -80,11 +80,11 @@ impl ProcessorBuilder {
     /// # Behind a transaction pooler
     /// All connections of a processor have the options of its pool, so they all go through the pooler. What it needs:
     /// * `presence(false)`, and [`listen(false)`](Self::listen): without wake-ups the poll finds the work;
-    /// * prepared statements. A pooler that keeps track of them for its clients (PgBouncer from 1.21, with
-    ///   `max_prepared_statements`) should need nothing. `PgBouncer` 1.18 needs `server_reset_query = deallocate all` with
+    /// * prepared statements; without them claims fail with the codes 26000 and 42P05. A pooler that keeps track of them for
+    ///   its clients (`PgBouncer` from 1.21, with `max_prepared_statements`) should need nothing, but tested is 1.18. That needs `server_reset_query = deallocate all` with
     ///   `server_reset_query_always = 1`, and the pool's options `statement_cache_capacity(0)`; an enqueue, or whatever
     ///   else has arguments, works there within a transaction only, as everything that the driver sends in two parts;
-    /// * `ignore_startup_parameters = extra_float_digits` in PgBouncer, for the driver.
+    /// * `ignore_startup_parameters = extra_float_digits` in `PgBouncer`, for the driver.
     ///
     /// The processor's own statements are all in transactions, which set for themselves what they need; nothing that
     /// matters to others stays in a session. Both [holds](crate::Hold) work: the locks of a

@@ -6,7 +6,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor, Row};
 
 use crate::pooler::Pooler;
-use crate::support::{Log, database, enqueue, eventually, nothing_remains, value};
+use crate::support::{Log, database, enqueue, eventually, job_of, nothing_remains, value};
 use crate::witness::{self, Findings, Step, findings};
 use crate::worker_process::{Settings, WorkerProcess, announced};
 
@@ -112,4 +112,30 @@ async fn who_forgets_to_switch_presence_off_is_as_safe() {
         println!("worker killed behind a pooler with presence, lease of {LEASE:?}: {took:.2?}");
         assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(9), "{took:?}");
     }
+}
+
+/// The driver sends a statement with arguments in two parts, and out of a transaction each may meet another session.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enqueue_needs_a_transaction_where_the_pooler_knows_no_prepared_statements() {
+    let database = database().await;
+    let pooler = match Pooler::start(&database, SESSIONS).await {
+        Ok(pooler) => pooler,
+        Err(reason) => {
+            println!("skipped: there is no transaction pooler here: {reason}");
+            return;
+        }
+    };
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(&pooler.url(&database)).await.unwrap();
+    let refused = seriatim::enqueue(&pool, job_of("q", "g", 1)).await.map(drop);
+    println!("an enqueue out of a transaction: {refused:?}");
+    let mut tx = pool.begin().await.unwrap();
+    seriatim::enqueue(&mut *tx, job_of("q", "g", 2)).await.unwrap();
+    tx.commit().await.unwrap();
+    let jobs: i64 = value(database.pool(), "select count(*) from seriatim.job").await;
+    // A later version of the pooler may know them.
+    assert_eq!(jobs, 1 + i64::from(refused.is_ok()));
+    pool.close().await;
+    drop(pooler);
+    database.remove().await.unwrap();
 }
