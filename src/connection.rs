@@ -45,3 +45,46 @@ impl DerefMut for SlotConnection {
         &mut self.0
     }
 }
+
+/// A connection for work that may be given up half-way, which leaves it in an unknown state: closed when it is dropped,
+/// unless the work was done.
+#[derive(Debug)]
+pub(crate) struct WorkConnection {
+    conn: SlotConnection,
+    done: bool,
+}
+
+impl WorkConnection {
+    /// The work is done: the connection goes back to its pool.
+    pub(crate) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl From<PoolConnection<Postgres>> for WorkConnection {
+    fn from(conn: PoolConnection<Postgres>) -> Self {
+        Self { conn: conn.into(), done: false }
+    }
+}
+
+impl Drop for WorkConnection {
+    fn drop(&mut self) {
+        if !self.done {
+            self.conn.0.close_on_drop();
+        }
+    }
+}
+
+impl Deref for WorkConnection {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for WorkConnection {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
+}

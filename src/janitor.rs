@@ -10,6 +10,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::job::JobStatus;
 use crate::queue::{QueueOptions, Retention};
@@ -80,25 +81,23 @@ impl Janitor<'_> {
         cursors: &mut HashMap<String, String>,
     ) -> Result<Vec<(String, Kept)>, sqlx::Error> {
         let mut kept = Vec::new();
-        let mut conn = self.side.acquire().await?;
-        // Until the tick is through: a tick that is given up leaves the connection in an unknown state.
-        conn.close_on_drop();
+        let mut conn = WorkConnection::from(self.side.acquire().await?);
         let requests =
             self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
-        if !requests.await? {
-            return Ok(kept);
+        let ours = requests.await?;
+        if ours {
+            self.end_halts(&mut conn).await?;
         }
-        self.end_halts(&mut conn).await?;
-        if !round {
-            return Ok(kept);
+        if ours && round {
+            self.forget_expired(&mut conn).await?;
+            for queue in &self.queues {
+                let deleted = self.prune(&mut conn, queue).await?;
+                let cursor = cursors.entry(queue.name().to_owned()).or_default();
+                let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
+                kept.push((queue.name().to_owned(), Kept { deleted, repaired }));
+            }
         }
-        self.forget_expired(&mut conn).await?;
-        for queue in &self.queues {
-            let deleted = self.prune(&mut conn, queue).await?;
-            let cursor = cursors.entry(queue.name().to_owned()).or_default();
-            let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
-            kept.push((queue.name().to_owned(), Kept { deleted, repaired }));
-        }
+        conn.done();
         Ok(kept)
     }
 

@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::{End, Run};
-use crate::connection::SlotConnection;
+use crate::connection::{SlotConnection, WorkConnection};
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::job::FailureKind;
@@ -160,15 +160,13 @@ impl Run {
         session: SessionId,
         late: &mut Late,
     ) -> Result<Option<End>, sqlx::Error> {
-        let mut conn = self.shared.side.acquire().await?;
-        // A try that is given up leaves it in an unknown state.
-        conn.close_on_drop();
-        let mut conn = SlotConnection::from(conn);
+        let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
         self.shared.store.terminate(&mut conn, session).await?;
         begin_short(&mut conn).await?;
         match self.try_late(&mut conn, late).await? {
             Tried::Recorded => {
                 PgTransactionManager::commit(&mut conn).await?;
+                conn.done();
                 Ok(Some(self.ended_late(late)))
             }
             Tried::Skipped => Ok(None),

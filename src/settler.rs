@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::{End, Run};
-use crate::connection::SlotConnection;
+use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::leases::Kept;
@@ -128,16 +128,14 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
 }
 
 async fn write(shared: &Shared, waiting: &mut [Finished]) -> Result<Vec<Tried>, sqlx::Error> {
-    let mut conn = shared.side.acquire().await?;
-    // A try that is given up leaves it in an unknown state.
-    conn.close_on_drop();
-    let mut conn = SlotConnection::from(conn);
+    let mut conn = WorkConnection::from(shared.side.acquire().await?);
     begin_short(&mut conn).await?;
     let mut tried = Vec::with_capacity(waiting.len());
     for finished in waiting {
         tried.push(finished.run.try_late(&mut conn, &mut finished.late).await?);
     }
     PgTransactionManager::commit(&mut conn).await?;
+    conn.done();
     Ok(tried)
 }
 
