@@ -9,25 +9,29 @@ use sqlx_core::transaction::TransactionManager;
 
 /// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
 #[derive(Debug)]
-pub(crate) struct SlotConnection(PoolConnection<Postgres>);
+pub(crate) struct SlotConnection {
+    conn: PoolConnection<Postgres>,
+    /// The server was told to notice when this process is gone.
+    pub(crate) watched: bool,
+}
 
 impl SlotConnection {
     /// Closes it instead of giving it back: its state is unknown.
     pub(crate) fn close(mut self) {
-        self.0.close_on_drop();
+        self.conn.close_on_drop();
     }
 }
 
 impl From<PoolConnection<Postgres>> for SlotConnection {
     fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self(conn)
+        Self { conn, watched: false }
     }
 }
 
 impl Drop for SlotConnection {
     fn drop(&mut self) {
-        while PgTransactionManager::get_transaction_depth(&self.0) > 0 {
-            PgTransactionManager::start_rollback(&mut self.0);
+        while PgTransactionManager::get_transaction_depth(&self.conn) > 0 {
+            PgTransactionManager::start_rollback(&mut self.conn);
         }
     }
 }
@@ -36,13 +40,13 @@ impl Deref for SlotConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.0
+        &self.conn
     }
 }
 
 impl DerefMut for SlotConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.0
+        &mut self.conn
     }
 }
 
@@ -70,7 +74,7 @@ impl From<PoolConnection<Postgres>> for WorkConnection {
 impl Drop for WorkConnection {
     fn drop(&mut self) {
         if !self.done {
-            self.conn.0.close_on_drop();
+            self.conn.conn.close_on_drop();
         }
     }
 }

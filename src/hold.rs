@@ -8,7 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::connection::SlotConnection;
 use crate::shared::Shared;
-use crate::store::{HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting};
+use crate::store::{
+    HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting, notice_lost_clients,
+};
 
 /// Between two tries at a row that somebody is looking at.
 pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
@@ -28,13 +30,17 @@ pub(crate) async fn hold(
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
     let Shared { store, limits, .. } = shared;
     let deadline = Instant::now() + HOLD_LIMIT;
-    begin_hold(conn, limits).await?;
+    if !conn.watched {
+        notice_lost_clients(conn, limits).await?;
+        conn.watched = true;
+    }
+    begin_hold(conn).await?;
     while Instant::now() < deadline {
         let asked_at = Instant::now();
         let answer = match store.hold(conn, queue, claim).await {
             Err(error) if gave_up_waiting(&error) => {
                 PgTransactionManager::rollback(conn).await?;
-                begin_hold(conn, limits).await?;
+                begin_hold(conn).await?;
                 continue;
             }
             answer => answer?,
@@ -46,7 +52,7 @@ pub(crate) async fn hold(
                 begin_short(conn).await?;
                 store.trust(conn, queue, claim, lease).await?;
                 PgTransactionManager::commit(conn).await?;
-                begin_hold(conn, limits).await?;
+                begin_hold(conn).await?;
             }
             HoldAnswer::Skipped => sleep(RETRY_SKIPPED).await,
             HoldAnswer::Lost => break,

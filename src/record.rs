@@ -17,7 +17,7 @@ use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
-use crate::store::{Done, HeldJob, HoldAnswer, SessionId, begin_short};
+use crate::store::{Done, HeldJob, HoldAnswer, SessionId, Succeeded, begin_short};
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -30,7 +30,10 @@ pub(crate) struct Late(pub(crate) Option<RunResult>, pub(crate) Option<Outcome>)
 impl Late {
     /// The database refused to record a success: the attempt has failed.
     pub(crate) fn refused(&mut self, error: &sqlx::Error) {
-        if matches!(self.1, Some(Outcome::Succeeded { .. })) {
+        if matches!(
+            self,
+            Self(Some(RunResult::Succeeded(_)), _) | Self(_, Some(Outcome::Succeeded { .. }))
+        ) {
             *self = Self(Some(broken(error, true)), None);
         }
     }
@@ -81,6 +84,14 @@ impl Run {
             let stayed = self.stay_in_hold(conn, result).await;
             return stayed.map_err(|error| Late(Some(broken(&error, true)), None));
         }
+        // Behind the last job, the group is to be retired.
+        if let RunResult::Succeeded(result) = &result
+            && self.claim.behind.is_empty()
+            && (held.followed || self.claim.group.is_none())
+        {
+            let succeeded = self.succeed_in_hold(conn, result).await;
+            return succeeded.map_err(|error| Late(Some(broken(&error, true)), None));
+        }
         let Ok(asked) = self.cancel_requested(conn, &result).await else {
             return Err(Late(Some(result), None));
         };
@@ -97,6 +108,23 @@ impl Run {
             Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
             Err(_) => Err(Late(None, Some(outcome))),
         }
+    }
+
+    /// Records a success and passes the turn on, in one statement.
+    async fn succeed_in_hold(
+        &self,
+        conn: &mut SlotConnection,
+        result: &str,
+    ) -> Result<End, sqlx::Error> {
+        let (queue, claim) = (&*self.queue.name, &self.claim);
+        let success = Succeeded { queue, claim, earlier: &self.done, result };
+        let kept = self.queue.keep.succeeded;
+        if !self.shared.store.settle_success(conn, success, kept).await? {
+            // The rows are locked by us: somebody rewrote them by hand before we locked them.
+            return Err(sqlx::Error::RowNotFound);
+        }
+        PgTransactionManager::commit(conn).await?;
+        Ok(self.ended(&Outcome::Succeeded { result: String::new() }))
     }
 
     /// Records a success, and keeps the claim for the next job of the turn, unless somebody paused the queue or the group.
@@ -214,7 +242,12 @@ impl Run {
 
     /// What was recorded late has been committed.
     pub(crate) fn ended_late(&self, late: &Late) -> End {
-        late.1.as_ref().map_or(End::Lost, |outcome| self.ended(outcome))
+        match late {
+            Late(Some(RunResult::Succeeded(_)), _) => {
+                self.ended(&Outcome::Succeeded { result: String::new() })
+            }
+            Late(_, outcome) => outcome.as_ref().map_or(End::Lost, |outcome| self.ended(outcome)),
+        }
     }
 
     /// Whether somebody asked to cancel the job, where that makes a difference.

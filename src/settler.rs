@@ -1,14 +1,17 @@
 //! Settles finished jobs that leases keep, many in one transaction: those that finished while the last batch was
 //! being written. So nothing waits when there is little to do, and commits are few when there is much.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
 
 use crate::attempt::{End, Run};
 use crate::connection::WorkConnection;
@@ -16,10 +19,10 @@ use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::leases::Kept;
 use crate::monitor::Signals;
-use crate::outcome::RunResult;
+use crate::outcome::{Outcome, RunResult};
 use crate::record::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried, is_refusal};
 use crate::shared::Shared;
-use crate::store::begin_short;
+use crate::store::{Succeeded, begin_short};
 
 /// How many jobs one transaction settles.
 const BATCH: usize = 100;
@@ -49,6 +52,22 @@ pub(crate) enum Settled {
 }
 
 impl Finished {
+    /// If its claim ends with it, and all its jobs have succeeded.
+    fn success(&self) -> Option<Succeeded<'_>> {
+        let Run { queue, claim, done, .. } = &self.run;
+        let (Late(Some(RunResult::Succeeded(result)), _)
+        | Late(None, Some(Outcome::Succeeded { result }))) = &self.late
+        else {
+            return None;
+        };
+        let last = claim.behind.is_empty();
+        last.then_some(Succeeded { queue: &queue.name, claim, earlier: done, result })
+    }
+
+    fn is_success(&self) -> bool {
+        self.success().is_some()
+    }
+
     /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
     /// comes of it, and the others go back: they run again, behind it.
     fn refused(mut self, error: &sqlx::Error) -> Self {
@@ -130,13 +149,40 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
 async fn write(shared: &Shared, waiting: &mut [Finished]) -> Result<Vec<Tried>, sqlx::Error> {
     let mut conn = WorkConnection::from(shared.side.acquire().await?);
     begin_short(&mut conn).await?;
+    let settled = settle_successes(shared, &mut conn, waiting).await?;
     let mut tried = Vec::with_capacity(waiting.len());
     for finished in waiting {
-        tried.push(finished.run.try_late(&mut conn, &mut finished.late).await?);
+        tried.push(if settled.contains(&finished.run.claim.token) && finished.is_success() {
+            Tried::Recorded
+        } else {
+            finished.run.try_late(&mut conn, &mut finished.late).await?
+        });
     }
     PgTransactionManager::commit(&mut conn).await?;
     conn.done();
     Ok(tried)
+}
+
+/// Settles those of which nothing but successes is to be recorded, in a statement for each kind. What it leaves is settled
+/// one by one: it is stale, or somebody has a row for a moment.
+async fn settle_successes(
+    shared: &Shared,
+    conn: &mut PgConnection,
+    waiting: &[Finished],
+) -> Result<HashSet<Uuid>, sqlx::Error> {
+    let mut settled = HashSet::new();
+    for (keep, grouped) in [(true, true), (true, false), (false, true), (false, false)] {
+        let of_kind = |finished: &&Finished| {
+            let run = &finished.run;
+            run.queue.keep.succeeded == keep && run.claim.group.is_some() == grouped
+        };
+        let successes: Vec<Succeeded<'_>> =
+            waiting.iter().filter(of_kind).filter_map(Finished::success).collect();
+        if !successes.is_empty() {
+            settled.extend(shared.store.settle_many(conn, &successes, keep).await?);
+        }
+    }
+    Ok(settled)
 }
 
 async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {

@@ -27,6 +27,8 @@ const FIRST_CONNECTION: Duration = Duration::from_secs(5);
 const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 /// Before a claim that saw more work than it could take looks again.
 const SOON: Duration = Duration::from_millis(20);
+/// How long a claim that is known to find more work than it has slots for waits for further slots to end.
+const GATHER: Duration = Duration::from_millis(1);
 /// After a claim that failed; doubled up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
@@ -260,6 +262,21 @@ impl Worker {
         }
         while let Some(ended) = state.slots.try_join_next() {
             state.spare.extend(ended.ok().flatten());
+        }
+        if state.busy {
+            self.gather(state).await;
+        }
+    }
+
+    /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
+    async fn gather(&self, state: &mut State) {
+        let until = Instant::now() + GATHER;
+        while state.slots.len() > self.queue.options.concurrency / 2 {
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+                () = sleep_until(until) => break,
+            }
         }
     }
 }

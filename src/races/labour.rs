@@ -17,7 +17,7 @@ use crate::claim::First;
 use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
-use crate::store::{Done, HeldJob, HoldAnswer, SessionLimits, Started, begin_hold, begin_short};
+use crate::store::{Done, HeldJob, HoldAnswer, Started, begin_hold, begin_short};
 use crate::turn::Go;
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -179,8 +179,7 @@ async fn hold(
     conn: &mut PgConnection,
 ) -> Result<Option<Box<HeldJob>>, sqlx::Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
-    let limits = SessionLimits::default();
-    begin_hold(conn, &limits).await?;
+    begin_hold(conn).await?;
     while Instant::now() < deadline {
         match stress.store.hold(conn, Q, claim).await? {
             HoldAnswer::Held(held) if !held.doubted => return Ok(Some(held)),
@@ -190,7 +189,7 @@ async fn hold(
                 begin_short(conn).await?;
                 stress.store.trust(conn, Q, claim, super::scene::TERMS.lease).await?;
                 PgTransactionManager::commit(conn).await?;
-                begin_hold(conn, &limits).await?;
+                begin_hold(conn).await?;
             }
             HoldAnswer::Skipped => {
                 stress.book.count("skipped holds tried again");

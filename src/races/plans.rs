@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Row};
 use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded};
 use crate::NewJob;
-use crate::store::{Done, HoldAnswer};
+use crate::store::{Done, HoldAnswer, Succeeded};
 use crate::turn::Plan;
 
 /// Scans of whole tables, and rows and index entries read.
@@ -113,7 +113,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     for success in [true, false] {
         assert!(matches!(scene.try_hold(conn, claim).await, HoldAnswer::Held(_)));
         rollback(conn).await;
-        crate::store::begin_hold(conn, &crate::store::SessionLimits::default()).await.unwrap();
+        crate::store::begin_hold(conn).await.unwrap();
         run(conn, &set_mode).await;
         meter.restart(conn).await;
         store.hold(conn, Q, claim).await.unwrap();
@@ -127,6 +127,15 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "savepoint recorded").await;
             store.record_done(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
             meter.check(conn, "record", 20).await;
+            run(conn, "rollback to recorded").await;
+            let success = || Succeeded { queue: Q, claim, earlier: &[], result: "null" };
+            meter.restart(conn).await;
+            assert!(store.settle_success(conn, success(), true).await.unwrap());
+            meter.check(conn, "settle of a success", 30).await;
+            run(conn, "rollback to recorded").await;
+            meter.restart(conn).await;
+            store.settle_many(conn, &[success()], true).await.unwrap();
+            meter.check(conn, "settle of many", 60).await;
             run(conn, "rollback to recorded").await;
         }
         // As if nothing followed, so that it tries to retire.

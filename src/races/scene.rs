@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use crate::claim::First;
 use crate::outcome::Outcome;
 use crate::store::{
-    HeldJob, HoldAnswer, Keep, SessionLimits, Started, Store, Terms, TurnPlan, begin_hold,
-    begin_short,
+    HeldJob, HoldAnswer, Keep, Started, Store, Terms, TurnPlan, begin_hold, begin_short,
 };
 use crate::testing::TestDatabase;
 use crate::turn::{self, Look, Turn};
@@ -196,7 +195,7 @@ impl Scene {
     // Holds and settles.
 
     pub(super) async fn try_hold(&self, conn: &mut PgConnection, claim: &Started) -> HoldAnswer {
-        begin_hold(conn, &SessionLimits::default()).await.unwrap();
+        begin_hold(conn).await.unwrap();
         self.store.hold(conn, Q, claim).await.unwrap()
     }
 

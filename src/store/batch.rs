@@ -43,7 +43,7 @@ impl Statements {
 
 /// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be
 /// looked up by their ids.
-fn started(alias: &str) -> String {
+pub(super) fn started(alias: &str) -> String {
     format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
 }
 

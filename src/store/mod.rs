@@ -31,6 +31,7 @@ mod pull;
 mod queue_settings;
 mod session;
 mod settle;
+mod settle_many;
 mod template;
 
 use std::sync::{Arc, LazyLock};
@@ -47,9 +48,10 @@ pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
-    short,
+    notice_lost_clients, short,
 };
 pub(crate) use settle::Keep;
+pub(crate) use settle_many::Succeeded;
 pub(crate) use template::Names;
 
 /// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
@@ -86,6 +88,7 @@ pub(crate) struct Store {
     pull: pull::Statements,
     queue_settings: queue_settings::Statements,
     settle: settle::Statements,
+    settle_many: settle_many::Statements,
 }
 
 /// The schema that is used unless another is named.
@@ -122,6 +125,7 @@ impl Store {
             pull: pull::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),
             settle: settle::Statements::new(&names),
+            settle_many: settle_many::Statements::new(&names),
             names,
         }
     }

@@ -45,13 +45,17 @@ pub(crate) const FREE_PLANS: &str = "set local enable_seqscan = default\
     ; set local enable_bitmapscan = default; set local enable_mergejoin = default\
     ; set local enable_hashjoin = default; set local jit = default";
 
-/// A handler may take its time, also between statements; but a client that is gone must be noticed: inside a query by
-/// `client_connection_check_interval`, a host that vanished without a word by TCP, in about 10 s.
-/// The lock timeout is the short one, until the hold stands and lifts it.
+/// A handler may take its time, also between statements. The lock timeout is the short one, until the hold stands and
+/// lifts it.
 const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = '100ms'\
-    ; set local idle_in_transaction_session_timeout = 0\
-    ; set local tcp_keepalives_idle = 4; set local tcp_keepalives_interval = 2\
-    ; set local tcp_keepalives_count = 3; set local tcp_user_timeout = '10s'; ";
+    ; set local idle_in_transaction_session_timeout = 0; ";
+
+/// A host that vanished without a word must be noticed: by TCP, in about 10 s.
+const NOTICE_HOST: &str = "set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2\
+    ; set tcp_keepalives_count = 3; set tcp_user_timeout = '10s'";
+
+/// And a client that is gone, inside of a query too.
+const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 
 /// Begins a short transaction of the library's own (claim, settle by token, housekeeping).
 ///
@@ -65,28 +69,34 @@ pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 /// Begins the transaction that a handler runs in. Not cancel safe, as [`begin_short`].
-pub(crate) async fn begin_hold(
-    conn: &mut PgConnection,
-    limits: &SessionLimits,
-) -> Result<(), sqlx::Error> {
-    let check = limits.check_interval.load(Ordering::Relaxed);
+pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let mut statement = format!("{BEGIN}{LONG}{PINNED_PLANS}");
     if knows_transaction_timeout(conn) {
         statement.push_str("; set local transaction_timeout = 0");
     }
-    if !check {
-        return begin(conn, statement).await;
-    }
-    let with_check = format!("{statement}; set local client_connection_check_interval = '500ms'");
-    match begin(conn, with_check).await {
-        // 22023: this platform cannot check.
-        Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("22023") => {
-            limits.check_interval.store(false, Ordering::Relaxed);
-            tracing::warn!("this server cannot check for lost clients inside a query: {e}");
-            begin(conn, statement).await
+    begin(conn, statement).await
+}
+
+/// Has the server notice when the client of a session is gone that will hold jobs. Once for a connection: for each
+/// transaction these settings would cost as much as the rest of its begin.
+///
+/// Nothing else may be set for a session: it goes back to the host's pool, or behind a transaction pooler to strangers.
+pub(crate) async fn notice_lost_clients(
+    conn: &mut PgConnection,
+    limits: &SessionLimits,
+) -> Result<(), sqlx::Error> {
+    if limits.check_interval.load(Ordering::Relaxed) {
+        let with_check = format!("{NOTICE_HOST}{NOTICE_CLIENT}");
+        match sqlx::raw_sql(AssertSqlSafe(with_check)).execute(&mut *conn).await {
+            // 22023: this platform cannot check.
+            Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("22023") => {
+                limits.check_interval.store(false, Ordering::Relaxed);
+                tracing::warn!("this server cannot check for lost clients inside a query: {e}");
+            }
+            other => return other.map(drop),
         }
-        other => other,
     }
+    sqlx::raw_sql(NOTICE_HOST).execute(conn).await.map(drop)
 }
 
 /// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,
@@ -107,14 +117,10 @@ pub(crate) async fn short<T>(
     }
 }
 
-/// Keeps a session open without a transaction, for as long as its host is there: see [`LONG`].
-///
-/// Nothing else may be set for a session: behind a transaction pooler it is handed on to strangers.
+/// Keeps a session open without a transaction, for as long as its host is there. See [`notice_lost_clients`].
 pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
-    let statement = "set idle_session_timeout = 0\
-        ; set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2\
-        ; set tcp_keepalives_count = 3; set tcp_user_timeout = '10s'";
-    sqlx::raw_sql(statement).execute(session).await.map(drop)
+    let statement = format!("set idle_session_timeout = 0; {NOTICE_HOST}");
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(session).await.map(drop)
 }
 
 async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {

@@ -107,7 +107,7 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
     // The begin of a hold has this setting in it.
-    let proxy = Proxy::start(&database.url(), Some("set local tcp_user_timeout")).await;
+    let proxy = Proxy::start(&database.url(), Some("set local statement_timeout = 0")).await;
     let pool = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
     let late = logging(pool, "late", &log, &errors);
     let job = seriatim::NewJob::new("q", &1);

@@ -10,8 +10,8 @@ use sqlx::PgPool;
 
 use super::{queue, worker};
 use crate::support::{
-    Log, database, drained, ended, enqueue, eventually, handler, job_when, nothing_remains,
-    processor, value,
+    Log, database, drained, ended, enqueue, eventually, handler, job_when,
+    nothing_remains_for_the_next, processor, value,
 };
 use crate::worker_process::{Settings, WorkerProcess, announced};
 
@@ -112,7 +112,7 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on
     settings.queues = vec!["loose".to_owned()];
     assert_eq!(workers_die_of(pool, loose, &settings, &log).await, 2);
     lost_attempts(&ended(pool, loose).await, 2);
-    nothing_remains(pool).await;
+    nothing_remains_for_the_next(pool).await;
     database.remove().await.unwrap();
 }
 
@@ -142,7 +142,7 @@ async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
     client.resume(pool, "q", "g").await.unwrap();
     assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
     assert_eq!(announced(&log, "g", 1).await.job, deadly);
-    nothing_remains(pool).await;
+    nothing_remains_for_the_next(pool).await;
     database.remove().await.unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
-use seriatim::testing::TestDatabase;
+use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
     ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
     QueueOptions, RetryPolicy, async_trait,
@@ -200,6 +200,14 @@ pub async fn nothing_remains(pool: &PgPool) {
     let remains = "select (select count(*) from seriatim.queue_group) + \
                    (select count(*) from seriatim.job where flagged)";
     eventually(pool, remains, 0_i64).await;
+}
+
+/// Waits until nothing remains of a queue whose processors have ended. A group's row that an adopter shared when its last
+/// job was settled is left to the next claim.
+pub async fn nothing_remains_for_the_next(pool: &PgPool) {
+    let idle = handler(|_, _| Box::pin(async { Ok(Value::Null) }));
+    assert_eq!(Jobs::new(pool).drain(queue("q"), idle).await.unwrap(), 0);
+    nothing_remains(pool).await;
 }
 
 /// An error and its sources, in one line.

@@ -1,0 +1,274 @@
+//! Settle of many at once: the successes of leases, each group's turn passed on with them (P4, P10).
+
+use std::collections::HashSet;
+
+use sea_query::{
+    CommonTableExpression, DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order,
+    SelectStatement, SubQueryStatement, UpdateStatement,
+};
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use super::batch::{Done, started};
+use super::claim::{Started, head_start};
+use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
+use super::{Store, unfinished};
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    lock_alone: Template,
+    /// By whether jobs are kept.
+    pass: [Template; 2],
+    retire: [Template; 2],
+    loose: [Template; 2],
+}
+
+/// A claim all of whose jobs have succeeded.
+#[derive(Debug)]
+pub(crate) struct Succeeded<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) claim: &'a Started,
+    /// The jobs of its turn that are not recorded yet, but the last.
+    pub(crate) earlier: &'a [Done],
+    /// Of the claim's job: as JSON.
+    pub(crate) result: &'a str,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self {
+            lock_alone: lock_alone(names),
+            pass: [false, true].map(|keep| groups(names, keep, false)),
+            retire: [false, true].map(|keep| groups(names, keep, true)),
+            loose: [false, true].map(|keep| loose(names, keep)),
+        }
+    }
+}
+
+/// The groups that are still these claims', with the lock that a delete needs; an adopter that shares a row has it skipped.
+/// Nothing has written the rows before in this transaction.
+fn lock_alone(names: &Names) -> Template {
+    let row = select()
+        .column(("g", "claim"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
+        .and_where(sql("g.claim = claimed.claim"))
+        .limit(1)
+        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = select()
+        .column(("g", "claim"))
+        .from("claimed")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
+        .to_owned();
+    let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim")]);
+    with([cte("claimed", claimed)], query)
+}
+
+/// What is written of the jobs that succeeded, or their delete.
+fn ended(names: &Names, keep: bool) -> SubQueryStatement {
+    let is_ours = sql(format!(
+        "id = any(?5) and id in (select done.id from done join ours on ours.claim = done.claim) and {}",
+        started("")
+    ));
+    if !keep {
+        let delete = DeleteStatement::new().from_table(names.job()).and_where(is_ours).to_owned();
+        return delete.into();
+    }
+    UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("status", sql("'succeeded'")),
+            ("finished_at", sql("clock_timestamp()")),
+            ("result", sql("done.result::jsonb")),
+            ("error", sql("null")),
+        ])
+        .values(
+            ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
+        )
+        .from("done")
+        .and_where(sql(format!("j.id = any(?5) and j.id = done.id and {}", started("j."))))
+        .and_where(sql("done.claim in (select claim from ours)"))
+        .to_owned()
+        .into()
+}
+
+/// Records the jobs of groups whose rows this transaction has locked, and passes their turns on; with `retire` it has locked
+/// them alone in a statement before, and deletes those that are drained.
+fn groups(names: &Names, keep: bool, retire: bool) -> Template {
+    let row = select()
+        .columns([("g", "queue"), ("g", "group_id")])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
+        .and_where(sql("g.claim = claimed.claim"))
+        .limit(1)
+        .to_owned();
+    // As of before the statement: the claims' own jobs are unfinished still.
+    let next = select()
+        .column(("h", "priority"))
+        .from_as(names.job(), "h")
+        .and_where(sql("h.queue = g.queue and h.group_id = g.group_id"))
+        .and_where(unfinished("h"))
+        .and_where(sql("h.id > claimed.job_id"))
+        .order_by(("h", "id"), Order::Asc)
+        .limit(1)
+        .to_owned();
+    let any = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = g.queue and u.group_id = g.group_id"))
+        .and_where(unfinished("u"))
+        .and_where(sql("u.id <> all(?5)"))
+        .to_owned();
+    let drained = if retire { none_of(any) } else { sql("false") };
+    let ours = select()
+        .columns([("g", "queue"), ("g", "group_id"), ("claimed", "claim")])
+        .expr_as(Expr::SubQuery(None, Box::new(next.into())), "priority")
+        .expr_as(drained, "drained")
+        .from("claimed")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
+        .to_owned();
+    let is_ours = |alias: &str, drained: &str| {
+        sql(format!(
+            "{alias}.queue = ours.queue and {alias}.group_id = ours.group_id and {alias}.claim = ours.claim and {drained}"
+        ))
+    };
+    let passed = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values(
+            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
+                .map(|column| (column, sql("null"))),
+        )
+        .value("batch_size", sql("1"))
+        .value(
+            "ready_at",
+            sql(format!("clock_timestamp() - {}", head_start("coalesce(ours.priority, 0)"))),
+        )
+        .from("ours")
+        .and_where(is_ours("g", "not ours.drained"))
+        .to_owned();
+    let gone = select()
+        .columns([("ours", "queue"), ("ours", "group_id")])
+        .from("ours")
+        .and_where(sql("ours.drained"))
+        .to_owned();
+    let retired = DeleteStatement::new()
+        .from_table(names.queue_group())
+        .and_where(sql("halted_at is null"))
+        .and_where(Expr::cust_with_expr(
+            "(queue, group_id) in $1",
+            Expr::SubQuery(None, Box::new(gone.into())),
+        ))
+        .to_owned();
+    let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id")]);
+    let mut writes = vec![cte("ended", ended(names, keep)), cte("passed", passed)];
+    if retire {
+        writes.push(cte("retired", retired));
+    }
+    settled(claimed, ours, writes)
+}
+
+/// The same for jobs without a group, whose own rows are locked.
+fn loose(names: &Names, keep: bool) -> Template {
+    let row = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = claimed.job_id and j.claim = claimed.claim"))
+        .and_where(sql(started("j.")))
+        .limit(1)
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let ours = select()
+        .columns([("j", "id"), ("claimed", "claim")])
+        .from("claimed")
+        .join_lateral(JoinType::InnerJoin, row, "j", sql("true"))
+        .to_owned();
+    let claimed = rows_of(&[(3, "claim"), (4, "job_id")])
+        .expr_as(sql("?1::text[]"), "queues")
+        .expr_as(sql("?2::text[]"), "groups")
+        .to_owned();
+    settled(claimed, ours, vec![cte("ended", ended(names, keep))])
+}
+
+/// The tokens of the claims that were settled.
+fn settled(
+    claimed: SelectStatement,
+    ours: SelectStatement,
+    writes: Vec<CommonTableExpression>,
+) -> Template {
+    let done = rows_of(&[(5, "id"), (6, "result"), (7, "claim")]);
+    let before = [cte("claimed", claimed), cte("ours", ours), cte("done", done)];
+    with(before.into_iter().chain(writes), select().column("claim").from("ours").to_owned())
+}
+
+impl Store {
+    /// Settles claims of which nothing but successes is to be recorded, all with groups or all without; the tokens of
+    /// those that it did. Others are stale, or somebody has a row for a moment. Nothing may have written the groups' rows
+    /// before in this transaction.
+    pub(crate) async fn settle_many(
+        &self,
+        conn: &mut PgConnection,
+        claims: &[Succeeded<'_>],
+        keep: bool,
+    ) -> Result<HashSet<Uuid>, sqlx::Error> {
+        let keep = usize::from(keep);
+        if claims.iter().any(|of| of.claim.group.is_none()) {
+            return settle(&self.settle_many.loose[keep], conn, claims.iter()).await;
+        }
+        let (mut queues, mut groups, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        for Succeeded { queue, claim, .. } in claims {
+            queues.push(*queue);
+            groups.push(claim.group.as_deref());
+            tokens.push(claim.token);
+        }
+        let lock = self.settle_many.lock_alone.query().bind(queues).bind(groups).bind(tokens);
+        let mut locked: HashSet<Uuid> = HashSet::with_capacity(claims.len());
+        for row in lock.fetch_all(&mut *conn).await? {
+            locked.insert(row.try_get(0)?);
+        }
+        let locked = claims.iter().filter(|of| locked.contains(&of.claim.token));
+        settle(&self.settle_many.retire[keep], conn, locked).await
+    }
+
+    /// Settles a claim whose rows this transaction holds, and whose group has more to do; whether it did.
+    pub(crate) async fn settle_success(
+        &self,
+        conn: &mut PgConnection,
+        success: Succeeded<'_>,
+        keep: bool,
+    ) -> Result<bool, sqlx::Error> {
+        let Statements { pass, loose, .. } = &self.settle_many;
+        let of_kind = if success.claim.group.is_some() { pass } else { loose };
+        let settled = settle(&of_kind[usize::from(keep)], conn, [&success].into_iter()).await?;
+        Ok(settled.contains(&success.claim.token))
+    }
+}
+
+async fn settle<'a>(
+    template: &Template,
+    conn: &mut PgConnection,
+    claims: impl Iterator<Item = &'a Succeeded<'a>>,
+) -> Result<HashSet<Uuid>, sqlx::Error> {
+    let (mut queues, mut groups, mut tokens, mut last) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
+    for Succeeded { queue, claim, earlier, result } in claims {
+        queues.push(*queue);
+        groups.push(claim.group.as_deref());
+        tokens.push(claim.token);
+        last.push(claim.job);
+        for done in *earlier {
+            jobs.push(done.job);
+            results.push(done.result.as_str());
+        }
+        jobs.push(claim.job);
+        results.push(result);
+        of.resize(jobs.len(), claim.token);
+    }
+    if tokens.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let settle = template.query().bind(queues).bind(groups).bind(tokens).bind(last);
+    let rows = settle.bind(jobs).bind(results).bind(of).fetch_all(conn).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
