@@ -61,7 +61,7 @@ pub(crate) enum Tried {
     Stays {
         paused: bool,
     },
-    /// Successes were recorded, and the turn was passed on: somebody paused the queue or the group.
+    /// The turn was passed on: somebody paused the queue or the group, or all that there was to record had been recorded.
     Passed,
     /// Somebody has a row for a moment, perhaps our own old session.
     Skipped,
@@ -197,8 +197,13 @@ impl Run {
                 conn.done();
                 Ok(Some(self.ended_late(late)))
             }
+            Tried::Passed => {
+                PgTransactionManager::commit(&mut conn).await?;
+                conn.done();
+                Ok(Some(End::Finished))
+            }
             Tried::Skipped => Ok(None),
-            Tried::Stays { .. } | Tried::Passed | Tried::Lost => Ok(Some(self.lost())),
+            Tried::Stays { .. } | Tried::Lost => Ok(Some(self.lost())),
         }
     }
 
@@ -208,19 +213,24 @@ impl Run {
         conn: &mut PgConnection,
         late: &mut Late,
     ) -> Result<Tried, sqlx::Error> {
-        let held = match self.shared.store.hold(conn, &self.queue.name, &self.claim).await? {
-            HoldAnswer::Held(held) => held,
+        let Shared { store, .. } = &*self.shared;
+        let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
+            HoldAnswer::Held(held) => Some(held),
+            // Where a turn goes on, the token outlives what an earlier try committed without an answer.
+            HoldAnswer::Skipped if store.outlived(conn, &self.queue.name, &self.claim).await? => {
+                None
+            }
             HoldAnswer::Skipped => return Ok(Tried::Skipped),
             HoldAnswer::Lost => return Ok(Tried::Lost),
         };
         let paused = self.record_done(conn).await?;
-        if late.is_empty() {
-            if paused && self.idle {
-                self.shared.store.end_turn(conn, &self.queue.name, &self.claim).await?;
-                return Ok(Tried::Passed);
-            }
+        if late.is_empty() && !(paused && self.idle) {
             return Ok(Tried::Stays { paused });
         }
+        let Some(held) = held.filter(|_| !late.is_empty()) else {
+            store.end_turn(conn, &self.queue.name, &self.claim).await?;
+            return Ok(Tried::Passed);
+        };
         if let Some(run) = &late.0 {
             let asked = self.cancel_requested(conn, run).await?;
             late.1 = late.0.take().map(|result| self.decide(&held, result, asked));

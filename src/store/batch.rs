@@ -19,6 +19,7 @@ pub(super) struct Statements {
     unstart: Template,
     succeeded: Template,
     delete: Template,
+    outlived: Template,
 }
 
 /// A job of a turn whose handler has returned, and whose success is still to be recorded.
@@ -37,6 +38,7 @@ impl Statements {
             unstart: unstart(names),
             succeeded: succeeded(names),
             delete: delete(names),
+            outlived: outlived(names),
         }
     }
 }
@@ -192,6 +194,23 @@ fn delete(names: &Names) -> Template {
     with([cte("ended", ended)], query)
 }
 
+/// Locks the group's row by its token where a job of the claim has ended already.
+fn outlived(names: &Names) -> Template {
+    let started = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?4 and j.status = 'started'"))
+        .to_owned();
+    let query = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(Expr::not_exists(started))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
 impl Store {
     /// What may be claimed together with these heads, up to `n` for each; in order, and locked. The groups' rows and the
     /// heads are locked.
@@ -244,6 +263,19 @@ impl Store {
             return Ok(());
         }
         self.batch.unstart.query().bind(&claim.behind).execute(conn).await.map(drop)
+    }
+
+    /// Whether a claim has outlived its job: that was recorded, and the answer to the commit was lost. Then the group's row
+    /// is locked.
+    pub(crate) async fn outlived(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+    ) -> Result<bool, sqlx::Error> {
+        let outlived = self.batch.outlived.query().bind(queue).bind(&claim.group);
+        let row = outlived.bind(claim.token).bind(claim.job).fetch_optional(conn).await?;
+        Ok(row.is_some())
     }
 
     /// Records successes of a group's turn, which stays claimed; whether the queue or the group is paused. The group's

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::testing::{Server, TestDatabase};
 use seriatim::{
     Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, QueueSettings, RetryPolicy,
 };
@@ -464,5 +465,99 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
     }
     let database = database().await;
     enqueue(database.pool(), "q", "g", 1).await;
+    database.remove().await.unwrap();
+}
+
+/// Commits of this server wait for a standby that never comes: whoever waits has committed, and loses its answer if its
+/// session is ended then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_whose_commit_lost_its_answer_does_not_stop_the_turns_group() {
+    for (hold, with_tx) in [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)] {
+        let server = Server::start().await.unwrap();
+        let database = TestDatabase::create_on(&server).await.unwrap();
+        let pool = database.pool();
+        let jobs = (0..3).map(|n| job_of("q", "g", n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let (seen, wait) = (log.clone(), gate.clone());
+        let run = handler(move |job, data| {
+            seen.add(data.to_string());
+            let wait = wait.clone();
+            Box::pin(async move {
+                if with_tx {
+                    job.tx().await?;
+                }
+                if data == 0 {
+                    wait.passed().await;
+                }
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        // Longer than a success may wait for others.
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        by_hand(pool, "alter system set synchronous_standby_names = 'nobody'").await;
+        by_hand(pool, "select pg_reload_conf()").await;
+        eventually(
+            pool,
+            "select current_setting('synchronous_standby_names')",
+            "nobody".to_owned(),
+        )
+        .await;
+        gate.pass(1);
+        let waits = "select count(pg_terminate_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'";
+        eventually(pool, waits, 1_i64).await;
+        by_hand(pool, "alter system reset synchronous_standby_names").await;
+        by_hand(pool, "select pg_reload_conf()").await;
+        let since = std::time::Instant::now();
+        drained(pool, "q").await;
+        assert!(since.elapsed() < Duration::from_secs(10), "{hold:?}: {:?}", since.elapsed());
+        assert_eq!(log.entries(), ["0", "1", "2"], "{hold:?}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
+
+/// The first success is being recorded when the second, which the database refuses, is to be recorded with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_refused_success_behind_one_that_is_being_recorded_runs_again() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "alter table seriatim.job add constraint no_two check (result is distinct from '2');
+         create function slow() returns trigger language plpgsql as $$ begin
+           if new.status = 'succeeded' and new.data = '1' then perform pg_sleep(0.5); end if;
+           return new; end $$;
+         create trigger slow before update on seriatim.job for each row execute function slow()",
+    )
+    .await;
+    let jobs = (1..3).map(|n| job_of("q", "g", n));
+    let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let log = Log::default();
+    let seen = log.clone();
+    let run = handler(move |_, data| {
+        seen.add(data.to_string());
+        let again = seen.entries().len() > 2;
+        Box::pin(async move {
+            if data == 2 {
+                // Ends while the first is being recorded: that begins after 20 ms, and takes 500.
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+            Ok(if again { json!(null) } else { data })
+        })
+    });
+    let running =
+        processor(&database, 4).await.queue(threes(HOLDS[1]), run).build().unwrap().start();
+    drained(pool, "q").await;
+    assert_eq!(log.entries(), ["1", "2", "2"]);
+    for id in &ids {
+        assert_eq!(job(pool, id.id()).await.status, JobStatus::Succeeded);
+    }
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
