@@ -159,18 +159,25 @@ impl Run {
 
     /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
     pub(crate) async fn settle_by_token(&self, session: SessionId, mut late: Late) -> End {
+        let mut run = self.clone();
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
         let mut source = None;
         while Instant::now() < deadline {
             // Where only the answer was lost, the next try finds that the token is gone.
-            match timeout(ANSWER_LIMIT, self.try_by_token(session, &mut late)).await {
+            match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut late)).await {
                 Ok(Ok(Some(end))) => return end,
                 Ok(Ok(None)) => {}
                 failed => {
                     pause = (pause * 2).min(Duration::from_millis(500));
                     source = Some(match failed {
-                        Ok(Err(error)) => error,
+                        Ok(Err(error)) => {
+                            if is_refusal(&error) {
+                                // Its next try records what comes of that.
+                                run.refused(&mut late, &error);
+                            }
+                            error
+                        }
                         _ => io::Error::from(io::ErrorKind::TimedOut).into(),
                     });
                 }
@@ -180,6 +187,20 @@ impl Run {
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
         self.shared.report(&BackgroundError::Settle { queue, job, source });
         End::Lost
+    }
+
+    /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
+    /// comes of it, and the others go back: they run again, behind it.
+    pub(crate) fn refused(&mut self, late: &mut Late, error: &sqlx::Error) {
+        if self.done.is_empty() {
+            late.refused(error);
+            return;
+        }
+        let first = self.done.remove(0);
+        let later = self.done.drain(..).map(|done| done.job).chain([self.claim.job]);
+        self.claim.behind = later.chain(self.claim.behind.drain(..)).collect();
+        self.claim.job = first.job;
+        *late = Late(Some(RunResult::Succeeded(first.result)), None);
     }
 
     /// One try; none: somebody has a row for a moment, perhaps our own old session.

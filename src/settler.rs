@@ -67,22 +67,6 @@ impl Finished {
     fn is_success(&self) -> bool {
         self.success().is_some()
     }
-
-    /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
-    /// comes of it, and the others go back: they run again, behind it.
-    fn refused(mut self, error: &sqlx::Error) -> Self {
-        let run = &mut self.run;
-        if run.done.is_empty() {
-            self.late.refused(error);
-            return self;
-        }
-        let first = run.done.remove(0);
-        let later = run.done.drain(..).map(|done| done.job).chain([run.claim.job]);
-        run.claim.behind = later.chain(run.claim.behind.drain(..)).collect();
-        run.claim.job = first.job;
-        self.late = Late(Some(RunResult::Succeeded(first.result)), None);
-        self
-    }
 }
 
 /// Settles what comes, until nobody can send any more.
@@ -191,7 +175,7 @@ async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sql
     for finished in waiting.drain(..) {
         let mut one = vec![finished];
         if let Err(error) = settle(shared, &mut one).await
-            && let Some(finished) = one.pop()
+            && let Some(mut finished) = one.pop()
         {
             if !is_refusal(&error) {
                 failed = Some(error);
@@ -200,7 +184,9 @@ async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sql
                 let _ = finished.answer.send(Settled::Refused);
             } else {
                 // Its next try records the failure.
-                rest.push(finished.refused(&error));
+                let Finished { run, late, .. } = &mut finished;
+                run.refused(late, &error);
+                rest.push(finished);
             }
         }
         rest.append(&mut one);

@@ -561,3 +561,49 @@ async fn under_a_lease_a_refused_success_behind_one_that_is_being_recorded_runs_
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_a_refused_success_does_not_stop_a_job_with_a_transaction_behind_it() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "create table effect (n int8);
+         alter table seriatim.job add constraint no_one check (result is distinct from '1')",
+    )
+    .await;
+    let jobs = (0..4).map(|n| job_of("q", "g", n));
+    let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let log = Log::default();
+    let seen = log.clone();
+    let run = handler(move |job, data| {
+        seen.add(data.to_string());
+        let attempt = job.attempt();
+        Box::pin(async move {
+            if data == 2 {
+                sqlx::query("insert into effect values (2)").execute(job.tx().await?).await?;
+            }
+            Ok(if attempt == 1 { data } else { json!(null) })
+        })
+    });
+    let errors = Errors::default();
+    let builder = errors.of(processor(&database, 4).await);
+    let options = threes(HOLDS[1]).jobs_per_turn(4);
+    let running = builder.queue(options, run).build().unwrap().start();
+    let since = std::time::Instant::now();
+    drained(pool, "q").await;
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    running.shutdown(Duration::from_secs(5)).await;
+    for id in &ids {
+        assert_eq!(job(pool, id.id()).await.status, JobStatus::Succeeded);
+    }
+    let refused = job(pool, ids[1].id()).await;
+    assert_eq!(refused.attempts, 2, "{refused:?}");
+    assert_eq!(value::<i64>(pool, "select count(*) from effect").await, 1);
+    assert!(errors.named("Settle").is_empty(), "{:?}", errors.0.entries());
+    let entries = log.entries();
+    let last = |n: &str| entries.iter().rposition(|entry| entry == n).unwrap();
+    assert!((0..3).all(|n| last(&n.to_string()) < last(&(n + 1).to_string())), "{entries:?}");
+    nothing_remains(pool).await;
+    database.remove().await.unwrap();
+}
