@@ -70,7 +70,8 @@ fn ahead(names: &Names) -> Template {
         .from("next")
         .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = next.id"))
         .and_where(sql("j.finished_at is null and j.status <> 'started' and j.run_at <= now()"))
-        .and_where(sql("coalesce(j.expires_at > now(), true)"))
+        // By the time its turn comes it may have expired, and only a claim sees that.
+        .and_where(sql("j.expires_at is null"))
         .and_where(sql("coalesce(j.created_at >= ?7, true)"))
         .and_where(sql("j.attempts = j.attempts_forgiven and coalesce(j.max_attempts, ?5) > 1"))
         .and_where(sql("(j.lease_ms is null or not ?6)"))

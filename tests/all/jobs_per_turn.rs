@@ -607,3 +607,38 @@ async fn under_a_lease_a_refused_success_does_not_stop_a_job_with_a_transaction_
     nothing_remains(pool).await;
     database.remove().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = [
+            job_of("q", "g", 0),
+            job_of("q", "g", 1).time_to_live(Duration::from_secs(2)),
+            job_of("q", "g", 2),
+        ];
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let (seen, wait) = (log.clone(), gate.clone());
+        let run = handler(move |_, data| {
+            seen.add(data.to_string());
+            let wait = wait.clone();
+            Box::pin(async move {
+                wait.passed().await;
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        eventually(pool, "select bool_or(expires_at < now()) from seriatim.job", true).await;
+        gate.pass(3);
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0", "2"], "{hold:?}");
+        let expired = job(pool, ids[1].id()).await;
+        assert_eq!((expired.status, expired.attempts), (JobStatus::Failed, 0), "{expired:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
