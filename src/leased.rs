@@ -109,7 +109,9 @@ impl Run {
                 (Keeper::Lease(lease), RunResult::Succeeded(result)) if stays => {
                     unrecorded.done.push(Done { job: self.claim.job, result });
                     unrecorded.counted.push(counted);
-                    let due = unrecorded.due().is_some_and(|due| due <= Instant::now());
+                    // If the next one kills the process, a take-over has no attempt left for it.
+                    let due = job.max_attempts < 2
+                        || unrecorded.due().is_some_and(|due| due <= Instant::now());
                     if due || unrecorded.done.len() >= TOGETHER {
                         self.flush(&mut unrecorded, &signals, true);
                         let answer = unrecorded.answer().await;

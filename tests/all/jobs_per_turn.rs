@@ -642,3 +642,31 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
         database.remove().await.unwrap();
     }
 }
+
+/// If the next one killed the process, a success that is not recorded would end as failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_success_of_a_job_that_may_be_tried_only_once_is_recorded_before_the_next_begins() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = [job_of("q", "g", 0).max_attempts(1), job_of("q", "g", 1)];
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, look) = (Log::default(), pool.clone());
+        let seen = log.clone();
+        let run = handler(move |_, data| {
+            let (seen, look) = (seen.clone(), look.clone());
+            Box::pin(async move {
+                let done = "select count(*) from seriatim.job where status = 'succeeded'";
+                let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
+                seen.add(format!("{data} {done}"));
+                Ok(json!(null))
+            })
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0 0", "1 1"], "{hold:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
