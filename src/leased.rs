@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::active_job::{ActiveJob, Keeper, Lease};
 use crate::attempt::{End, Run};
+use crate::hold::RETRY_SKIPPED;
 use crate::leases::Kept;
 use crate::monitor::Signals;
 use crate::outcome::RunResult;
@@ -25,6 +26,8 @@ use crate::store::{Done, HeldJob, LeasedClaim};
 const WINDOW: Duration = Duration::from_millis(20);
 /// How many successes are recorded together at most.
 const TOGETHER: usize = 100;
+/// How long the next try waits at most while a handler's own transaction has the rows.
+const SKIPPED: Duration = Duration::from_secs(1);
 
 /// The successes of a turn that are not recorded yet.
 #[derive(Default)]
@@ -35,6 +38,8 @@ struct Unrecorded<'a> {
     since: Option<Instant>,
     /// How many of them are being recorded, and the answer.
     flush: Option<(usize, oneshot::Receiver<Settled>)>,
+    /// When the next try may be made beside a handler, after one that found a row locked.
+    again: Option<Instant>,
     /// The turn ends with the job that runs: somebody paused the queue or the group, or the database refused a success.
     last: bool,
 }
@@ -49,6 +54,7 @@ impl Unrecorded<'_> {
     /// The answer to what is being recorded: whether the turn goes on, was passed on, or the claim is lost.
     fn answered(&mut self, settled: Option<Settled>) -> End {
         let recorded = self.flush.take().map_or(0, |(n, _)| n);
+        self.again = None;
         let end = match settled {
             Some(Settled::Stays { paused }) => {
                 self.last |= paused;
@@ -56,6 +62,12 @@ impl Unrecorded<'_> {
             }
             Some(Settled::Refused) => {
                 self.last = true;
+                return End::Stays;
+            }
+            Some(Settled::Skipped) => {
+                // As long as they have waited.
+                let now = Instant::now();
+                self.again = self.since.map(|since| now + (now - since).min(SKIPPED));
                 return End::Stays;
             }
             Some(Settled::Ended(end)) => end,
@@ -113,9 +125,7 @@ impl Run {
                     let due = job.max_attempts < 2
                         || unrecorded.due().is_some_and(|due| due <= Instant::now());
                     if due || unrecorded.done.len() >= TOGETHER {
-                        self.flush(&mut unrecorded, &signals, true);
-                        let answer = unrecorded.answer().await;
-                        match unrecorded.answered(answer) {
+                        match self.record_now(&mut unrecorded, &signals).await {
                             End::Stays => {}
                             End::Lost => {
                                 self.lost();
@@ -184,7 +194,7 @@ impl Run {
         unrecorded.since.get_or_insert(began);
         let mut run = std::pin::pin!(self.handle(job, held, signals));
         loop {
-            let due = unrecorded.due();
+            let due = unrecorded.due().map(|due| unrecorded.again.map_or(due, |at| at.max(due)));
             tokio::select! {
                 biased;
                 ended = &mut run => return ended,
@@ -192,10 +202,23 @@ impl Run {
                     if unrecorded.answered(answer) == End::Lost {
                         signals.lost.cancel();
                     }
-                    unrecorded.since = Some(began);
+                    unrecorded.since.get_or_insert(began);
                 }
                 () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals, false),
             }
+        }
+    }
+
+    /// Has all that is done recorded before the next handler begins.
+    async fn record_now(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals) -> End {
+        loop {
+            self.flush(unrecorded, signals, true);
+            let answer = unrecorded.answer().await;
+            let end = unrecorded.answered(answer);
+            if end != End::Stays || unrecorded.again.is_none() {
+                return end;
+            }
+            sleep(RETRY_SKIPPED).await;
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) enum Settled {
     },
     /// The database refuses one of the successes. Nothing was recorded.
     Refused,
+    /// Somebody has a row of the successes, perhaps the turn's own handler. Nothing was recorded.
+    Skipped,
 }
 
 impl Finished {
@@ -116,8 +118,9 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
             // Whoever runs the turn says so.
             Tried::Lost if finished.late.is_empty() => Settled::Ended(End::Lost),
             Tried::Lost => Settled::Ended(finished.run.lost()),
-            // Nobody waits for it any more: its successes were recorded together with what came after them.
-            Tried::Skipped if finished.late.is_empty() && finished.answer.is_closed() => continue,
+            // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
+            // wait here would keep out all others.
+            Tried::Skipped if finished.late.is_empty() => Settled::Skipped,
             Tried::Skipped => {
                 rest.push(finished);
                 continue;

@@ -670,3 +670,46 @@ async fn the_success_of_a_job_that_may_be_tried_only_once_is_recorded_before_the
         database.remove().await.unwrap();
     }
 }
+
+/// More turns than the settler takes at once have successes to record, in groups that their handlers' transactions hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_lease_what_transactions_hold_up_does_not_hold_up_other_groups() {
+    const TURNS: u32 = 110;
+    let server = Server::start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let pool = database.pool();
+    let (log, gate) = (Log::default(), Gate::default());
+    let (seen, wait) = (log.clone(), gate.clone());
+    let run = handler(move |job, data| {
+        let (seen, wait) = (seen.clone(), wait.clone());
+        Box::pin(async move {
+            if data == 1 {
+                job.tx().await?;
+                seen.add("holds");
+                wait.passed().await;
+            }
+            Ok(json!(null))
+        })
+    });
+    let options = threes(HOLDS[1]).concurrency(120);
+    let running = processor(&database, TURNS + 3).await;
+    let running = running.queue(options, run).build().unwrap().start();
+    for n in 0..TURNS {
+        let group = format!("g{n}");
+        let jobs = (0..2).map(|n| job_of("q", &group, n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+    }
+    let turns = usize::try_from(TURNS).unwrap();
+    log.wait_for(turns).await;
+    // Longer than a success may wait for others.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let other = enqueue(pool, "q", "other", 2).await;
+    let since = std::time::Instant::now();
+    ended(pool, other).await;
+    assert!(since.elapsed() < Duration::from_secs(5));
+    gate.pass(turns);
+    drained(pool, "q").await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
