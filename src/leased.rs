@@ -26,6 +26,8 @@ use crate::store::{Done, HeldJob, LeasedClaim};
 const WINDOW: Duration = Duration::from_millis(20);
 /// How many successes are recorded together at most.
 const TOGETHER: usize = 100;
+/// And how many bytes of results: one statement has 2 s for them.
+const BYTES: usize = 1 << 20;
 /// How long the next try waits at most while a handler's own transaction has the rows.
 const SKIPPED: Duration = Duration::from_secs(1);
 
@@ -49,6 +51,11 @@ impl Unrecorded<'_> {
     fn due(&self) -> Option<Instant> {
         let waiting = !self.done.is_empty() && self.flush.is_none() && !self.last;
         self.since.filter(|_| waiting).map(|since| since + WINDOW)
+    }
+
+    fn are_many(&self) -> bool {
+        let bytes = || self.done.iter().map(|done| done.result.len()).sum::<usize>();
+        self.done.len() >= TOGETHER || bytes() >= BYTES
     }
 
     /// The answer to what is being recorded: whether the turn goes on, was passed on, or the claim is lost.
@@ -124,7 +131,7 @@ impl Run {
                     // If the next one kills the process, a take-over has no attempt left for it.
                     let due = job.max_attempts < 2
                         || unrecorded.due().is_some_and(|due| due <= Instant::now());
-                    if due || unrecorded.done.len() >= TOGETHER {
+                    if due || unrecorded.are_many() {
                         match self.record_now(&mut unrecorded, &signals).await {
                             End::Stays => {}
                             End::Lost => {

@@ -223,7 +223,11 @@ impl Run {
                 conn.done();
                 Ok(Some(End::Finished))
             }
-            Tried::Skipped => Ok(None),
+            Tried::Skipped => {
+                PgTransactionManager::rollback(&mut conn).await?;
+                conn.done();
+                Ok(None)
+            }
             Tried::Stays { .. } | Tried::Lost => Ok(Some(self.lost())),
         }
     }
