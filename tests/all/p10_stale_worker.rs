@@ -11,7 +11,7 @@ use sqlx::postgres::PgPoolOptions;
 use super::{HOLD, queue, worker};
 use crate::proxy::Proxy;
 use crate::support::{
-    Errors, Log, by_hand, database, ended, enqueue, handler, nothing_remains, value,
+    Errors, Log, by_hand, database, ended, enqueue, eventually, handler, nothing_remains, value,
 };
 use crate::worker_process::{WorkerProcess, announced, heard};
 
@@ -34,6 +34,8 @@ async fn stale_worker(act: &str) {
     // What keeps its claim: the locks of a session, and under a lease the presence of its process.
     let mut sessions = vec![held.pid];
     if HOLD != Hold::Transaction {
+        let present = "select count(*) from seriatim.processor where presence_key is not null";
+        eventually(pool, present, 1_i64).await;
         let presence = "select presence_pid from seriatim.processor where presence_key is not null";
         sessions.push(value(pool, presence).await);
     }
