@@ -1,0 +1,76 @@
+//! A run: its scenarios one after the other, the limit measured between them.
+
+use seriatim::testing::Server;
+
+use crate::limit::Limit;
+use crate::report::Report;
+use crate::settings::{Scenario, Settings, Sizes, Way};
+use crate::{Result, beside, cost, drain, enqueue, horizon, host, idle, latency, memory, mixed};
+
+pub(crate) struct Bench {
+    pub(crate) server: Server,
+    pub(crate) sizes: Sizes,
+    pub(crate) ways: Vec<Way>,
+    /// How long a handler takes, in microseconds.
+    pub(crate) work: u64,
+    pub(crate) report: Report,
+    name: String,
+}
+
+impl Bench {
+    pub(crate) async fn run(settings: &Settings) -> Result<()> {
+        let mut bench = Self {
+            server: server().await?,
+            sizes: settings.sizes(),
+            ways: settings.ways(),
+            work: settings.work,
+            report: Report::new(settings.json.as_deref())?,
+            name: String::new(),
+        };
+        let about = host::about(&bench.server).await?;
+        bench.report.about(&about)?;
+        let limit = Limit::new(&bench.server, bench.sizes.probe).await?;
+        let mut before = limit.measure().await?;
+        for scenario in settings.chosen() {
+            bench.name = format!("{scenario:?}").to_lowercase();
+            bench.scenario(scenario).await?;
+            let after = limit.measure().await?;
+            bench.report.close(&bench.name, before.mean(after))?;
+            before = after;
+        }
+        limit.remove().await
+    }
+
+    /// Says what is measured next.
+    pub(crate) fn step(&self, what: &str) {
+        self.report.step(&format!("{}: {what}", self.name));
+    }
+
+    async fn scenario(&mut self, scenario: Scenario) -> Result<()> {
+        match scenario {
+            Scenario::Enqueue => enqueue::run(self).await,
+            Scenario::Drain => drain::run(self).await,
+            Scenario::Latency => latency::run(self).await,
+            Scenario::Mixed => mixed::run(self).await,
+            Scenario::Skew => beside::skew(self).await,
+            Scenario::Delayed => beside::delayed(self).await,
+            Scenario::Busy => beside::busy(self).await,
+            Scenario::Horizon => horizon::run(self).await,
+            Scenario::Cost => cost::run(self).await,
+            Scenario::Memory => memory::run(self).await,
+            Scenario::Idle => idle::run(self).await,
+            Scenario::Limit => Ok(()),
+        }
+    }
+}
+
+/// That of `DATABASE_URL`, or a private one.
+async fn server() -> Result<Server> {
+    if std::env::var("DATABASE_URL").is_ok_and(|url| !url.is_empty()) {
+        return Ok(Server::shared().await?);
+    }
+    let server = host::GIVEN
+        .iter()
+        .fold(Server::builder(), |builder, &(name, value)| builder.setting(name, value));
+    Ok(server.start().await?)
+}

@@ -1,0 +1,62 @@
+//! The handler, which does nothing but be seen.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+
+use crate::witness::{Job, Witness};
+
+/// Microseconds since the first call, by a clock that never goes back.
+pub(crate) fn now() -> u64 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // From 1: 0 is a job that was loaded.
+    u64::try_from(BEGIN.elapsed().as_micros()).unwrap_or(u64::MAX) + 1
+}
+
+/// Shows each job to the witness.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) witness: Arc<Witness>,
+    /// Of each job that was enqueued alone: when, and how long after that it came here. In microseconds.
+    delays: Mutex<Vec<(u64, u64)>>,
+    work: Duration,
+}
+
+impl Shown {
+    /// With handlers of `work` microseconds.
+    pub(crate) fn to(witness: Witness, work: u64) -> Arc<Self> {
+        let work = Duration::from_micros(work);
+        Arc::new(Self { witness: Arc::new(witness), delays: Mutex::default(), work })
+    }
+
+    /// The delays of what was enqueued from `since` on.
+    pub(crate) fn delays(&self, since: u64) -> Vec<u64> {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.iter().filter(|(t, _)| *t >= since).map(|(_, delay)| *delay).collect()
+    }
+}
+
+#[async_trait]
+impl JobHandler for Shown {
+    type Data = Job;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, active: &mut ActiveJob, job: Job) -> Result<(), JobError> {
+        let began = now();
+        let run = self.witness.start(job, active.attempt(), began);
+        if job.t > 0 {
+            let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+            delays.push((job.t, began.saturating_sub(job.t)));
+        }
+        if self.work.is_zero() {
+            // Whoever else has this group by mistake may come now.
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(self.work).await;
+        }
+        run.finish(now());
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! While another session pins vacuum's horizon: no dead row goes away, in the whole database.
+
+use std::time::Duration;
+
+use sqlx::{Connection, Executor};
+use tokio::time::{Instant, sleep};
+
+use crate::Result;
+use crate::backlog::Groups;
+use crate::bench::Bench;
+use crate::figures::ends;
+use crate::handler::Shown;
+use crate::report::{Basis, Row};
+use crate::scene::Scene;
+use crate::settings::Way;
+use crate::work::Work;
+
+const GROUPS: u32 = 10_000;
+/// So many jobs are added when fewer wait.
+const CHUNK: u32 = 50_000;
+/// Without a pinned horizon nothing changes after that.
+const UNPINNED: Duration = Duration::from_secs(15);
+/// The first and the last of a run that are compared.
+const WINDOW: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
+    for way in bench.ways.clone() {
+        let mut unpinned = None;
+        for pinned in [false, true] {
+            let time = if pinned { bench.sizes.pinned } else { bench.sizes.pinned.min(UNPINNED) };
+            bench.step(&format!("{way}, pinned: {pinned}, {} s", time.as_secs()));
+            let (first, last) = stream(bench, way, pinned, time).await?;
+            let against = *unpinned.get_or_insert(last);
+            bench.report.row(
+                Row::new("horizon")
+                    .way(way)
+                    .say("pinned", pinned)
+                    .say("seconds", time.as_secs())
+                    .figure("first jobs/s", first)
+                    .rate("last jobs/s", last, Basis::Eight)
+                    .figure("to unpinned", last / against),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The rates of the first and of the last seconds of a stream of jobs.
+async fn stream(bench: &Bench, way: Way, pinned: bool, time: Duration) -> Result<(f64, f64)> {
+    let scene = Scene::new(&bench.server).await?;
+    let groups = Groups::Even(GROUPS);
+    let mut loaded = 2 * CHUNK;
+    scene.load(groups, loaded).await?;
+    let mut session = sqlx::PgConnection::connect(&scene.url()).await?;
+    if pinned {
+        session.execute("begin isolation level repeatable read").await?;
+        session.execute("select pg_current_xact_id()").await?;
+    }
+    let shown = Shown::to(groups.witness(0), bench.work);
+    let work = Work::start(&scene, way, &shown).await?;
+    work.until(1, Duration::from_mins(1)).await?;
+
+    let began = Instant::now();
+    let mut looks = vec![(Duration::ZERO, shown.witness.finished())];
+    while began.elapsed() < time {
+        let finished = shown.witness.finished();
+        if u64::from(loaded) - finished < u64::from(2 * CHUNK) {
+            scene.add(groups, loaded, loaded + CHUNK, loaded).await?;
+            loaded += CHUNK;
+        }
+        looks.push((began.elapsed(), shown.witness.finished()));
+        sleep(LOOK).await;
+    }
+    work.end(&scene, loaded.into()).await?;
+    session.close().await?;
+    scene.remove().await?;
+    Ok(ends(&looks, WINDOW.min(time / 3)))
+}

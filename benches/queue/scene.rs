@@ -1,0 +1,116 @@
+//! A fresh database, its jobs, and the processors at work on it.
+
+use std::time::Duration;
+
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{JobHandler, Processor, Running};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection, PgPool};
+
+use crate::Result;
+use crate::backlog::{self, Groups};
+use crate::settings::Way;
+
+pub(crate) const QUEUE: &str = "bench";
+
+/// So many jobs are loaded by one statement.
+const CHUNK: u32 = 250_000;
+
+pub(crate) struct Scene {
+    database: TestDatabase,
+}
+
+impl Scene {
+    pub(crate) async fn new(server: &Server) -> Result<Self> {
+        Ok(Self { database: TestDatabase::create_on(server).await? })
+    }
+
+    /// For what is done beside the measured work.
+    pub(crate) fn pool(&self) -> &PgPool {
+        self.database.pool()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.database.url()
+    }
+
+    /// A pool of `connections`, all of them open.
+    pub(crate) async fn open_pool(&self, connections: u32) -> Result<PgPool> {
+        let options = PgPoolOptions::new()
+            .max_connections(connections)
+            .min_connections(connections)
+            .acquire_timeout(Duration::from_secs(30));
+        Ok(self.database.pool_with(options).await?)
+    }
+
+    /// A backlog of `jobs`, with statistics and as clean as a server has it after a while.
+    pub(crate) async fn load(&self, groups: Groups, jobs: u32) -> Result<()> {
+        let mut from = 0;
+        while from < jobs {
+            let to = jobs.min(from.saturating_add(CHUNK));
+            self.add(groups, from, to, 0).await?;
+            from = to;
+        }
+        self.tidy().await
+    }
+
+    /// The jobs `from` to before `to` of an enqueue that begins with the job `enqueued`.
+    pub(crate) async fn add(
+        &self,
+        groups: Groups,
+        from: u32,
+        to: u32,
+        enqueued: u32,
+    ) -> Result<()> {
+        // Closed then, so that it tells the server's statistics what it did.
+        let mut session = self.database.connect().await?;
+        sqlx::query(AssertSqlSafe(backlog::load(groups)))
+            .bind(i64::from(from))
+            .bind(i64::from(to))
+            .bind(i64::from(enqueued))
+            .execute(&mut session)
+            .await?;
+        Ok(session.close().await?)
+    }
+
+    /// Runs a statement of [`backlog`] that says how many groups it makes.
+    pub(crate) async fn add_groups(&self, statement: &'static str, groups: u32) -> Result<()> {
+        sqlx::query(statement).bind(i64::from(groups)).execute(self.pool()).await?;
+        Ok(())
+    }
+
+    /// As autovacuum would, in time.
+    pub(crate) async fn tidy(&self) -> Result<()> {
+        for table in ["job", "queue_group"] {
+            let statement = format!("vacuum (analyze) seriatim.{table}");
+            sqlx::query(AssertSqlSafe(statement)).execute(self.pool()).await?;
+        }
+        // Only some may; without it a checkpoint may come in the middle.
+        let _ = sqlx::query("checkpoint").execute(self.pool()).await;
+        Ok(())
+    }
+
+    /// How many jobs have not ended.
+    pub(crate) async fn unfinished(&self) -> Result<u64> {
+        let statement = "select count(*) from seriatim.job where finished_at is null";
+        let count: i64 = sqlx::query_scalar(statement).fetch_one(self.pool()).await?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// A processor of its own pool, with all connections open.
+    pub(crate) async fn start(&self, way: Way, handler: impl JobHandler) -> Result<Running> {
+        start(self.open_pool(way.connections()).await?, way, handler)
+    }
+
+    pub(crate) async fn remove(self) -> Result<()> {
+        Ok(self.database.remove().await?)
+    }
+}
+
+/// A processor on `pool`.
+pub(crate) fn start(pool: PgPool, way: Way, handler: impl JobHandler) -> Result<Running> {
+    let processor = Processor::builder(pool)
+        .queue(way.options(), handler)
+        .on_error(|error| eprintln!("background error: {error}"));
+    Ok(processor.build()?.start())
+}

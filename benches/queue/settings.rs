@@ -1,0 +1,246 @@
+//! What the command line says, and how large things are then.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use seriatim::{Hold, QueueOptions, Retention};
+
+use crate::backlog::Groups;
+use crate::scene::QUEUE;
+
+/// Measures seriatim on a private PostgreSQL, or on that of `DATABASE_URL` (in databases of its own).
+#[derive(Debug, Parser)]
+#[command(name = "queue")]
+// Each is a flag of the command line.
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct Settings {
+    /// What is measured [default: all]
+    #[arg(value_enum)]
+    scenarios: Vec<Scenario>,
+    /// How jobs are held
+    #[arg(long, value_enum, default_value = "both")]
+    hold: HoldArg,
+    /// Slots of the processor
+    #[arg(long, value_delimiter = ',', default_value = "8")]
+    concurrency: Vec<usize>,
+    /// Jobs of a group in one turn
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    jobs_per_turn: Vec<usize>,
+    /// Whether succeeded jobs are kept
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "keep")]
+    retention: Vec<Keep>,
+    /// Small sizes: all scenarios in about a minute
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) quick: bool,
+    /// Full sizes: backlogs up to 1 M, 100 k groups
+    #[arg(long)]
+    full: bool,
+    /// A backlog of 10 M as well
+    #[arg(long)]
+    deep: bool,
+    /// How long `horizon` is pinned [default: 60; with --quick: 5]
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// How long a handler takes, in microseconds: more than 0 makes overlaps easier to find, and is no rate
+    #[arg(long, default_value_t = 0)]
+    pub(crate) work: u64,
+    /// Append the figures to this file, as lines of JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Run a processor on `DATABASE_URL` until standard input is closed
+    #[arg(long, hide = true)]
+    pub(crate) process: bool,
+    /// cargo says this to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// Producers alone
+    Enqueue,
+    /// A processor alone, over a backlog
+    Drain,
+    /// From an enqueue to its handler, at a steady rate
+    Latency,
+    /// Producers and a processor together
+    Mixed,
+    /// One group has half of all jobs
+    Skew,
+    /// Beside groups that are not due
+    Delayed,
+    /// Beside groups that others hold
+    Busy,
+    /// While another session pins vacuum's horizon
+    Horizon,
+    /// Transactions, WAL and row versions per job
+    Cost,
+    /// Of a processor's process
+    Memory,
+    /// What a processor without work does
+    Idle,
+    /// Only the limit
+    Limit,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum HoldArg {
+    Transaction,
+    Lease,
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Keep {
+    Keep,
+    Never,
+}
+
+/// How a processor works.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    leased: bool,
+    pub(crate) concurrency: usize,
+    jobs_per_turn: usize,
+    keep: Keep,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = self.said().into_iter().map(|(name, value)| format!("{name} {value}"));
+        f.write_str(&said.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Way {
+    pub(crate) fn with_concurrency(self, concurrency: usize) -> Self {
+        Self { concurrency, ..self }
+    }
+
+    /// Connections of the processor's pool.
+    pub(crate) fn connections(self) -> u32 {
+        let needed = if self.leased { 1 } else { self.concurrency };
+        u32::try_from(needed).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn options(self) -> QueueOptions {
+        QueueOptions::new(QUEUE)
+            .concurrency(self.concurrency)
+            .jobs_per_turn(self.jobs_per_turn)
+            .hold(if self.leased { Hold::Lease(LEASE) } else { Hold::Transaction })
+            .keep_succeeded(match self.keep {
+                Keep::Keep => Retention::For(Duration::from_hours(24)),
+                Keep::Never => Retention::Never,
+            })
+    }
+
+    /// For people and machines.
+    pub(crate) fn said(self) -> Vec<(&'static str, String)> {
+        let [(_, hold), (_, slots), (_, turn), (_, keep)] = self.arguments();
+        vec![("hold", hold), ("slots", slots), ("turn", turn), ("kept", keep)]
+    }
+
+    /// What a process of its own is told.
+    pub(crate) fn arguments(self) -> [(&'static str, String); 4] {
+        let keep = if self.keep == Keep::Keep { "keep" } else { "never" };
+        [
+            ("--hold", String::from(if self.leased { "lease" } else { "transaction" })),
+            ("--concurrency", self.concurrency.to_string()),
+            ("--jobs-per-turn", self.jobs_per_turn.to_string()),
+            ("--retention", String::from(keep)),
+        ]
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(30);
+
+impl Settings {
+    /// Every way to work that was asked for.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        let mut ways = Vec::new();
+        for leased in self.holds() {
+            for &concurrency in &self.concurrency {
+                for &jobs_per_turn in &self.jobs_per_turn {
+                    for &keep in &self.retention {
+                        ways.push(Way { leased, concurrency, jobs_per_turn, keep });
+                    }
+                }
+            }
+        }
+        ways
+    }
+
+    /// The scenarios, in the order in which they are listed.
+    pub(crate) fn chosen(&self) -> Vec<Scenario> {
+        let all = Scenario::value_variants().iter().copied();
+        all.filter(|scenario| match self.scenarios[..] {
+            [] => *scenario != Scenario::Limit,
+            _ => self.scenarios.contains(scenario),
+        })
+        .collect()
+    }
+
+    fn holds(&self) -> Vec<bool> {
+        match self.hold {
+            HoldArg::Transaction => vec![false],
+            HoldArg::Lease => vec![true],
+            HoldArg::Both => vec![false, true],
+        }
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        let thousands = |list: &[u32]| list.iter().map(|n| n * 1_000).collect::<Vec<_>>();
+        let mut sizes = Sizes {
+            probe: Duration::from_millis(500),
+            time: Duration::from_secs(3),
+            backlogs: thousands(&[1, 100]),
+            groups: vec![Groups::Plain, Groups::Even(1), Groups::Even(100), Groups::Even(10_000)],
+            delayed: 100_000,
+            held: 500,
+            pinned: Duration::from_secs(self.seconds.unwrap_or(60)),
+            memory: 1_000_000,
+            cost: 20_000,
+        };
+        if self.quick {
+            sizes.probe = Duration::from_millis(200);
+            sizes.time = Duration::from_millis(700);
+            sizes.backlogs = thousands(&[10]);
+            (sizes.delayed, sizes.held, sizes.memory) = (10_000, 100, 100_000);
+            sizes.cost = 2_000;
+            sizes.pinned = Duration::from_secs(self.seconds.unwrap_or(5));
+        }
+        if self.full {
+            sizes.probe = Duration::from_secs(1);
+            sizes.time = Duration::from_secs(8);
+            sizes.backlogs = thousands(&[1, 100, 1_000]);
+            sizes.groups.push(Groups::Even(100_000));
+        }
+        if self.deep {
+            sizes.backlogs.push(10_000_000);
+        }
+        sizes
+    }
+}
+
+/// How large and how long things are.
+#[derive(Debug, Clone)]
+pub(crate) struct Sizes {
+    /// Each measurement of the limit.
+    pub(crate) probe: Duration,
+    /// The longest that a rate is measured.
+    pub(crate) time: Duration,
+    pub(crate) backlogs: Vec<u32>,
+    pub(crate) groups: Vec<Groups>,
+    /// Groups that are not due.
+    pub(crate) delayed: u32,
+    /// Groups that others hold.
+    pub(crate) held: u32,
+    /// How long the horizon is pinned.
+    pub(crate) pinned: Duration,
+    /// The backlog beside which memory is measured.
+    pub(crate) memory: u32,
+    /// The jobs whose cost is measured, two in each group.
+    pub(crate) cost: u32,
+}
