@@ -11,6 +11,10 @@ use crate::queue::QueueOptions;
 use crate::store::{HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
 use crate::turn::{self, Look, Plan, Turn};
 
+/// How many jobs one claim starts at most, and how many it starts ahead: its statements have 2 s, and what they cost grows
+/// faster than the number of jobs.
+const AT_ONCE: usize = 500;
+
 /// What a claim brought.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
@@ -61,6 +65,7 @@ async fn try_claim(
     slots: usize,
     first: First,
 ) -> Result<Claimed, sqlx::Error> {
+    let slots = slots.min(AT_ONCE);
     begin_short(conn).await?;
     let peek = store.peek(conn, queue).await?;
     let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
@@ -201,7 +206,11 @@ async fn claim_ahead(
     if heads.is_empty() {
         return Ok(());
     }
-    let n = as_limit(terms.jobs_per_turn - 1);
+    let n = (terms.jobs_per_turn - 1).min(AT_ONCE / heads.len());
+    if n == 0 {
+        return Ok(());
+    }
+    let n = as_limit(n);
     let mut ahead = store.ahead(conn, queue, &heads, n, terms).await?;
     for turn in plans {
         turn.behind = ahead.remove(&turn.group).unwrap_or_default();

@@ -27,6 +27,9 @@ use crate::store::{Succeeded, begin_short};
 /// How many jobs one transaction settles.
 const BATCH: usize = 100;
 
+/// And about how many jobs: a claim may have many, and a statement has 2 s.
+const JOBS: usize = 500;
+
 /// A job whose handler has ended, or successes of a turn that goes on.
 pub(crate) struct Finished {
     pub(crate) run: Run,
@@ -66,6 +69,10 @@ impl Finished {
         last.then_some(Succeeded { queue: &queue.name, claim, earlier: done, result })
     }
 
+    fn jobs(&self) -> usize {
+        self.run.done.len() + 1
+    }
+
     fn is_success(&self) -> bool {
         self.success().is_some()
     }
@@ -83,6 +90,7 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>
             }
         }
         while waiting.len() < BATCH
+            && waiting.iter().map(Finished::jobs).sum::<usize>() < JOBS
             && let Ok(finished) = inbox.try_recv()
         {
             waiting.push(finished);

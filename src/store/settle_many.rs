@@ -67,12 +67,11 @@ fn lock_alone(names: &Names) -> Template {
 
 /// What is written of the jobs that succeeded, or their delete.
 fn ended(names: &Names, keep: bool) -> SubQueryStatement {
-    let is_ours = sql(format!(
-        "id = any(?5) and id in (select done.id from done join ours on ours.claim = done.claim) and {}",
-        started("")
-    ));
     if !keep {
-        let delete = DeleteStatement::new().from_table(names.job()).and_where(is_ours).to_owned();
+        let delete = DeleteStatement::new()
+            .from_table(names.job())
+            .and_where(sql(format!("id = any(array(select id from mine)) and {}", started(""))))
+            .to_owned();
         return delete.into();
     }
     UpdateStatement::new()
@@ -80,15 +79,14 @@ fn ended(names: &Names, keep: bool) -> SubQueryStatement {
         .values([
             ("status", sql("'succeeded'")),
             ("finished_at", sql("clock_timestamp()")),
-            ("result", sql("done.result::jsonb")),
+            ("result", sql("mine.result::jsonb")),
             ("error", sql("null")),
         ])
         .values(
             ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
         )
-        .from("done")
-        .and_where(sql(format!("j.id = any(?5) and j.id = done.id and {}", started("j."))))
-        .and_where(sql("done.claim in (select claim from ours)"))
+        .from("mine")
+        .and_where(sql(format!("j.id = any(?5) and j.id = mine.id and {}", started("j."))))
         .to_owned()
         .into()
 }
@@ -197,7 +195,12 @@ fn settled(
     writes: Vec<CommonTableExpression>,
 ) -> Template {
     let done = rows_of(&[(5, "id"), (6, "result"), (7, "claim")]);
-    let before = [cte("claimed", claimed), cte("ours", ours), cte("done", done)];
+    let mine = select()
+        .columns([("done", "id"), ("done", "result")])
+        .from("done")
+        .join(JoinType::InnerJoin, "ours", sql("ours.claim = done.claim"))
+        .to_owned();
+    let before = [cte("claimed", claimed), cte("ours", ours), cte("done", done), cte("mine", mine)];
     with(before.into_iter().chain(writes), select().column("claim").from("ours").to_owned())
 }
 

@@ -713,3 +713,25 @@ async fn under_a_lease_what_transactions_hold_up_does_not_hold_up_other_groups()
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
+
+/// What a claim and a settle cost must not grow beyond the time that their statements have.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..20_000).map(|n| job_of("q", &format!("g{}", n % 100), n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+        let options = queue("q").concurrency(64).jobs_per_turn(1000).hold(hold);
+        let errors = Errors::default();
+        let builder = errors.of(processor(&database, 66).await);
+        let running = builder.queue(options, run).build().unwrap().start();
+        let many =
+            "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'";
+        eventually(pool, many, 1_i64).await;
+        running.shutdown(PATIENCE).await;
+        assert!(errors.named("Claim").is_empty(), "{hold:?}: {:?}", errors.named("Claim"));
+        database.remove().await.unwrap();
+    }
+}
