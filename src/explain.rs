@@ -3,7 +3,8 @@
 use sqlx::PgPool;
 
 use crate::client::Client;
-use crate::explanation::{Facts, GroupExplanation, JobExplanation, SessionSeen};
+use crate::explanation::{GroupExplanation, JobExplanation, SessionSeen};
+use crate::facts::Facts;
 use crate::store::Subject;
 
 impl Client {

@@ -10,6 +10,7 @@ mod connection;
 mod error;
 mod explain;
 mod explanation;
+mod facts;
 mod fair_share;
 mod handler;
 mod hold;

@@ -6,7 +6,8 @@ use sqlx::{PgConnection, Row};
 
 use super::template::{Names, PG, Template, select, sql};
 use super::{Store, unfinished};
-use crate::explanation::{Facts, JobFacts, LineFacts, ProcessorSeen, SessionSeen, Tally};
+use crate::explanation::{ProcessorSeen, SessionSeen, Tally};
+use crate::facts::{Facts, JobFacts, LineFacts};
 use crate::job::JobStatus;
 
 #[derive(Debug)]

@@ -18,6 +18,7 @@ const LAYERS: [&[&str]; 6] = [
         "turn",
         "inspect",
         "explanation",
+        "facts",
         "fair_share",
         "stall",
     ],
