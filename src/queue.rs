@@ -172,7 +172,7 @@ impl QueueOptions {
     /// served least recently. 1 to 1000, default 1.
     ///
     /// More jobs per turn cost less each, and the other groups wait longer: a group keeps its slot for at most so many
-    /// handlers. What is claimed ahead is `started` and next in order, due, and was never begun before; a job that may
+    /// handlers. What is claimed ahead is `started` (as of the claim) and next in order, due, and was never begun before; a job that may
     /// expire, or whose attempts are limited to 1, begins a turn of its own; one that was retried, and those of a queue
     /// with an in-flight limit, have turns of one job. A failure, a pause, a shutdown or a lost claim ends the turn, and
     /// the jobs that did not come to run are as they were before. A job that commits late with a lower id runs after the

@@ -145,6 +145,7 @@ fn unstart(names: &Names) -> Template {
         .table(names.job())
         .value("status", sql("'queued'"))
         .value("attempts", sql("attempts - 1"))
+        .value("last_started_at", sql("case when attempts > 1 then last_started_at end"))
         .and_where(sql(format!("id = any(?1) and {}", started(""))))
         .to_owned();
     Template::new(query.build(PG))
