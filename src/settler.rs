@@ -73,6 +73,11 @@ impl Finished {
         self.run.done.len() + 1
     }
 
+    fn answer(self, settled: Settled) {
+        // Whoever waited is gone if its runtime ends, or has recorded it together with what came after it.
+        let _ = self.answer.send(settled);
+    }
+
     fn is_success(&self) -> bool {
         self.success().is_some()
     }
@@ -134,8 +139,7 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
                 continue;
             }
         };
-        // Whoever waited is gone if its runtime ends.
-        let _ = finished.answer.send(end);
+        finished.answer(end);
     }
     *waiting = rest;
     Ok(())
@@ -192,7 +196,7 @@ async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sql
                 failed = Some(error);
                 rest.push(finished);
             } else if finished.late.is_empty() {
-                let _ = finished.answer.send(Settled::Refused);
+                finished.answer(Settled::Refused);
             } else {
                 // Its next try records the failure.
                 let Finished { run, late, .. } = &mut finished;
@@ -217,7 +221,7 @@ fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx
         }
         let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
         shared.report(&BackgroundError::Settle { queue, job, source: failed.take() });
-        let _ = finished.answer.send(Settled::Ended(End::Lost));
+        finished.answer(Settled::Ended(End::Lost));
     }
     *waiting = rest;
 }
