@@ -21,6 +21,7 @@ mod job_settings;
 mod jobs_per_turn;
 mod layers;
 mod lease_hold;
+mod leased_turns;
 mod looking;
 mod migrate;
 mod namespace;

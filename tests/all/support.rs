@@ -262,3 +262,16 @@ impl Gate {
         self.0.acquire().await.unwrap().forget();
     }
 }
+
+/// A handler that logs the data of each job, which then waits at the gate.
+pub fn held_up(log: &Log, gate: &Gate) -> FnHandler {
+    let (log, gate) = (log.clone(), gate.clone());
+    handler(move |_, data| {
+        log.add(data.to_string());
+        let gate = gate.clone();
+        Box::pin(async move {
+            gate.passed().await;
+            Ok(Value::Null)
+        })
+    })
+}
