@@ -92,7 +92,7 @@ async fn try_claim(
     }
     let mut in_line = 0;
     if peek.adopter {
-        let result = store.adopt(conn, queue).await?;
+        let result = store.adopt(conn, queue, as_limit(slots)).await?;
         in_line = result.groups;
         claimed.more |= result.more;
     }

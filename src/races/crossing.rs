@@ -43,7 +43,7 @@ async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
     begin(&mut two).await;
     let peek = scene.store.peek(&mut two, Q).await.unwrap();
     assert!(peek.others_adopt && !peek.adopter);
-    assert_eq!(scene.store.adopt(&mut one, Q).await.unwrap().groups, 2);
+    assert_eq!(scene.store.adopt(&mut one, Q, 128).await.unwrap().groups, 2);
     assert!(scene.take_and_write(&mut two).await.is_empty());
     let turns = scene.store.take_turns(&mut one, Q, 1).await.unwrap();
     assert!(scene.claim(&mut two, 10).await.is_empty());

@@ -2,8 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::scene::{Q, Scene, begin, commit, enqueue, rollback, succeeded};
-use crate::NewJob;
+use super::scene::{Q, Scene, begin, commit, enqueue, retried, rollback, succeeded};
 
 /// An open transaction with jobs in it.
 async fn producer(scene: &Scene, groups: &[&str]) -> (PgConnection, Vec<i64>) {
@@ -89,11 +88,15 @@ async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again()
     }
 }
 
-/// A job that is not due for long, and its group asleep with it.
+/// A job that is to be retried after long, and its group asleep with it.
 async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
-    let job = NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
-    let id = crate::enqueue(&mut worker, job).await.unwrap().id();
+    let id = scene.enqueue("g").await;
+    let claim = scene.claim_one(&mut worker).await;
+    let held = scene.hold(&mut worker, &claim).await;
+    let later = retried(std::time::Duration::from_hours(1));
+    scene.settle(&mut worker, &claim, &held, &later).await;
+    commit(&mut worker).await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
     assert_eq!((row.head, row.due), (id, false));

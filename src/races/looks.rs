@@ -179,3 +179,45 @@ async fn a_claim_that_meets_a_retiring_settle_skips_it_whatever_becomes_of_it() 
         scene.end().await;
     }
 }
+
+#[tokio::test]
+async fn a_group_whose_time_is_to_come_gets_no_row_before_and_its_worker_knows_when() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let later = crate::NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
+    let id = crate::enqueue(&mut worker, later).await.unwrap().id();
+    assert!(scene.claim(&mut worker, 10).await.is_empty());
+    assert_eq!((scene.row("g").await, scene.flagged(id).await), (None, true));
+    begin(&mut worker).await;
+    let next = scene.store.peek(&mut worker, Q).await.unwrap().next.unwrap();
+    rollback(&mut worker).await;
+    assert!((3500..=3600).contains(&next.as_secs()), "{next:?}");
+    // What comes for the group meanwhile is put in line, and waits for it.
+    let behind = scene.enqueue("g").await;
+    assert!(scene.claim(&mut worker, 10).await.is_empty());
+    assert!(!scene.row("g").await.unwrap().due);
+    assert!(!scene.rescue("g").await);
+    scene.run("update seriatim.job set run_at = now() - interval '1 s'").await;
+    assert_eq!(scene.drain().await, [id, behind]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_flag_is_adopted_when_its_job_expires_or_is_cancelled_before_its_time() {
+    for cancelled in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        let later = crate::NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
+        let id = crate::enqueue(&mut worker, later).await.unwrap().id();
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        if cancelled {
+            assert!(scene.cancel(id).await);
+        } else {
+            let expire = "update seriatim.job set expires_at = now() - interval '1 s'";
+            scene.run(expire).await;
+        }
+        scene.drain().await;
+        assert!(!scene.flagged(id).await);
+        scene.end().await;
+    }
+}

@@ -76,7 +76,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     store.peek(conn, Q).await.unwrap();
     // Some hundreds of flags were cleared by the round before.
     meter.check(conn, "peek", 600).await;
-    let adopted = store.adopt(conn, Q).await.unwrap();
+    let adopted = store.adopt(conn, Q, 128).await.unwrap();
     // A page of 256 flags: the flag, its group's row and its update.
     meter.check(conn, "adopt", 256 * 12).await;
     store.boost_groups(conn, Q).await.unwrap();
@@ -202,7 +202,7 @@ async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
 }
 
 /// What 100 k jobs look like, in line as claims would have put them by and by; 300 flags are left.
-const SHAPES: [(&str, &str); 4] = [
+const SHAPES: [(&str, &str); 5] = [
     (
         "one deep group",
         "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g1', '1', n % 333 = 0 \
@@ -224,6 +224,12 @@ const SHAPES: [(&str, &str); 4] = [
         "no groups, and a few",
         "insert into seriatim.job (queue, group_id, data, flagged) \
          select 'q', case when n > 99000 then 'g' || n end, '1', n > 99700 from generate_series(1, 100000) n",
+    ),
+    (
+        "groups whose time is to come",
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
+         select 'q', 'g' || n, '1', n <= 300 or n > 1000, now() + interval '1 hour' * (n > 1000)::int \
+         from generate_series(1, 100000) n",
     ),
 ];
 
@@ -251,7 +257,7 @@ async fn check(shape: usize, analysed_while_empty: bool) {
         .run(
             "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
              select queue, group_id, now(), min(id) from seriatim.job \
-             where group_id is not null and status = 'queued' group by 1, 2",
+             where group_id is not null and status = 'queued' and run_at <= now() group by 1, 2",
         )
         .await;
     let mut wrong = round(&scene, &mut old, name, "auto").await;
@@ -289,6 +295,11 @@ async fn history_costs_the_hot_path_nothing() {
 #[tokio::test]
 async fn a_backlog_without_groups_costs_ordered_groups_nothing() {
     check(3, false).await;
+}
+
+#[tokio::test]
+async fn groups_whose_time_is_to_come_cost_a_claim_nothing() {
+    check(4, false).await;
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn a_cancel_without_a_flag_lets_the_group_sleep_on() {
     let (head, behind) = delayed_head(&scene, &mut worker).await;
     scene
         .run(&format!(
-            "update seriatim.job set status = 'cancelled', finished_at = now() where id = {head}"
+            "update seriatim.job set status = 'cancelled', finished_at = now(), flagged = false where id = {head}"
         ))
         .await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());

@@ -189,7 +189,7 @@ impl Scene {
     pub(super) async fn adopt(&self, conn: &mut PgConnection) -> usize {
         begin(conn).await;
         assert!(self.store.peek(conn, Q).await.unwrap().adopter);
-        self.store.adopt(conn, Q).await.unwrap().groups
+        self.store.adopt(conn, Q, 128).await.unwrap().groups
     }
 
     // Holds and settles.

@@ -108,7 +108,7 @@ async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
     let waiting = tokio::spawn(async move {
         begin(&mut adopter).await;
         store.peek(&mut adopter, Q).await.unwrap();
-        store.adopt(&mut adopter, Q).await.unwrap();
+        store.adopt(&mut adopter, Q, 128).await.unwrap();
         commit(&mut adopter).await;
     });
     scene.until_waits(adopter_pid, "transactionid").await;

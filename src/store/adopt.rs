@@ -17,11 +17,16 @@ use super::claim::head_start;
 use super::template::{Names, PG, Template, cte, groups_of, limit, none_of, select, sql, with};
 use super::{Store, unfinished};
 
-/// How many flags one page of an adoption takes.
-const PAGE: i64 = 256;
+/// How many flags one page of an adoption takes at least, and at most.
+const PAGE: (i64, i64) = (64, 256);
 /// How many pages one claim goes on for while it meets groups that it has to skip. Each page leaves out the groups that
 /// those before it met, so that no number of one group's flags hides another group (P8).
 const PAGES: usize = 16;
+
+/// When the group of a flagged job `j` is to be looked at: when there is something to do about the job, or at once where it
+/// is finished. The words of an index.
+pub(super) const LOOK_AT: &str =
+    "case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end";
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -53,15 +58,17 @@ impl Statements {
     }
 }
 
-/// Locks a page of flagged jobs, due ones first, without those of the named groups.
+/// Locks a page of flagged jobs that are due, the longest first, without those of the named groups. A group whose flag is
+/// not due needs no row: until then it could only sleep.
 fn flagged(names: &Names) -> Template {
     let query = select()
-        .columns(["id", "group_id", "run_at", "priority"])
+        .columns(["id", "group_id"])
+        .expr_as(sql(LOOK_AT), "look_at")
+        .column("priority")
         .from_as(names.job(), "j")
-        .and_where(sql(
-            "j.queue = ?1 and j.flagged and (j.run_at, j.id) > (?2, ?3) and j.group_id <> all(?5)",
-        ))
-        .order_by("run_at", Order::Asc)
+        .and_where(sql("j.queue = ?1 and j.flagged and j.group_id <> all(?5)"))
+        .and_where(sql(format!("{LOOK_AT} <= now() and ({LOOK_AT}, j.id) > (?2, ?3)")))
+        .order_by_expr(sql(LOOK_AT), Order::Asc)
         .order_by("id", Order::Asc)
         .limit(limit(4))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
@@ -166,12 +173,13 @@ fn insert_new(names: &Names) -> Template {
     with([cte("flag", flag)], insert)
 }
 
-/// Clears flags; the rows were locked by `flagged` in this transaction.
+/// Clears flags; the rows were locked by `flagged` in this transaction. By their ids alone: the words of the flags' index
+/// could have that read as a whole.
 fn clear(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("flagged", sql("false"))
-        .and_where(sql("id = any(?1) and flagged"))
+        .and_where(sql("id = any(?1)"))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -179,25 +187,29 @@ fn clear(names: &Names) -> Template {
 struct Flag {
     id: i64,
     group: String,
-    run_at: DateTime<Utc>,
+    look_at: DateTime<Utc>,
     priority: i16,
 }
 
 impl Store {
     /// Adopts a page of flagged jobs, and further pages while groups had to be skipped. Needs the adopter's lock.
+    ///
+    /// A page has more than the claim's `slots` can take, and not many more: those that run do not wait for the others.
     pub(crate) async fn adopt(
         &self,
         conn: &mut PgConnection,
         queue: &str,
+        slots: i64,
     ) -> Result<Adopted, sqlx::Error> {
+        let page = slots.saturating_mul(2).clamp(PAGE.0, PAGE.1);
         let mut adopted = Adopted::default();
         let mut after = (DateTime::<Utc>::UNIX_EPOCH - chrono::TimeDelta::days(800_000), 0);
         let mut skipped = Vec::new();
         for _ in 0..PAGES {
-            let flags = self.flagged(conn, queue, after, &skipped).await?;
-            adopted.more = i64::try_from(flags.len()).is_ok_and(|n| n == PAGE);
+            let flags = self.flagged(conn, queue, after, page, &skipped).await?;
+            adopted.more = i64::try_from(flags.len()).is_ok_and(|n| n == page);
             let Some(last) = flags.last() else { break };
-            after = (last.run_at, last.id);
+            after = (last.look_at, last.id);
             let before = skipped.len();
             adopted.groups += self.put_in_line(conn, queue, &flags, &mut skipped).await?;
             if !adopted.more || skipped.len() == before {
@@ -212,24 +224,17 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         after: (DateTime<Utc>, i64),
+        page: i64,
         without: &[String],
     ) -> Result<Vec<Flag>, sqlx::Error> {
-        let page = self
-            .adopt
-            .flagged
-            .query()
-            .bind(queue)
-            .bind(after.0)
-            .bind(after.1)
-            .bind(PAGE)
-            .bind(without);
-        let rows = page.fetch_all(conn).await?;
+        let flagged = self.adopt.flagged.query().bind(queue).bind(after.0).bind(after.1);
+        let rows = flagged.bind(page).bind(without).fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
                 Ok(Flag {
                     id: row.try_get(0)?,
                     group: row.try_get(1)?,
-                    run_at: row.try_get(2)?,
+                    look_at: row.try_get(2)?,
                     priority: row.try_get(3)?,
                 })
             })

@@ -9,13 +9,14 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
     (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
     (3, "enqueue function", include_str!("../../migrations/0003_enqueue_function.sql")),
     (4, "pull", include_str!("../../migrations/0004_pull.sql")),
     (5, "receive", include_str!("../../migrations/0005_receive.sql")),
     (6, "ack, nack, extend", include_str!("../../migrations/0006_ack_nack_extend.sql")),
+    (7, "look at", include_str!("../../migrations/0007_look_at.sql")),
 ];
 
 /// The newest version that this crate knows.

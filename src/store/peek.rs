@@ -6,6 +6,7 @@ use sea_query::{Expr, Order};
 use sqlx::{PgConnection, Row};
 
 use super::Store;
+use super::adopt::LOOK_AT;
 use super::template::{Names, PG, Template, select, sql};
 
 #[derive(Debug)]
@@ -17,9 +18,9 @@ pub(super) struct Statements {
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::struct_excessive_bools)] // What the probes answered.
 pub(crate) struct Peek {
-    /// Jobs are flagged, and this transaction is the queue's adopter.
+    /// Flags are due, and this transaction is the queue's adopter.
     pub(crate) adopter: bool,
-    /// Jobs are flagged, and another worker is adopting them.
+    /// Flags are due, and another worker is adopting them.
     pub(crate) others_adopt: bool,
     /// A group is due.
     pub(crate) groups: bool,
@@ -56,7 +57,17 @@ fn peek(names: &Names) -> Template {
             .limit(1)
             .to_owned()
     };
-    let flagged = first("j.queue = ?1 and j.flagged", "run_at");
+    let flag = |condition: &str| {
+        select()
+            .expr(sql(LOOK_AT))
+            .from_as(names.job(), "j")
+            .and_where(sql(format!("j.queue = ?1 and j.flagged and {LOOK_AT} {condition}")))
+            .order_by_expr(sql(LOOK_AT), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let flagged = flag("<= now()");
+    let next_flag = flag("> now()");
     let loose = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at <= now()",
         "turn_at",
@@ -97,8 +108,8 @@ fn peek(names: &Names) -> Template {
     };
     let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let seconds = Expr::cust_with_exprs(
-        "extract(epoch from nullif(least($1, $2), 'infinity') - clock_timestamp())::float8",
-        [sub(next_group), sub(next_loose)],
+        "extract(epoch from nullif(least($1, $2, $3), 'infinity') - clock_timestamp())::float8",
+        [sub(next_group), sub(next_loose), sub(next_flag)],
     );
     let is_some = |query| Expr::cust_with_expr("$1 is not null", sub(query));
     let query = select()
@@ -122,7 +133,7 @@ fn peek(names: &Names) -> Template {
 }
 
 impl Store {
-    /// The first statement of a claim; takes the adopter's lock if jobs are flagged and it is free.
+    /// The first statement of a claim; takes the adopter's lock if flags are due and it is free.
     pub(crate) async fn peek(
         &self,
         conn: &mut PgConnection,

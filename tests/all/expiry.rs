@@ -127,7 +127,8 @@ async fn a_delayed_job_that_expires_first_holds_its_group_up_no_longer_than_that
     )
     .await;
     let running = start(&database, queue("q"), &log).await;
-    // Nobody looks before.
+    // Behind it, what the group sleeps for is looked at: nobody looks before that.
+    seriatim::enqueue(pool, job_of("q", "g", "last")).await.unwrap();
     eventually(
         pool,
         "select count(*) from seriatim.queue_group g join seriatim.job j using (group_id) \

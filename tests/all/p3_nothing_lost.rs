@@ -183,13 +183,15 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let mut ids = Vec::new();
     for group in groups {
         ids.push(put(group, 3600).await);
+        put(group, 0).await;
     }
     let asleep =
         "select count(*) from seriatim.queue_group where ready_at > now() + interval '1 min'";
     eventually(pool, asleep, 3_i64).await;
     by_hand(
         pool,
-        "delete from seriatim.queue_group where group_id = 'row';
+        "update seriatim.job set flagged = false;
+         delete from seriatim.queue_group where group_id = 'row';
          update seriatim.queue_group set head_id = head_id + 1000 where group_id = 'head_id';
          update seriatim.job set run_at = now() where group_id in ('run_at', 'head_id')",
     )
@@ -197,8 +199,9 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     for id in &ids[1..] {
         assert_eq!(ended(pool, *id).await.status, JobStatus::Succeeded);
     }
-    // The one without a row is due later: it sleeps again.
-    eventually(pool, asleep, 1_i64).await;
+    // The one without a row is due later: its flag waits for that.
+    let flags = "select count(*) from seriatim.job where flagged";
+    eventually(pool, flags, 1_i64).await;
     assert_eq!(job(pool, ids[0]).await.status, JobStatus::Queued);
     Client::default().cancel(pool, ids[0]).await.unwrap();
     nothing_remains(pool).await;
