@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +19,12 @@ use crate::monitor::Watch;
 use crate::outcome::RunResult;
 use crate::shared::Shared;
 use crate::store::{FREE_PLANS, PINNED_PLANS, SessionId, Started};
+
+/// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
+/// for the transaction. Hence these words, and not its own.
+const SAVEPOINT: &str = "savepoint seriatim_handler";
+const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler";
+const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
 
 /// The job that a handler runs, and the transaction that holds it.
 pub struct ActiveJob {
@@ -190,9 +196,14 @@ impl ActiveJob {
             Savepoint::Set => {}
             Savepoint::None => {
                 self.savepoint = Savepoint::Entering;
-                PgTransactionManager::begin(conn, None).await?;
-                // Behind the savepoint: rolling back to it pins the plans again.
-                conn.execute(FREE_PLANS).await?;
+                if conn.begun {
+                    let savepoint = SAVEPOINT.into_sql_str();
+                    PgTransactionManager::begin(conn, Some(savepoint)).await?;
+                } else {
+                    PgTransactionManager::begin(conn, None).await?;
+                    // Behind the savepoint: rolling back to it pins the plans again.
+                    conn.execute(FREE_PLANS).await?;
+                }
                 self.savepoint = Savepoint::Set;
             }
             Savepoint::Entering => {
@@ -246,9 +257,10 @@ pub(crate) async fn leave_savepoint(
         Keeper::Lease(_) => return Ok(result),
         Keeper::Locks(locks) => &mut locks.conn,
     };
+    let held = conn.depth_of_hold();
     let expected = match job.savepoint {
-        Savepoint::None => 1,
-        Savepoint::Set => 2,
+        Savepoint::None => held,
+        Savepoint::Set => held + 1,
         Savepoint::Entering => return Err(broken_transaction(result)),
     };
     // A nested transaction that the handler forgot to end.
@@ -260,8 +272,11 @@ pub(crate) async fn leave_savepoint(
     if PgTransactionManager::get_transaction_depth(conn) < expected {
         return Err(broken_transaction(result));
     }
-    if expected == 1 {
+    if expected == held {
         return Ok(result);
+    }
+    if conn.begun {
+        return leave_own_savepoint(conn, result).await;
     }
     let result = match result {
         RunResult::Succeeded(output) => {
@@ -281,6 +296,27 @@ pub(crate) async fn leave_savepoint(
     };
     match PgTransactionManager::rollback(conn).await {
         Ok(()) => Ok(result),
+        Err(_) => Err(broken_transaction(result)),
+    }
+}
+
+/// The same for the savepoint that sqlx takes for the transaction, and goes on to.
+async fn leave_own_savepoint(
+    conn: &mut SlotConnection,
+    result: RunResult,
+) -> Result<RunResult, RunResult> {
+    let result = match result {
+        RunResult::Succeeded(output) => match sqlx::raw_sql(LEAVE).execute(&mut **conn).await {
+            Ok(_) => return Ok(RunResult::Succeeded(output)),
+            Err(error) => match broken(&error, true) {
+                lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                refused => refused,
+            },
+        },
+        other => other,
+    };
+    match sqlx::raw_sql(UNDO).execute(&mut **conn).await {
+        Ok(_) => Ok(result),
         Err(_) => Err(broken_transaction(result)),
     }
 }

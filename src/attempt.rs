@@ -1,5 +1,6 @@
 //! One attempt of one claimed job: hold, handle, decide, settle.
 
+use std::collections::HashMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -15,7 +16,7 @@ use crate::active_job::{ActiveJob, Keeper, Lease, Locks, Savepoint, leave_savepo
 use crate::connection::SlotConnection;
 use crate::error::BackgroundError;
 use crate::handler::ErasedHandler;
-use crate::hold::hold;
+use crate::hold::hold_known;
 use crate::job::FailureKind;
 use crate::mishap::{lost_connection, lost_lease, returned};
 use crate::monitor::Signals;
@@ -24,7 +25,7 @@ use crate::queue::QueueOptions;
 use crate::record::{ANSWER_LIMIT, Late};
 use crate::settler::{Finished, Settled};
 use crate::shared::Shared;
-use crate::store::{CLAIM_LEASE, Done, HeldJob, Keep, Started};
+use crate::store::{Done, HeldJob, Keep, Started};
 use crate::turn::Go;
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
@@ -101,22 +102,31 @@ impl Run {
     }
 
     /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
-    /// return nothing of them is held by this process.
+    /// return nothing of them is held by this process. `known` is what the claim has read of them.
     ///
     /// Gives back the connection, if that can be used again.
-    pub(crate) async fn into_end(mut self, mut conn: SlotConnection) -> Option<SlotConnection> {
-        loop {
-            match self.run_one(conn).await {
+    pub(crate) async fn into_end(
+        mut self,
+        mut known: HashMap<i64, HeldJob>,
+        mut conn: SlotConnection,
+    ) -> Option<SlotConnection> {
+        while let Some(known) = known.remove(&self.claim.job) {
+            match self.run_one(known, conn).await {
                 (End::Stays, Some(left)) if self.claim.advance() => conn = left,
                 (_, left) => return left,
             }
         }
+        Some(conn)
     }
 
-    async fn run_one(&self, mut conn: SlotConnection) -> (End, Option<SlotConnection>) {
+    async fn run_one(
+        &self,
+        known: HeldJob,
+        mut conn: SlotConnection,
+    ) -> (End, Option<SlotConnection>) {
         let shared = Arc::clone(&self.shared);
         let mut counted = shared.counters.begin();
-        let held = hold(&self.shared, &self.queue.name, &self.claim, CLAIM_LEASE, &mut conn);
+        let held = hold_known(&self.shared, &self.queue.name, &self.claim, known, &mut conn);
         let (held, since) = match timeout(ANSWER_LIMIT, held).await {
             Ok(Ok(Some(held))) => held,
             Ok(Ok(None)) => return (End::Lost, self.not_held(conn, None)),

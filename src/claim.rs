@@ -8,7 +8,9 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
-use crate::store::{HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting};
+use crate::store::{
+    ClaimedAtOnce, HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting,
+};
 use crate::turn::{self, Look, Plan, Turn};
 
 /// How many jobs one claim starts at most, and how many it starts ahead: its statements have 2 s, and what they cost grows
@@ -19,12 +21,14 @@ const AT_ONCE: usize = 500;
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) jobs: Vec<Started>,
-    /// Where leases keep them: what their handlers need, by job.
-    pub(crate) leased: HashMap<i64, HeldJob>,
+    /// What their handlers need, by job.
+    pub(crate) known: HashMap<i64, HeldJob>,
     /// There may be more right now: more flags, more due groups, or an adopter at work.
     pub(crate) more: bool,
     /// When the next group or job will be due, as far as this claim saw.
     pub(crate) next: Option<Duration>,
+    /// Something was left that only a thorough claim does.
+    pub(crate) thorough: bool,
 }
 
 /// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
@@ -34,7 +38,8 @@ pub(crate) enum First {
     Loose,
 }
 
-/// Claims at most `slots` jobs.
+/// Claims at most `slots` jobs: in one round trip, unless there is something to do that only a `thorough` claim does, or
+/// that is what was asked for.
 ///
 /// Not cancel safe: a caller that gives up closes the connection. The claim may have been committed then, and its
 /// lease runs out.
@@ -45,8 +50,18 @@ pub(crate) async fn claim(
     slots: usize,
     first: First,
     processor: Option<i64>,
+    thorough: bool,
 ) -> Result<Claimed, sqlx::Error> {
     let terms = Terms::new(options, processor);
+    if !thorough && terms.jobs_per_turn < 2 {
+        match claim_at_once(store, conn, options.name(), terms, slots, first).await {
+            Ok(Claimed { thorough: true, jobs, .. }) if jobs.is_empty() => {}
+            Err(error) if gave_up_waiting(&error) => {
+                return Ok(Claimed { more: true, ..Claimed::default() });
+            }
+            other => return other,
+        }
+    }
     match try_claim(store, conn, options.name(), terms, slots, first).await {
         // What it has locked must be free for others, and it looks again soon.
         Err(error) if gave_up_waiting(&error) => {
@@ -55,6 +70,26 @@ pub(crate) async fn claim(
         }
         other => other,
     }
+}
+
+async fn claim_at_once(
+    store: &Store,
+    conn: &mut PgConnection,
+    queue: &str,
+    terms: Terms,
+    slots: usize,
+    first: First,
+) -> Result<Claimed, sqlx::Error> {
+    let slots = i32::try_from(slots.min(AT_ONCE)).unwrap_or(i32::MAX);
+    let loose_first = first == First::Loose;
+    let at_once = store.claim_at_once(conn, queue, slots, loose_first, terms).await?;
+    let ClaimedAtOnce { jobs, thorough, more, next } = at_once;
+    let mut claimed = Claimed { more, next, thorough, ..Claimed::default() };
+    for (job, known) in jobs {
+        claimed.known.insert(job.job, known);
+        claimed.jobs.push(job);
+    }
+    Ok(claimed)
 }
 
 async fn try_claim(
@@ -139,10 +174,10 @@ async fn try_claim(
     }
     // Where a limit is reached there is nothing more to be had: a slot that ends, or the poll, looks again.
     claimed.more |= room(&claimed) == 0;
-    if terms.own_lease && !claimed.jobs.is_empty() {
+    if !claimed.jobs.is_empty() {
         let jobs = claimed.jobs.iter().flat_map(|claim| [&[claim.job], &*claim.behind].concat());
         let jobs: Vec<i64> = jobs.collect();
-        claimed.leased = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
+        claimed.known = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
     }
     PgTransactionManager::commit(conn).await?;
     Ok(claimed)

@@ -7,12 +7,18 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 
+use crate::store::{SessionId, Then};
+
 /// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
 #[derive(Debug)]
 pub(crate) struct SlotConnection {
     conn: PoolConnection<Postgres>,
     /// The server was told to notice when this process is gone.
     pub(crate) watched: bool,
+    /// The server's session; none: nobody has asked for it.
+    pub(crate) session: Option<SessionId>,
+    /// A transaction is open that was begun by a message of which sqlx counted nothing.
+    pub(crate) begun: bool,
 }
 
 impl SlotConnection {
@@ -20,16 +26,63 @@ impl SlotConnection {
     pub(crate) fn close(mut self) {
         self.conn.close_on_drop();
     }
+
+    /// How many transactions, and savepoints, sqlx counts while the handler is behind none.
+    pub(crate) fn depth_of_hold(&self) -> usize {
+        usize::from(!self.begun)
+    }
+
+    /// Commits the transaction that is open, however it was begun.
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.end("commit").await
+    }
+
+    /// Rolls the transaction that is open back, however it was begun.
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        self.end("rollback").await
+    }
+
+    /// Whether a message may commit as well: not where the handler had a savepoint. That is what sqlx counts then, and
+    /// takes for the transaction.
+    pub(crate) fn then(&self) -> Then {
+        let counted = PgTransactionManager::get_transaction_depth(&self.conn) > 0;
+        if counted { Then::Nothing } else { Then::Commit }
+    }
+
+    /// Commits, unless a message did.
+    pub(crate) async fn committed(&mut self, then: Then) -> Result<(), sqlx::Error> {
+        if then == Then::Nothing {
+            return self.commit().await;
+        }
+        self.begun = false;
+        Ok(())
+    }
+
+    async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
+        if self.begun && self.then() == Then::Commit {
+            sqlx::raw_sql(how).execute(&mut *self.conn).await?;
+        } else if how == "commit" {
+            PgTransactionManager::commit(&mut self.conn).await?;
+        } else {
+            PgTransactionManager::rollback(&mut self.conn).await?;
+        }
+        self.begun = false;
+        Ok(())
+    }
 }
 
 impl From<PoolConnection<Postgres>> for SlotConnection {
     fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn, watched: false }
+        Self { conn, watched: false, session: None, begun: false }
     }
 }
 
 impl Drop for SlotConnection {
     fn drop(&mut self) {
+        if self.begun {
+            self.conn.close_on_drop();
+            return;
+        }
         while PgTransactionManager::get_transaction_depth(&self.conn) > 0 {
             PgTransactionManager::start_rollback(&mut self.conn);
         }

@@ -17,7 +17,7 @@ use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
-use crate::store::{Done, HeldJob, HoldAnswer, SessionId, Succeeded, begin_short};
+use crate::store::{Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, begin_short};
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -84,6 +84,17 @@ impl Run {
             let stayed = self.stay_in_hold(conn, result).await;
             return stayed.map_err(|error| Late(Some(broken(&error, true)), None));
         }
+        if conn.begun
+            && let RunResult::Succeeded(result) = &result
+            && self.claim.behind.is_empty()
+        {
+            let succeeded = self.succeed_at_once(conn, result).await;
+            return succeeded.map_err(|error| Late(Some(broken(&error, true)), None));
+        }
+        // The statements of all else have their plans pinned.
+        if conn.begun && sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await.is_err() {
+            return Err(Late(Some(result), None));
+        }
         // Behind the last job, the group is to be retired.
         if let RunResult::Succeeded(result) = &result
             && self.claim.behind.is_empty()
@@ -100,7 +111,7 @@ impl Run {
             self.record_done(conn).await?;
             self.apply_group_policy(conn, &mut outcome).await?;
             self.record(conn, held, &outcome).await?;
-            PgTransactionManager::commit(conn).await
+            conn.commit().await
         };
         match recorded.await {
             Ok(()) => Ok(self.ended(&outcome)),
@@ -123,7 +134,20 @@ impl Run {
             // The rows are locked by us: somebody rewrote them by hand before we locked them.
             return Err(sqlx::Error::RowNotFound);
         }
-        PgTransactionManager::commit(conn).await?;
+        conn.commit().await?;
+        Ok(self.ended(&Outcome::Succeeded { result: String::new() }))
+    }
+
+    /// Records a success, passes the turn on and commits, in one round trip.
+    async fn succeed_at_once(
+        &self,
+        conn: &mut SlotConnection,
+        result: &str,
+    ) -> Result<End, sqlx::Error> {
+        let keep = self.queue.keep.succeeded;
+        let then = conn.then();
+        self.shared.store.settle_at_once(conn, &self.claim, result, keep, then).await?;
+        conn.committed(then).await?;
         Ok(self.ended(&Outcome::Succeeded { result: String::new() }))
     }
 
@@ -135,6 +159,14 @@ impl Run {
     ) -> Result<End, sqlx::Error> {
         let Shared { store, .. } = &*self.shared;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        if conn.begun {
+            let (keep, then) = (self.queue.keep.succeeded, conn.then());
+            let claim = &self.claim;
+            let ends = store.settle_at_once(conn, claim, &result, keep, then).await?;
+            conn.committed(then).await?;
+            tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
+            return Ok(if ends { End::Finished } else { End::Stays });
+        }
         let mut done = self.done.clone();
         done.push(Done { job: self.claim.job, result });
         let paused = store.record_done(conn, queue, group, &done, self.queue.keep).await?;
@@ -143,7 +175,7 @@ impl Run {
         } else if let Some(lease) = self.lease {
             store.trust(conn, queue, &self.claim, lease).await?;
         }
-        PgTransactionManager::commit(conn).await?;
+        conn.commit().await?;
         tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
         Ok(if paused { End::Finished } else { End::Stays })
     }

@@ -55,6 +55,8 @@ struct State {
     /// The last claim took all that it could: get connections for all free slots.
     busy: bool,
     first: First,
+    /// The last claim left something for a thorough one, or failed.
+    thorough: bool,
     backoff: Duration,
 }
 
@@ -67,6 +69,7 @@ impl Worker {
             coming: JoinSet::new(),
             busy: false,
             first: First::Groups,
+            thorough: false,
             backoff: BACKOFF.0,
         };
         while !self.stop.is_cancelled() {
@@ -126,17 +129,17 @@ impl Worker {
             let jobs = [&[claim.job], &*claim.behind].concat();
             let run = Run::new(shared, queue, claim);
             let slot = reserved.start();
+            let known = jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
             if leased {
-                let (pool, leased) = (self.pool.clone(), &mut claimed.leased);
-                let held = jobs.iter().filter_map(|job| leased.remove_entry(job)).collect();
+                let pool = self.pool.clone();
                 state.slots.spawn(async move {
-                    run.into_end_leased(held, pool, asked_at).await;
+                    run.into_end_leased(known, pool, asked_at).await;
                     drop(slot);
                     None
                 });
             } else if let Some(conn) = state.spare.pop() {
                 state.slots.spawn(async move {
-                    let conn = run.into_end(conn).await;
+                    let conn = run.into_end(known, conn).await;
                     drop(slot);
                     conn
                 });
@@ -194,10 +197,15 @@ impl Worker {
             slots,
             first,
             Some(self.shared.processor),
+            state.thorough,
         );
         match timeout(CLAIM_LIMIT, claim).await {
-            Ok(Ok(claimed)) => Ok((claimed, asked_at)),
+            Ok(Ok(claimed)) => {
+                state.thorough = claimed.thorough;
+                Ok((claimed, asked_at))
+            }
             failed => {
+                state.thorough = true;
                 if let Some(conn) = state.spare.pop() {
                     conn.close();
                 }

@@ -27,8 +27,15 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
         let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
-        let claimed =
-            crate::claim::claim(&stress.store, &mut conn, &options, free, First::Groups, None);
+        let claimed = crate::claim::claim(
+            &stress.store,
+            &mut conn,
+            &options,
+            free,
+            First::Groups,
+            None,
+            fastrand::bool(),
+        );
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {

@@ -74,6 +74,7 @@ async fn a_limit_counts_all_that_is_claimed_and_a_change_counts_from_the_next_cl
         10,
         crate::claim::First::Groups,
         None,
+        false,
     );
     let claimed = claimed.await.unwrap();
     assert!(claimed.jobs.is_empty() && !claimed.more, "it would look again and again");

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Row};
 use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded};
 use crate::NewJob;
-use crate::store::{Done, HoldAnswer, Succeeded};
+use crate::store::{Done, HoldAnswer, Store, Succeeded, Then};
 use crate::turn::Plan;
 
 /// Scans of whole tables, and rows and index entries read.
@@ -157,7 +157,29 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     }
     run(conn, "rollback").await;
     by_hand(conn, &set_mode, &mut meter).await;
+    at_once(store, conn, &set_mode, &mut meter).await;
     meter.wrong
+}
+
+/// What a worker's round trips read: a claim, and a hold and a settle of one of its jobs.
+async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    for loose_first in [true, false] {
+        run(conn, "begin").await;
+        run(conn, "update seriatim.queue set in_flight_limit = null").await;
+        run(conn, set_mode).await;
+        meter.restart(conn).await;
+        let claimed = store.claim_at_once(conn, Q, 10, loose_first, TERMS).await.unwrap();
+        // A page of 64 flags, and ten jobs, behind what the rounds before have left.
+        meter.check(conn, "claim at once", 1500 + 64 * 12 + 10 * 40).await;
+        for (claim, _) in claimed.jobs.iter().take(2) {
+            let held = store.begin_and_hold(conn, claim).await.unwrap();
+            assert!(held.is_some());
+            meter.check(conn, "hold at once", 20).await;
+            store.settle_at_once(conn, claim, "null", true, Then::Nothing).await.unwrap();
+            meter.check(conn, "settle at once", 60).await;
+        }
+        run(conn, "rollback").await;
+    }
 }
 
 /// What the functions for other languages read: a receive, and what is said about its jobs.

@@ -146,8 +146,16 @@ impl Scene {
 
     /// A whole claim, adoption included. Leases are made long afterwards, so that a slow script loses none.
     pub(super) async fn claim(&self, conn: &mut PgConnection, slots: usize) -> Vec<Started> {
-        let claimed =
-            crate::claim::claim(&self.store, conn, &self.options, slots, First::Groups, None).await;
+        let claimed = crate::claim::claim(
+            &self.store,
+            conn,
+            &self.options,
+            slots,
+            First::Groups,
+            None,
+            false,
+        )
+        .await;
         let jobs = claimed.unwrap().jobs;
         for job in &jobs {
             if let Some(group) = &job.group {

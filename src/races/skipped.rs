@@ -129,7 +129,8 @@ async fn a_claim_that_would_wait_gives_up_and_looks_again() {
     run(&mut worker, "select 1 from seriatim.queue_group for update").await;
     let second = scene.enqueue("g").await;
     let (store, first) = (&scene.store, crate::claim::First::Groups);
-    let claimed = crate::claim::claim(store, &mut other, &scene.options, 10, first, None).await;
+    let claimed =
+        crate::claim::claim(store, &mut other, &scene.options, 10, first, None, false).await;
     let claimed = claimed.unwrap();
     assert!(claimed.more && claimed.jobs.is_empty());
     rollback(&mut worker).await;

@@ -29,6 +29,7 @@ mod presence;
 mod prune;
 mod pull;
 mod queue_settings;
+mod round_trip;
 mod session;
 mod settle;
 mod settle_many;
@@ -46,6 +47,7 @@ pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
 pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
+pub(crate) use round_trip::{ClaimedAtOnce, Then};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
     notice_lost_clients, short,
@@ -87,6 +89,7 @@ pub(crate) struct Store {
     prune: prune::Statements,
     pull: pull::Statements,
     queue_settings: queue_settings::Statements,
+    round_trip: round_trip::Statements,
     settle: settle::Statements,
     settle_many: settle_many::Statements,
 }
@@ -124,6 +127,7 @@ impl Store {
             prune: prune::Statements::new(&names),
             pull: pull::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),
+            round_trip: round_trip::Statements::new(&names),
             settle: settle::Statements::new(&names),
             settle_many: settle_many::Statements::new(&names),
             names,

@@ -8,7 +8,9 @@ use sea_query::{
 };
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 
-use super::template::{Names, PG, Template, cte, groups_of, select, select_into, sql, with};
+use super::template::{
+    Names, PG, Template, cte, groups_of, literal, select, select_into, sql, with,
+};
 use super::{Store, unfinished};
 use crate::inspect::{PausedGroup, PausedQueue};
 
@@ -100,16 +102,6 @@ fn still_paused(names: &Names) -> Template {
         .join_lateral(JoinType::InnerJoin, setting, "s", sql("true"))
         .to_owned();
     with([cte("turn", groups_of(&[(2, "group_id")]))], query)
-}
-
-/// A text as a literal, whatever is in it and however the session reads strings.
-fn literal(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut hex = String::with_capacity(text.len() * 2);
-    for byte in text.bytes() {
-        _ = write!(hex, "{byte:02x}");
-    }
-    format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
 }
 
 /// Lets a group go on, in two statements of one message: the second one's snapshot is younger than the setting's lock.

@@ -132,6 +132,11 @@ fn peek(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// How long it is until then.
+pub(super) fn until(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+}
+
 impl Store {
     /// The first statement of a claim; takes the adopter's lock if flags are due and it is free.
     pub(crate) async fn peek(
@@ -153,7 +158,7 @@ impl Store {
             loose_boosts: row.try_get("loose_boosts")?,
             paused: row.try_get("paused")?,
             limited: row.try_get("limited")?,
-            next: next.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX)),
+            next: until(next),
         })
     }
 }

@@ -24,7 +24,7 @@ impl Default for SessionLimits {
 }
 
 /// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
-const BEGIN: &str = "begin isolation level read committed read write";
+pub(super) const BEGIN: &str = "begin isolation level read committed read write";
 
 /// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing here is meant to wait
 /// for a lock. But `SKIP LOCKED` does wait for one thing: where the writer of a row commits just as it is being skipped,
@@ -130,7 +130,7 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
     PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
 
-fn knows_transaction_timeout(conn: &PgConnection) -> bool {
+pub(super) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
     conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
 }
 

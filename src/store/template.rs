@@ -209,6 +209,15 @@ pub(super) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     rows_of(columns).expr_as(sql("?1::text"), "queue").to_owned()
 }
 
+/// A text as a literal, whatever is in it and however the session reads strings.
+pub(super) fn literal(text: &str) -> String {
+    let mut hex = String::with_capacity(text.len() * 2);
+    for byte in text.bytes() {
+        _ = write!(hex, "{byte:02x}");
+    }
+    format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+}
+
 pub(super) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
 
 #[cfg(test)]

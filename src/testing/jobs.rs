@@ -1,5 +1,6 @@
 //! What a test does with jobs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::claim::{self, First};
 use crate::connection::SlotConnection;
 use crate::queue::Hold;
 use crate::shared::Shared;
-use crate::store::Started;
+use crate::store::{HeldJob, Started};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
 /// Between two looks at a queue that is not idle yet.
@@ -139,24 +140,28 @@ impl Jobs {
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler));
         let mut ran = Vec::new();
         while ran.len() < most
-            && let Some(claim) = self.claim_one(&queue).await?
+            && let Some((claim, known)) = self.claim_one(&queue).await?
         {
             ran.push(claim.job);
             let run = Run::new(Arc::clone(&shared), Arc::clone(&queue), claim);
-            run.into_end(self.pool.acquire().await?.into()).await;
+            run.into_end(known, self.pool.acquire().await?.into()).await;
         }
         shared.side.close().await;
         Ok(ran)
     }
 
-    async fn claim_one(&self, queue: &QueueRuntime) -> Result<Option<Started>, sqlx::Error> {
+    async fn claim_one(
+        &self,
+        queue: &QueueRuntime,
+    ) -> Result<Option<(Started, HashMap<i64, HeldJob>)>, sqlx::Error> {
         let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
             let store = &self.client.store;
             let mut claimed =
-                claim::claim(store, &mut conn, &queue.options, 1, First::Groups, None).await?;
+                claim::claim(store, &mut conn, &queue.options, 1, First::Groups, None, false)
+                    .await?;
             if let Some(claim) = claimed.jobs.pop() {
-                return Ok(Some(claim));
+                return Ok(Some((claim, claimed.known)));
             }
             if !claimed.more {
                 return Ok(None);

@@ -108,8 +108,10 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
 /// A processor whose claim of the one job is committed and whose hold is on its way; what it logs and reports.
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
-    // The begin of a hold has this setting in it.
-    let proxy = Proxy::start(&database.url(), Some("set local statement_timeout = 0")).await;
+    // What the begin of a hold has in it.
+    let hold =
+        if HOLD == Hold::Transaction { "hold_job" } else { "set local statement_timeout = 0" };
+    let proxy = Proxy::start(&database.url(), Some(hold)).await;
     let pool = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
     let late = logging(pool, "late", &log, &errors);
     let job = seriatim::NewJob::new("q", &1);

@@ -117,9 +117,10 @@ async fn a_delayed_head_holds_its_followers() {
     let delayed = job_of("q", "g", "delayed").delay(later);
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     enqueue(pool, "q", "g", "behind it").await;
-    // It has been looked at, and sleeps until its head is due; what comes behind does not change that.
+    // It has been looked at, and sleeps until its head is due, which is flagged until then; what comes behind does not
+    // change that.
     let sleeps = "select count(*) from seriatim.queue_group join seriatim.job on id = head_id
-                  where ready_at = run_at and not exists (select from seriatim.job where flagged)";
+                  where ready_at = run_at and not exists (select from seriatim.job f where f.flagged and f.id <> head_id)";
     eventually(pool, sleeps, 1_i64).await;
     enqueue(pool, "q", "g", "also behind").await;
     eventually(pool, sleeps, 1_i64).await;

@@ -1,0 +1,406 @@
+-- What a worker does for most jobs, in one round trip each: claim, hold, and settle a success. The functions do what is
+-- common, as src/store/ does it statement by statement, and leave the rest to that. Each statement in them has a snapshot of
+-- its own, as there.
+--
+-- Their names are qualified when they are made, and they pin their plans for the transaction: a `set` of a function's own
+-- would cost more than the rest of it.
+
+do $make$
+declare
+  function text;
+begin
+  foreach function in array array[
+
+-- How the library's statements are planned, and that they wait for nobody; until the transaction ends.
+$f$
+create function {schema}.pin_plans() returns void
+language plpgsql volatile
+as $$
+begin
+  perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('jit', 'off', true), set_config('lock_timeout', '100ms', true);
+end $$
+$f$,
+
+-- Locks the rows of a claim for the transaction that is open: the group's by its token, then the job's. The server's process
+-- that holds them; null, and perhaps some of the locks, if somebody has a row for a moment, the claim is doubted or lost, or
+-- the job is to be cancelled. From here on the transaction may take its time.
+$f$
+create function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
+language plpgsql volatile
+as $$
+declare
+  of_queue text; of_group text;
+begin
+  perform set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('lock_timeout', '100ms', true);
+  select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
+  if of_group is null then
+    perform from {schema}.job j
+    where j.id = of_job and j.claim = with_token and j.suspect is null and j.status = 'started'
+    for no key update skip locked;
+  else
+    perform from {schema}.queue_group g
+    where g.queue = of_queue and g.group_id = of_group and g.claim = with_token and g.suspect is null
+      and of_job between g.job_id and coalesce(g.batch_end, g.job_id)
+    for no key update skip locked;
+    if not found then
+      return null;
+    end if;
+    perform from {schema}.job j where j.id = of_job and j.status = 'started' for no key update skip locked;
+  end if;
+  if not found then
+    return null;
+  end if;
+  perform from {schema}.cancel_request r where r.job_id = of_job limit 1;
+  if found then
+    return null;
+  end if;
+  perform set_config('lock_timeout', '0', true);
+  return pg_backend_pid();
+end $$
+$f$,
+
+-- Settles the success of a job whose rows this transaction has locked; without `keep` the job is deleted. With jobs behind
+-- it, the claim stays for them, unless somebody paused the queue or the group: then those go back as if they had not been
+-- claimed, and the turn ends. Whether it ends.
+$f$
+create function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, behind bigint[])
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  of_queue text; of_group text; next_priority smallint;
+begin
+  if keep then
+    update {schema}.job j set
+      status = 'succeeded', finished_at = clock_timestamp(), result = with_result, error = null,
+      claim = null, lease_until = null, suspect = null, claimed_by = null
+    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+    returning j.queue, j.group_id into of_queue, of_group;
+  else
+    delete from {schema}.job j
+    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+    returning j.queue, j.group_id into of_queue, of_group;
+  end if;
+  if not found then
+    raise 'job % is not as its worker has locked it', of_job using errcode = 'no_data_found';
+  end if;
+  if of_group is null then
+    return true;
+  end if;
+  if behind is not null then
+    perform from {schema}.queue q where q.name = of_queue and q.paused_at is not null;
+    if not found then
+      perform from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null;
+      if not found then
+        return false;
+      end if;
+    end if;
+    update {schema}.job j set
+      status = 'queued', attempts = j.attempts - 1,
+      last_started_at = case when j.attempts > 1 then j.last_started_at end
+    where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
+  end if;
+  select h.priority into next_priority from {schema}.job h
+  where h.queue = of_queue and h.group_id = of_group and h.status in ('queued', 'started') and h.id > of_job
+  order by h.id limit 1;
+  if not found then
+    -- Nothing has written the row before. The lock fails while an adopter shares the row; and the delete decides in a
+    -- statement of its own, or by a snapshot that an adopter's commit has overtaken.
+    perform from {schema}.queue_group g
+    where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
+    for update skip locked;
+    if found then
+      delete from {schema}.queue_group g
+      where g.queue = of_queue and g.group_id = of_group and g.claim = with_token and g.halted_at is null
+        and (select u.id from {schema}.job u
+          where u.queue = of_queue and u.group_id = of_group and u.status in ('queued', 'started') limit 1) is null;
+      if found then
+        return true;
+      end if;
+    end if;
+  end if;
+  update {schema}.queue_group g set
+    claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
+    ready_at = clock_timestamp() - interval '10 s' * coalesce(next_priority, 0)
+  where g.queue = of_queue and g.group_id = of_group and g.claim = with_token;
+  if not found then
+    raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';
+  end if;
+  return true;
+end $$
+$f$,
+
+-- Adopts a page of flags that are due, as src/store/adopt.rs does, which says why each flag may go. How many groups are in
+-- line, whether the page was full, and whether some flags had to stay. Needs the adopter's lock.
+$f$
+create function {schema}.adopt_page(of_queue text, page integer, out in_line integer, out is_full boolean, out has_kept boolean)
+language plpgsql volatile
+as $$
+declare
+  ids bigint[]; groups text[]; priorities smallint[];
+  names text[]; firsts bigint[]; heads smallint[];
+  safe text[] := '{}'; safe_from bigint[] := '{}';
+  found_names text[]; found_from bigint[];
+  cleared integer;
+begin
+  select array_agg(f.id), array_agg(f.group_id), array_agg(f.priority) into ids, groups, priorities
+  from (select j.id, j.group_id, j.priority from {schema}.job j
+    where j.queue = of_queue and j.flagged
+      and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end <= now()
+    order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end, j.id
+    limit page for no key update skip locked) f;
+  in_line := 0;
+  is_full := false;
+  has_kept := false;
+  if ids is null then
+    return;
+  end if;
+  select array_agg(f.name), array_agg(f.id), array_agg(f.priority) into names, firsts, heads
+  from (select distinct on (f.name) f.name, f.id, f.priority from unnest(groups, ids, priorities) f(name, id, priority)
+    order by f.name, f.id) f;
+
+  -- Free rows: locked, and woken unless halted. Every flag may go.
+  with flag as materialized (
+    select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id)),
+  free as materialized (
+    select g.queue, g.group_id, flag.first_id from flag join lateral (
+      select g.queue, g.group_id from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
+      limit 1 for no key update skip locked) g on true),
+  woken as (
+    update {schema}.queue_group g set
+      ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
+        select h.priority from {schema}.job h where h.queue = free.queue and h.group_id = free.group_id
+          and h.status in ('queued', 'started') and h.id >= least(g.head_id, free.first_id)
+        order by h.id limit 1), 0)) else g.ready_at end,
+      head_id = least(g.head_id, free.first_id), boost = 0
+    from free where g.queue = free.queue and g.group_id = free.group_id
+      and (g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id))
+  select array_agg(free.group_id), array_agg(0) into found_names, found_from from free;
+  safe := safe || found_names;
+  safe_from := safe_from || found_from;
+
+  if cardinality(safe) < cardinality(names) then
+    -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
+    with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
+    select array_agg(g.group_id), array_agg(g.head_id) into found_names, found_from from flag join lateral (
+      select g.group_id, g.head_id from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
+      limit 1 for key share skip locked) g on true;
+    safe := safe || found_names;
+    safe_from := safe_from || found_from;
+  end if;
+
+  if cardinality(safe) < cardinality(names) then
+    -- No rows. Only what was inserted counts: a conflict is no proof that the row stays.
+    with flag as materialized (
+      select of_queue as queue, f.group_id, f.first_id, f.priority
+      from unnest(names, firsts, heads) f(group_id, first_id, priority)),
+    inserted as (
+      insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
+      select flag.queue, flag.group_id, now() - interval '10 s' * flag.priority, flag.first_id
+      from flag
+      where (select g.group_id from {schema}.queue_group g
+        where g.queue = flag.queue and g.group_id = flag.group_id limit 1) is null
+      on conflict do nothing returning queue_group.group_id)
+    select array_agg(inserted.group_id), array_agg(0) into found_names, found_from from inserted;
+    safe := safe || found_names;
+    safe_from := safe_from || found_from;
+  end if;
+
+  in_line := cardinality(safe);
+  update {schema}.job j set flagged = false
+  where j.id = any (array(
+    select f.id from unnest(groups, ids) f(name, id)
+    where f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name)));
+  get diagnostics cleared = row_count;
+  is_full := cardinality(ids) >= page;
+  has_kept := cleared < cardinality(ids);
+end $$
+$f$,
+
+-- Claims up to `slots` jobs, as src/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
+-- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
+-- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
+-- and in how many seconds the next group or job will be due.
+$f$
+create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
+  lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text)
+returns table (
+  doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
+  timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
+  pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
+  priority smallint, group_id text, claim uuid, go text, expires_at timestamptz,
+  thorough boolean, more boolean, next float8)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  is_thorough boolean := false; is_more boolean := false; next_in float8;
+  flags_due boolean; groups_due boolean; loose_due boolean;
+  n integer := 0; ran integer; want integer; taken integer; in_line integer := 0; is_full boolean; has_kept boolean;
+  names text[]; heads bigint[];
+begin
+  -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
+  if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
+    return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
+      null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
+      null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8;
+    return;
+  end if;
+  perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true);
+  select
+    (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
+      is true
+    or (select g.ready_at from {schema}.queue_group g
+      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now() and g.ready_at < 'infinity'
+      order by g.ready_at limit 1) is not null
+    or (select j.lease_until from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
+      order by j.lease_until limit 1) is not null
+    or (select j.turn_at from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
+        and j.turn_at = j.run_at and j.turn_at <= now()
+      order by j.turn_at limit 1) is not null,
+    (select j.id from {schema}.job j
+      where j.queue = of_queue and j.flagged
+        and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end <= now()
+      order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1) is not null,
+    (select g.ready_at from {schema}.queue_group g
+      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity'
+      order by g.ready_at limit 1) is not null,
+    (select j.turn_at from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
+      order by j.turn_at limit 1) is not null,
+    extract(epoch from nullif(least(
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at > now() and g.ready_at < 'infinity'
+        order by g.ready_at limit 1),
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
+        order by j.turn_at limit 1),
+      (select case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end
+        from {schema}.job j
+        where j.queue = of_queue and j.flagged
+          and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end > now()
+        order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1)),
+      'infinity') - clock_timestamp())
+    into is_thorough, flags_due, groups_due, loose_due, next_in;
+
+  if not is_thorough and flags_due then
+    if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
+      select a.in_line, a.is_full, a.has_kept into in_line, is_full, has_kept
+      from {schema}.adopt_page(of_queue, least(greatest(slots * 2, 64), 256)) a;
+      is_more := is_full;
+      is_thorough := is_full and has_kept;
+    else
+      is_more := true;
+    end if;
+  end if;
+
+  for part in 1..2 loop
+    continue when is_thorough or n >= slots;
+    want := slots - n;
+    if (part = 1) = loose_first then
+      continue when not loose_due;
+      return query
+      with due as materialized (
+        select j.id, {go} as go from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
+        order by j.turn_at, j.id limit want for no key update skip locked),
+      started as (
+        update {schema}.job j set
+          status = 'started', attempts = j.attempts + (due.go = 'run')::integer,
+          last_started_at = case when due.go = 'run' then clock_timestamp() else j.last_started_at end,
+          claim = gen_random_uuid(), suspect = null, claimed_by = processor,
+          lease_until = clock_timestamp() + make_interval(
+            secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
+        from due where j.id = due.id and j.status = 'queued' and j.turn_at <= now()
+        returning j.*, due.go)
+      select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
+        j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
+        j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, null::text, j.claim, j.go, j.expires_at,
+        null::boolean, null::boolean, null::float8
+      from started j;
+      get diagnostics ran = row_count;
+      n := n + ran;
+    else
+      continue when not groups_due and in_line = 0;
+      select count(*), array_agg(g.group_id) filter (where g.job_id is null),
+        array_agg(g.head_id) filter (where g.job_id is null)
+        into taken, names, heads
+      from (select g.group_id, g.head_id, g.job_id from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity'
+        order by g.ready_at limit want for no key update skip locked) g;
+      -- A newer snapshot than the locks'.
+      return query
+      with turn as materialized (
+        select of_queue as queue, t.group_id, t.head_id from unnest(names, heads) t(group_id, head_id)),
+      candidate as materialized (
+        select turn.queue, turn.group_id, c.id from turn join lateral (
+          (select j.id from {schema}.job j
+            where j.queue = turn.queue and j.group_id = turn.group_id and j.status in ('queued', 'started')
+              and j.id >= turn.head_id
+            order by j.id limit 1)
+          union all
+          (select j.id from {schema}.job j
+            where j.queue = turn.queue and j.group_id = turn.group_id and j.status in ('queued', 'started')
+              and j.id >= (select min(f.id) from {schema}.job f
+                where f.queue = turn.queue and f.group_id = turn.group_id and f.flagged)
+            order by j.id limit 1)) c on true),
+      head as materialized (
+        select distinct on (queue, group_id) queue, group_id, id from candidate order by queue, group_id, id),
+      locked as materialized (
+        select j.id, {go} as go from head join {schema}.job j on j.id = head.id
+        where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
+          and (select s.group_id from {schema}.group_setting s
+            where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
+        for no key update of j skip locked),
+      started as (
+        update {schema}.job j set
+          status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
+          last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
+        from locked
+        where j.id = any (array(select l.id from locked l)) and j.id = locked.id and j.finished_at is null
+        returning j.*, locked.go),
+      claimed as (
+        update {schema}.queue_group g set
+          claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
+          boost = 0, batch_end = null, batch_size = 1,
+          ready_at = clock_timestamp() + make_interval(
+            secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
+        from started where g.queue = started.queue and g.group_id = started.group_id
+        returning started.*, g.claim as token)
+      select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
+        j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
+        j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, j.group_id, j.token, j.go, j.expires_at,
+        null::boolean, null::boolean, null::float8
+      from claimed j;
+      get diagnostics ran = row_count;
+      n := n + ran;
+      is_thorough := is_thorough or ran < taken;
+      if taken = want and in_line > want then
+        perform pg_notify(wake_channel, of_queue);
+      end if;
+    end if;
+  end loop;
+
+  return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
+    null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
+    null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
+    is_thorough, is_more or is_thorough or n >= slots, next_in;
+end $$
+$f$
+  ] loop
+    execute replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
+      '{schema_text}', quote_literal(current_schema())),
+      '{go}', $go$case when j.created_at < ignore_before then 'ignored'
+          when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) then 'exhausted'
+          when j.expires_at <= now() then 'expired' else 'run' end$go$);
+  end loop;
+end $make$;

@@ -1,0 +1,151 @@
+//! Claim, hold and settle in one round trip each: what a worker does for most jobs.
+//!
+//! The functions are `migrations/0008_round_trips.sql`'s. A hold goes with the begin of its transaction in one message, and a
+//! settle with its commit; sqlx counts nothing of them, and so their arguments are literals.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use super::Store;
+use super::claim::{Started, Terms};
+use super::hold::{HeldJob, SessionId, held_job};
+use super::peek::until;
+use super::session::{BEGIN, knows_transaction_timeout};
+use super::template::{Names, Template, literal};
+use crate::turn::Go;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    claim: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self { claim: claim(names) }
+    }
+}
+
+fn claim(names: &Names) -> Template {
+    let arguments = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9";
+    let text = format!("select * from {}({arguments})", names.quoted("claim_jobs"));
+    Template::new((text, sea_query::Values(Vec::new())))
+}
+
+/// What one round trip brought.
+#[derive(Debug)]
+pub(crate) struct ClaimedAtOnce {
+    pub(crate) jobs: Vec<(Started, HeldJob)>,
+    /// Something is left that it does not do.
+    pub(crate) thorough: bool,
+    /// There may be more right now.
+    pub(crate) more: bool,
+    /// When the next one will be due.
+    pub(crate) next: Option<Duration>,
+}
+
+/// What a message ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Commit,
+    Nothing,
+}
+
+impl Then {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Commit => "; commit",
+            Self::Nothing => "",
+        }
+    }
+}
+
+impl Store {
+    /// Claims up to `slots` jobs, one of a group at most, in a transaction of its own.
+    pub(crate) async fn claim_at_once(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        slots: i32,
+        loose_first: bool,
+        terms: Terms,
+    ) -> Result<ClaimedAtOnce, sqlx::Error> {
+        let claim = self.round_trip.claim.query().bind(queue).bind(slots).bind(loose_first);
+        let claim = claim.bind(terms.max_attempts).bind(terms.lease.as_secs_f64());
+        let claim = claim.bind(terms.own_lease).bind(terms.processor).bind(terms.ignore_before);
+        let rows = claim.bind(self.names.channel()).fetch_all(conn).await?;
+        let Some((last, jobs)) = rows.split_last() else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let next: Option<f64> = last.try_get("next")?;
+        let jobs = jobs.iter().map(|row| {
+            let started = Started {
+                job: row.try_get("id")?,
+                behind: Vec::new(),
+                group: row.try_get("group_id")?,
+                token: row.try_get("claim")?,
+                go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
+            };
+            Ok((started, held_job(row)?))
+        });
+        Ok(ClaimedAtOnce {
+            jobs: jobs.collect::<Result<_, sqlx::Error>>()?,
+            thorough: last.try_get("thorough")?,
+            more: last.try_get("more")?,
+            next: until(next),
+        })
+    }
+
+    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. The server's process that holds it;
+    /// none: somebody has a row for a moment, the claim is doubted or lost, or the job is to be cancelled, and the
+    /// transaction is to be rolled back.
+    pub(crate) async fn begin_and_hold(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Started,
+    ) -> Result<Option<i32>, sqlx::Error> {
+        let limit = if knows_transaction_timeout(conn) {
+            "; set local transaction_timeout = 0"
+        } else {
+            ""
+        };
+        let hold = self.names.quoted("hold_job");
+        let text = format!("{BEGIN}{limit}; select {hold}({}, '{}')", claim.job, claim.token);
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    }
+
+    /// Settles a held job's success, and commits if `then` says so. With jobs behind it the claim stays for them, unless
+    /// somebody paused the queue or the group; whether the turn has ended.
+    pub(crate) async fn settle_at_once(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Started,
+        result: &str,
+        keep: bool,
+        then: Then,
+    ) -> Result<bool, sqlx::Error> {
+        let settle = self.names.quoted("settle_success");
+        let result = if keep { literal(result) } else { String::from("null") };
+        let behind = match &*claim.behind {
+            [] => String::from("null"),
+            behind => {
+                let behind: Vec<String> = behind.iter().map(i64::to_string).collect();
+                format!("'{{{}}}'", behind.join(","))
+            }
+        };
+        let (job, token, then) = (claim.job, claim.token, then.words());
+        let text =
+            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    }
+
+    /// Which session of the server this is.
+    pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
+        let sql =
+            "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
+        let row = sqlx::query(sql).fetch_one(conn).await?;
+        Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
+    }
+}
