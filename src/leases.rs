@@ -30,6 +30,8 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
+    /// Others may have taken this process for dead.
+    uncertain: bool,
     kept: HashMap<u64, Entry>,
 }
 
@@ -158,10 +160,17 @@ impl Leases {
         }
     }
 
+    /// Whether to claim at all: what was claimed by a process that others take for dead would be taken over at once.
+    pub(crate) fn may_claim(&self) -> bool {
+        !self.table().uncertain
+    }
+
     /// Tells handlers to stop whose lease ran out, or all if nobody can be sure any more that this process is seen.
     pub(crate) fn expire(&self, now: Instant, certain_until: Option<Instant>) {
         let uncertain = certain_until.is_some_and(|until| now >= until);
-        for entry in self.table().kept.values() {
+        let mut table = self.table();
+        table.uncertain = uncertain;
+        for entry in table.kept.values() {
             if uncertain || now >= entry.until + OVERTIME {
                 entry.signals.lost.cancel();
             }

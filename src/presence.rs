@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -47,6 +48,8 @@ struct Session {
     conn: PgConnection,
     /// None: no presence.
     key: Option<i64>,
+    /// Which start of the server it belongs to.
+    server: DateTime<Utc>,
     since: Instant,
     announced_at: Instant,
 }
@@ -58,6 +61,8 @@ struct Certainty {
     proved: Option<Instant>,
     /// The server said that it goes down, or later could not be reached at all: the last sign of it.
     down: Option<Instant>,
+    /// The server ended the session. Perhaps it goes down; the next try to connect tells.
+    ended: bool,
 }
 
 impl Certainty {
@@ -68,29 +73,34 @@ impl Certainty {
 
     /// Takes a failure for what it says about the server.
     fn failed(&mut self, error: &sqlx::Error, now: Instant) {
-        match sign(error) {
-            Sign::Word => self.down = Some(now),
+        let sign = sign(error);
+        match sign {
+            Sign::Down => self.down = Some(now),
             // Refused by whatever is at that address: says something only after the server's own word.
-            Sign::Refused if self.down.is_some() => self.down = Some(now),
-            _ => {}
+            Sign::Refused if self.down.is_some() || self.ended => self.down = Some(now),
+            Sign::Refused | Sign::Ended | Sign::Nothing => {}
         }
+        self.ended = matches!(sign, Sign::Ended);
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Sign {
-    Word,
+    Down,
+    Ended,
     Refused,
     Nothing,
 }
 
 fn sign(error: &sqlx::Error) -> Sign {
     match error {
-        // 57P01 to 57P03: shutting down, crashed, not up yet.
-        sqlx::Error::Database(e)
-            if e.code().is_some_and(|c| ["57P01", "57P02", "57P03"].contains(&&*c)) =>
-        {
-            Sign::Word
-        }
+        sqlx::Error::Database(e) => match e.code().as_deref() {
+            // It crashed; it goes down or is not up yet.
+            Some("57P02" | "57P03") => Sign::Down,
+            // As in a shutdown, but so does somebody with `pg_terminate_backend`, and others judge then.
+            Some("57P01") => Sign::Ended,
+            _ => Sign::Nothing,
+        },
         sqlx::Error::Io(e)
             if [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound].contains(&e.kind()) =>
         {
@@ -164,7 +174,7 @@ impl Keeper<'_> {
         // Taken out, so that a tick that is given up drops its connection.
         let (mut session, fresh) = match kept.take() {
             Some(session) => (session, false),
-            None => (self.connect().await?, true),
+            None => (self.connect(certainty).await?, true),
         };
         let mut extend_all = fresh;
         let mut doubted = Vec::new();
@@ -180,7 +190,7 @@ impl Keeper<'_> {
             let presence = presence.await?;
             doubted = presence.doubted;
             if presence.held {
-                *certainty = Certainty { proved: Some(begun), down: None };
+                *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
             } else {
                 // The session is not the one that took the lock: there is a pooler between.
                 tracing::warn!("no presence behind a transaction pooler: leases alone decide");
@@ -199,11 +209,13 @@ impl Keeper<'_> {
     }
 
     /// Opens a session with a lock of its own, and announces it. A new lock each time: an old session may linger.
-    async fn connect(&self) -> Result<Session, sqlx::Error> {
+    async fn connect(&self, certainty: &mut Certainty) -> Result<Session, sqlx::Error> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         keep_open(&mut conn).await?;
         let store = &self.shared.store;
+        let begun = Instant::now();
         let key = short(&mut conn, async |conn| {
+            let server = store.server_since(conn).await?;
             let mut key = None;
             // The host may have a lock of the same number, once in a great while.
             for _ in 0..3 {
@@ -213,12 +225,16 @@ impl Keeper<'_> {
                     break;
                 }
             }
-            store.announce(conn, &self.row, key).await?;
-            Ok(key)
+            if key.is_some() {
+                // Whatever becomes of the announcement, from here on others may judge.
+                certainty.proved.get_or_insert(begun);
+            }
+            store.announce(conn, &self.row, key, server).await?;
+            Ok((key, server))
         });
-        let key = key.await?;
+        let (key, server) = key.await?;
         let now = Instant::now();
-        Ok(Session { conn, key, since: now, announced_at: now })
+        Ok(Session { conn, key, server, since: now, announced_at: now })
     }
 
     async fn extend(
@@ -265,13 +281,13 @@ impl Keeper<'_> {
             leases.cancel(&asked);
         }
         if session.announced_at.elapsed() >= HEARTBEAT {
-            let key = session.key;
-            short(conn, async |conn| store.announce(conn, &self.row, key).await).await?;
+            let (key, server) = (session.key, session.server);
+            short(conn, async |conn| store.announce(conn, &self.row, key, server).await).await?;
             session.announced_at = Instant::now();
         }
         let long_here = session.since.elapsed() >= SETTLED;
-        let judged =
-            short(conn, async |conn| store.judge(conn, self.row.id, long_here).await).await;
+        let (id, server) = (self.row.id, session.server);
+        let judged = short(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
         let doubted = match judged {
             Err(error) if gave_up_waiting(&error) => return Ok(()),
             judged => judged?,

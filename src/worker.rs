@@ -74,10 +74,12 @@ impl Worker {
         };
         while !self.stop.is_cancelled() {
             let reserved = self.reserve(&mut state);
-            let pause = if reserved.count() > 0 {
-                self.fill_slots(&mut state, reserved).await
-            } else {
+            let pause = if reserved.count() == 0 {
                 None
+            } else if self.leased() && !self.shared.leases.may_claim() {
+                Some(self.poll)
+            } else {
+                self.fill_slots(&mut state, reserved).await
             };
             self.wait(&mut state, pause).await;
         }

@@ -56,12 +56,14 @@ impl Scene {
     pub(super) async fn new() -> Self {
         let db = TestDatabase::create().await.unwrap();
         let me = db.connect().await.unwrap();
-        Self {
+        let scene = Self {
             store: Store::default_schema(),
             options: QueueOptions::new(Q).retry(RetryPolicy::new(3)),
             me: me.into(),
             db,
-        }
+        };
+        scene.started_at("2000-01-01").await;
+        scene
     }
 
     /// A session of its own. A statement in it that waits for a lock fails.
@@ -93,6 +95,16 @@ impl Scene {
     pub(super) async fn cancel(&self, job: i64) -> bool {
         let mut me = self.me.lock().await;
         self.store.cancel(&mut *me, job).await.unwrap().done
+    }
+
+    /// From here on the server was started at that time. By itself a scene's was long ago: the server of a test may be younger
+    /// than what a script has written by hand.
+    pub(super) async fn started_at(&self, time: &str) {
+        let sql = format!(
+            "create or replace function seriatim.server_since() returns timestamptz language sql stable \
+             as $$ select timestamptz '{time}' $$"
+        );
+        self.run(&sql).await;
     }
 
     /// Takes the group's lease away, or gives it one: `ready_at` in seconds from now.

@@ -191,3 +191,39 @@ async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lo
     assert_eq!(scene.id(lost).await, 1);
     scene.end().await;
 }
+
+/// All presences go with a restart, and a process that the server told so keeps its handlers for some seconds. Wrong: a doubt
+/// of before, taken for one that its process could have heard of.
+#[tokio::test]
+async fn a_doubt_from_before_the_servers_start_is_doubted_anew_when_processes_can_be_back() {
+    for (group, receives) in [(true, false), (false, false), (true, true), (false, true)] {
+        let scene = Scene::new().await;
+        let (mut worker, mut other) = (scene.session().await, scene.session().await);
+        let job = crate::NewJob::new(Q, &1);
+        let job = if group { job.group("g") } else { job };
+        crate::enqueue(&mut worker, job).await.unwrap();
+        assert_eq!(scene.claim(&mut worker, 1).await.len(), 1);
+        let (table, due) = if group { ("queue_group", "ready_at") } else { ("job", "lease_until") };
+        let lapse = format!("update seriatim.{table} set {due} = clock_timestamp()");
+        let in_seconds = format!(
+            "select round(extract(epoch from {due} - clock_timestamp()))::int8 \
+             from seriatim.{table} where suspect = claim"
+        );
+        let mut looks = async || {
+            scene.run(&lapse).await;
+            if receives {
+                run(&mut other, "select seriatim.receive('q', 1)").await
+            } else {
+                scene.claim(&mut other, 10).await.len() as u64
+            }
+        };
+        assert_eq!(looks().await, 0);
+        assert_eq!(scene.id(&in_seconds).await, 2, "1.75, rounded");
+        scene.started_at("now").await;
+        assert_eq!(looks().await, 0);
+        assert!((14..=15).contains(&scene.id(&in_seconds).await));
+        scene.started_at("2000-01-01").await;
+        assert_eq!(looks().await, 1);
+        scene.end().await;
+    }
+}

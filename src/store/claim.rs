@@ -106,7 +106,7 @@ impl Statements {
 fn take(names: &Names) -> Template {
     let query = select()
         .columns(["group_id", "job_id", "head_id", "batch_end"])
-        .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .expr_as(sql(names.is_doubted("g", "ready_at")), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'"))
         .order_by("ready_at", Order::Asc)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sea_query::{DeleteStatement, JoinType, LockBehavior, LockType, UpdateStatement};
 use sqlx::PgConnection;
 
-use super::claim::{GRACE, TurnPlan};
+use super::claim::TurnPlan;
 use super::template::{Names, Template, cte, groups_of, none_of, select, sql, with};
 use super::{Store, unfinished};
 use crate::turn::Plan;
@@ -32,8 +32,11 @@ fn defer(names: &Names) -> Template {
         .values([
             (
                 "ready_at",
-                sql("case when turn.rests then 'infinity' else \
-                     coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end"),
+                sql(format!(
+                    "case when turn.rests then 'infinity' when turn.doubt then {} else \
+                     coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end",
+                    names.doubt_until("g")
+                )),
             ),
             ("boost", sql("turn.boost")),
             ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
@@ -115,7 +118,7 @@ impl Store {
                 Plan::Pause { head } if resting => (None, None, Some(head)),
                 // Somebody is resuming the group, or has.
                 Plan::Pause { .. } | Plan::LookAgain { .. } => (None, Some(SOON), None),
-                Plan::Doubt => (None, Some(GRACE), None),
+                Plan::Doubt => (None, None, None),
                 Plan::Free => (None, Some(Duration::ZERO), None),
             };
             groups.push(group.as_str());

@@ -64,7 +64,7 @@ fn take_lapsed(names: &Names) -> Template {
     let lapsed = claimed(names).and_where(sql("g.ready_at <= now()")).to_owned();
     let query = select()
         .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id"), ("g", "batch_end")])
-        .expr_as(sql("coalesce(g.suspect = g.claim, false)"), "doubted")
+        .expr_as(sql(names.is_doubted("g", "ready_at")), "doubted")
         .from("lapsed")
         .join_as(
             JoinType::InnerJoin,

@@ -4,7 +4,7 @@ use sea_query::{LockBehavior, LockType, Order, Query, SelectStatement, UpdateSta
 use sqlx::{PgConnection, Row};
 
 use super::Store;
-use super::claim::{GRACE, Started, Terms, go, lease, lost_attempt};
+use super::claim::{Started, Terms, go, lease, lost_attempt};
 use super::template::{Names, Template, cte, limit, select, sql, with};
 use crate::turn::Go;
 
@@ -18,10 +18,11 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let lapsed = "j.status = 'started' and j.lease_until <= now()";
+        let doubted = names.is_doubted("j", "lease_until");
         Self {
             start: start(names, "j.status = 'queued' and j.turn_at <= now()", &["turn_at", "id"]),
-            take_over: start(names, &format!("{lapsed} and j.suspect = j.claim"), &["lease_until"]),
-            doubt: doubt(names, &format!("{lapsed} and j.suspect is distinct from j.claim")),
+            take_over: start(names, &format!("{lapsed} and {doubted}"), &["lease_until"]),
+            doubt: doubt(names, &format!("{lapsed} and not {doubted}")),
         }
     }
 }
@@ -79,7 +80,7 @@ fn doubt(names: &Names, condition: &str) -> Template {
     let doubted = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("suspect", sql("j.claim"))
-        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
+        .value("lease_until", sql(names.doubt_until("j")))
         .from("due")
         .and_where(sql("j.id = due.id"))
         .and_where(sql(condition.to_owned()))
@@ -107,7 +108,7 @@ impl Store {
         n: i64,
         terms: Terms,
     ) -> Result<Vec<Started>, sqlx::Error> {
-        let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX).bind(GRACE.as_secs_f64());
+        let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX);
         doubt.execute(&mut *conn).await?;
         self.claim_loose(conn, &self.loose.take_over, queue, n, terms).await
     }

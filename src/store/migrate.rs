@@ -9,7 +9,7 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 8] = [
+const MIGRATIONS: [(i64, &str, &str); 9] = [
     (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
     (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
     (3, "enqueue function", include_str!("../../migrations/0003_enqueue_function.sql")),
@@ -18,6 +18,7 @@ const MIGRATIONS: [(i64, &str, &str); 8] = [
     (6, "ack, nack, extend", include_str!("../../migrations/0006_ack_nack_extend.sql")),
     (7, "look at", include_str!("../../migrations/0007_look_at.sql")),
     (8, "round trips", include_str!("../../migrations/0008_round_trips.sql")),
+    (9, "doubts", include_str!("../../migrations/0009_doubts.sql")),
 ];
 
 /// The newest version that this crate knows.

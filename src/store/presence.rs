@@ -1,6 +1,7 @@
 //! Presence: each process shows by an advisory lock of one session that it lives; whoever can take that lock may doubt
 //! the process's claims.
 
+use chrono::{DateTime, Utc};
 use sea_query::{
     DeleteStatement, Expr, InsertStatement, LockBehavior, LockType, OnConflict, UpdateStatement,
 };
@@ -14,6 +15,7 @@ use super::template::{Names, PG, Template, cte, rows_of, select, sql, with};
 #[derive(Debug)]
 pub(super) struct Statements {
     take_key: Template,
+    server_since: Template,
     announce: Template,
     verify: Template,
     withdraw: Template,
@@ -60,6 +62,7 @@ impl Statements {
             .to_owned();
         Self {
             take_key: Template::new(take_key.build(PG)),
+            server_since: server_since(names),
             announce: announce(names),
             verify: verify(names),
             withdraw: Template::new(withdraw.build(PG)),
@@ -74,6 +77,11 @@ impl Statements {
     }
 }
 
+fn server_since(names: &Names) -> Template {
+    let since = format!("{}()", names.quoted("server_since"));
+    Template::new(select().expr(sql(since)).build(PG))
+}
+
 /// Says which lock shows that the process lives. Waits for a judge that has the row, a few ms: what that doubted is seen
 /// by the extension that follows.
 fn announce(names: &Names) -> Template {
@@ -85,7 +93,7 @@ fn announce(names: &Names) -> Template {
             sql("?4::int4"),
             sql("?5::int8"),
             sql("case when ?5::int8 is not null then pg_backend_pid() end"),
-            sql("pg_postmaster_start_time()"),
+            sql("?6::timestamptz"),
         ])
         .to_owned();
     let mut insert = InsertStatement::new();
@@ -137,7 +145,7 @@ fn others(names: &Names) -> Template {
         .columns(["id", "presence_key"])
         .from_as(names.processor(), "p")
         .and_where(sql("p.id <> ?1 and p.presence_key is not null"))
-        .and_where(sql("(?2 or p.server_started_at = pg_postmaster_start_time())"))
+        .and_where(sql("(?2 or p.server_started_at = ?3)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["p"], LockBehavior::SkipLocked)
         .to_owned();
     Template::new(query.build(PG))
@@ -227,15 +235,25 @@ impl Store {
         self.presence.take_key.query().bind(key).fetch_one(conn).await?.try_get(0)
     }
 
+    /// Since when this server's locks are there: none outlives its start, or its recovery from a crash. The same for as long as
+    /// a session lasts.
+    pub(crate) async fn server_since(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<DateTime<Utc>, sqlx::Error> {
+        self.presence.server_since.query().fetch_one(conn).await?.try_get(0)
+    }
+
     /// Writes the process's row, with the lock that shows that it lives; none: leases alone decide.
     pub(crate) async fn announce(
         &self,
         conn: &mut PgConnection,
         row: &ProcessorRow,
         key: Option<i64>,
+        server: DateTime<Utc>,
     ) -> Result<(), sqlx::Error> {
         let announce = self.presence.announce.query().bind(row.id).bind(&row.node).bind(&row.host);
-        announce.bind(row.pid).bind(key).execute(conn).await.map(drop)
+        announce.bind(row.pid).bind(key).bind(server).execute(conn).await.map(drop)
     }
 
     /// Whether this session still holds the lock, and who is doubted.
@@ -265,19 +283,22 @@ impl Store {
 
     /// Judges the other processes, in the short transaction that is open; how many claims are doubted now.
     ///
-    /// `long_here`: the asking session has been on this server for longer than processes need to come back to it.
+    /// `long_here`: the asking session has been on this server for longer than processes need to come back to it. `server`:
+    /// that server's [`server_since`](Self::server_since).
     pub(crate) async fn judge(
         &self,
         conn: &mut PgConnection,
         id: i64,
         long_here: bool,
+        server: DateTime<Utc>,
     ) -> Result<u64, sqlx::Error> {
         let sql = &self.presence;
         let lock = format!("seriatim judge {}", self.names.schema());
         if !sql.judge_lock.query().bind(lock).fetch_one(&mut *conn).await?.try_get::<bool, _>(0)? {
             return Ok(0);
         }
-        let others = sql.others.query().bind(id).bind(long_here).fetch_all(&mut *conn).await?;
+        let others =
+            sql.others.query().bind(id).bind(long_here).bind(server).fetch_all(&mut *conn).await?;
         if others.is_empty() {
             return Ok(0);
         }

@@ -144,6 +144,19 @@ impl Names {
         format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
     }
 
+    /// Whether a row's claim is to be taken over: it was doubted a grace before `due`. A doubt from before the server's start
+    /// is none (see the migration).
+    pub(super) fn is_doubted(&self, alias: &str, due: &str) -> String {
+        let is_doubted = self.quoted("is_doubted");
+        let equal = format!("coalesce({alias}.suspect = {alias}.claim, false)");
+        format!("({equal} and {is_doubted}({alias}.suspect, {alias}.claim, {alias}.{due}))")
+    }
+
+    /// When a row's claim that is doubted now is taken over.
+    pub(super) fn doubt_until(&self, alias: &str) -> String {
+        format!("{}({alias}.suspect, {alias}.claim)", self.quoted("doubt_until"))
+    }
+
     pub(super) fn quote(name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
     }

@@ -36,6 +36,7 @@ mod proxy;
 mod pull;
 mod queue_settings;
 mod raw_bytes;
+mod shut_out;
 mod shutdown;
 mod sql_functions;
 mod sqs_fifo;

@@ -216,8 +216,10 @@ async fn a_queued_job_can_be_skipped_also_while_its_group_is_halted() {
 
     // The delayed head of a sleeping group: what waits behind it is woken.
     let head = job_of("q", "sleeper", "a").delay(Duration::from_hours(1));
-    let jobs = [head, job_of("q", "sleeper", "b")];
-    let jobs = seriatim::enqueue_many(bench.pool(), jobs).await.unwrap();
+    let mut jobs = Vec::new();
+    for job in [head, job_of("q", "sleeper", "b")] {
+        jobs.push(seriatim::enqueue(bench.pool(), job).await.unwrap());
+    }
     eventually(
         bench.pool(),
         "select count(*) from seriatim.queue_group where ready_at > now() + interval '1 min'",

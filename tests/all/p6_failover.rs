@@ -295,6 +295,36 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     database.remove().await.unwrap();
 }
 
+/// By which processes know that all presences are gone: after a crash the server says that it started when it did before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
+    let server = Server::start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let pool = database.pool();
+    let times = "select pg_postmaster_start_time()::text || ' ' || seriatim.server_since()";
+    let before: String = value(pool, times).await;
+    let backend: i32 = value(pool, "select pg_backend_pid()").await;
+    let killed = std::process::Command::new("kill").args(["-9", &backend.to_string()]).status();
+    assert!(killed.unwrap().success());
+    let after = loop {
+        // It recovers, and tells nobody when that is done.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if let Ok(after) = sqlx::query_scalar::<_, String>(times).fetch_one(pool).await {
+            break after;
+        }
+    };
+    let split = |times: &str| {
+        let [day, time, since @ ..] = &*times.split(' ').collect::<Vec<_>>() else {
+            panic!("{times}")
+        };
+        (format!("{day} {time}"), since.join(" "))
+    };
+    let ((start, since), (start_after, since_after)) = (split(&before), split(&after));
+    assert_eq!(start, start_after, "which is why it does not do");
+    assert!(since_after > since, "{before}; {after}");
+    database.remove().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     let database = database().await;
