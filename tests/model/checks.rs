@@ -1,0 +1,182 @@
+//! Configurations, each looked at in full: no property is violated, and everything ends.
+//!
+//! `SERIATIM_MODEL_DEEP=1` looks at larger ones as well.
+
+use std::time::Instant;
+
+use stateright::{Checker, Model};
+
+use crate::ending::walk;
+use crate::operator::Request;
+use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
+use crate::state::Faults;
+use crate::story::{steps_to, tell};
+
+pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false };
+pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false };
+const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false };
+pub const NO_FAULTS: Faults = Faults { crashes: 0, sessions: 0, restarts: 0, lapses: 0 };
+const CRASH: Faults = Faults { crashes: 1, ..NO_FAULTS };
+const SESSION: Faults = Faults { sessions: 1, ..NO_FAULTS };
+const RESTART: Faults = Faults { restarts: 1, ..NO_FAULTS };
+const LAPSE: Faults = Faults { lapses: 1, ..NO_FAULTS };
+
+/// Nothing goes wrong; each of these is one transaction.
+pub fn plain(producers: &[Enqueue]) -> Protocol {
+    Protocol {
+        producers: producers.to_vec(),
+        requests: Vec::new(),
+        faults: NO_FAULTS,
+        hold: Hold::Transaction,
+        tx: false,
+        presence: false,
+        max_attempts: 2,
+        out_of_attempts: OutOfAttempts::Continue,
+        may_fail: false,
+        deadly: None,
+        mutation: None,
+    }
+}
+
+fn leased(producers: &[Enqueue]) -> Protocol {
+    Protocol { hold: Hold::Lease, ..plain(producers) }
+}
+
+fn present(producers: &[Enqueue]) -> Protocol {
+    Protocol { presence: true, ..leased(producers) }
+}
+
+/// The first error is the last.
+fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol {
+    Protocol { out_of_attempts, may_fail: true, max_attempts: 1, ..plain(producers) }
+}
+
+/// Looks at all states: at each property with Stateright, and whether everything ends.
+fn check(name: &str, model: &Protocol) {
+    let begun = Instant::now();
+    let checker = model.clone().checker().spawn_bfs().join();
+    if let Some((promise, path)) = checker.discoveries().into_iter().next() {
+        let steps = steps_to(path, model, promise);
+        panic!("{name}: {promise} is violated:\n{}", tell(model, &steps));
+    }
+    let graph = walk(model);
+    if let Some(steps) = &graph.stuck {
+        panic!("{name}: not everything ends:\n{}", tell(model, steps));
+    }
+    assert_eq!(checker.unique_state_count(), graph.states, "both look at the same");
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{name}: {} states, {} deep, {seconds:.1} s\n    {model}", graph.states, graph.depth);
+}
+
+#[test]
+fn jobs_that_commit_in_any_order_or_roll_back() {
+    let late = Enqueue { may_roll_back: true, ..TWO };
+    check("two jobs that may roll back, and one", &plain(&[late, ONE]));
+    check("three jobs", &plain(&[ONE, ONE, ONE]));
+}
+
+#[test]
+fn a_worker_that_dies_at_any_step() {
+    check("a crash", &Protocol { faults: CRASH, ..plain(&[ONE, ONE]) });
+    let faults = Faults { crashes: 2, ..NO_FAULTS };
+    check("two crashes", &Protocol { faults, ..plain(&[ONE]) });
+}
+
+#[test]
+fn a_session_that_dies_at_any_step() {
+    check("a session or an answer is lost", &Protocol { faults: SESSION, ..plain(&[ONE, ONE]) });
+}
+
+#[test]
+fn a_server_that_restarts_at_any_step() {
+    check("a restart", &Protocol { faults: RESTART, ..plain(&[ONE, ONE]) });
+}
+
+#[test]
+fn handlers_that_return_errors() {
+    check("errors", &Protocol { may_fail: true, ..plain(&[ONE, ONE]) });
+    check("errors under a lease", &Protocol { may_fail: true, ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn a_job_that_kills_its_workers() {
+    check("a deadly job", &Protocol { deadly: Some(0), ..plain(&[ONE, ONE]) });
+    check("a deadly job under a lease", &Protocol { deadly: Some(0), ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn leases_that_run_out() {
+    check("leases", &leased(&[ONE, ONE, ONE]));
+    check("a lapse", &Protocol { faults: LAPSE, ..leased(&[ONE, ONE]) });
+    check("a lapse, and tx()", &Protocol { faults: LAPSE, tx: true, ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn leases_whose_workers_die() {
+    check("a crash", &Protocol { faults: CRASH, ..leased(&[ONE, ONE]) });
+    let faults = Faults { crashes: 1, lapses: 1, ..NO_FAULTS };
+    check("a crash and a lapse", &Protocol { faults, ..leased(&[ONE]) });
+    check("a session, and tx()", &Protocol { faults: SESSION, tx: true, ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn presences_that_are_lost() {
+    check("a crash", &Protocol { faults: CRASH, ..present(&[ONE, ONE]) });
+    check("a session", &Protocol { faults: SESSION, ..present(&[ONE, ONE]) });
+    let faults = Faults { sessions: 2, ..NO_FAULTS };
+    check("two sessions", &Protocol { faults, ..present(&[ONE]) });
+}
+
+#[test]
+fn presences_through_a_restart() {
+    check("a restart", &Protocol { faults: RESTART, ..present(&[ONE, ONE]) });
+    let faults = Faults { restarts: 1, crashes: 1, ..NO_FAULTS };
+    check("a restart and a crash", &Protocol { faults, ..present(&[ONE]) });
+}
+
+#[test]
+fn a_cancel_at_any_time() {
+    let requests = vec![Request::Cancel(0)];
+    check("a cancel", &Protocol { requests, ..plain(&[TWO, ONE]) });
+}
+
+#[test]
+fn a_halt_that_is_resumed_or_retried() {
+    let requests = vec![Request::Resume, Request::Retry(0)];
+    check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[ONE, ONE]) });
+}
+
+#[test]
+fn jobs_that_step_aside_and_come_back() {
+    let requests = vec![Request::RedriveParked];
+    check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[THREE]) });
+}
+
+#[test]
+fn dead_letters_that_are_redriven() {
+    let requests = vec![Request::Redrive];
+    check("a redrive", &Protocol { requests, ..stops(OutOfAttempts::Continue, &[ONE, ONE]) });
+}
+
+#[test]
+fn larger_bounds() {
+    if std::env::var_os("SERIATIM_MODEL_DEEP").is_none() {
+        return;
+    }
+    check("a crash, three jobs", &Protocol { faults: CRASH, ..plain(&[TWO, ONE]) });
+    check("a session, three jobs", &Protocol { faults: SESSION, ..plain(&[TWO, ONE]) });
+    let faults = Faults { crashes: 1, sessions: 1, ..NO_FAULTS };
+    check("a crash and a session", &Protocol { faults, ..plain(&[ONE, ONE]) });
+    check("a crash and a session under a lease", &Protocol { faults, ..leased(&[ONE, ONE]) });
+    check("a crash and a session with presence", &Protocol { faults, ..present(&[ONE, ONE]) });
+    let faults = Faults { restarts: 1, sessions: 1, ..NO_FAULTS };
+    check("a restart and a session", &Protocol { faults, ..present(&[ONE, ONE]) });
+    let requests = vec![Request::RedriveParked];
+    check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[TWO, ONE]) });
+    let requests = vec![Request::Redrive];
+    check("a redrive", &Protocol { requests, ..stops(OutOfAttempts::Continue, &[TWO, ONE]) });
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    check("a cancel and a retry", &Protocol { requests, ..plain(&[TWO, ONE]) });
+    let requests = vec![Request::Resume, Request::Retry(0), Request::Cancel(1)];
+    check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[TWO, ONE]) });
+}

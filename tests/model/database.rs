@@ -1,0 +1,164 @@
+//! The database: row versions, row locks with `SKIP LOCKED`, and snapshots under READ COMMITTED.
+//!
+//! A row has its committed version and perhaps one that an open transaction has written. A statement decides by its
+//! snapshot; a row that it locks later is checked once more, in its latest version, and that row alone. A row that fails
+//! this check stays locked all the same.
+
+use crate::state::{GroupRow, JOBS, JobRow, Rows, State, Status};
+
+/// What an open transaction has written to the group's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Written {
+    #[default]
+    Nothing,
+    Row(GroupRow),
+    Delete,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Transaction {
+    pub jobs: [Option<JobRow>; JOBS],
+    pub group: Written,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Locks {
+    /// `FOR NO KEY UPDATE`.
+    pub jobs: [Option<u8>; JOBS],
+    pub group: Option<GroupLock>,
+    /// `FOR KEY SHARE` of the group's row, a bit for each session.
+    pub shared: u8,
+    /// The adopter's advisory lock, until its transaction ends.
+    pub adopter: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupLock {
+    pub session: u8,
+    /// `FOR UPDATE`; otherwise `FOR NO KEY UPDATE`.
+    pub alone: bool,
+}
+
+/// How the group's row is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    KeyShare,
+    NoKeyUpdate,
+    Update,
+}
+
+impl State {
+    /// A new snapshot: what is committed, and what the session's own transaction has written.
+    pub fn snapshot(&self, session: usize) -> Rows {
+        let mut rows = self.rows;
+        let own = &self.transactions[session];
+        for (row, written) in rows.jobs.iter_mut().zip(own.jobs) {
+            *row = written.or(*row);
+        }
+        match own.group {
+            Written::Nothing => {}
+            Written::Row(row) => rows.group = Some(row),
+            Written::Delete => rows.group = None,
+        }
+        rows
+    }
+
+    /// Locks the group's row; its latest version if it could be locked, none if it was skipped or is gone.
+    pub fn lock_group(&mut self, session: usize, lock: Lock) -> Option<GroupRow> {
+        let row = self.snapshot(session).group?;
+        let own = session as u8;
+        let others = self.locks.group.filter(|lock| lock.session != own);
+        let shared_by_others = self.locks.shared & !(1 << own) != 0;
+        let alone_before = self.locks.group.is_some_and(|lock| lock.alone);
+        match lock {
+            Lock::KeyShare if others.is_some_and(|lock| lock.alone) => return None,
+            Lock::KeyShare => self.locks.shared |= 1 << own,
+            Lock::NoKeyUpdate | Lock::Update if others.is_some() => return None,
+            Lock::Update if shared_by_others => return None,
+            Lock::NoKeyUpdate | Lock::Update => {
+                let alone = lock == Lock::Update || alone_before;
+                self.locks.group = Some(GroupLock { session: own, alone });
+            }
+        }
+        Some(row)
+    }
+
+    /// Locks a job's row `FOR NO KEY UPDATE`; as above.
+    pub fn lock_job(&mut self, session: usize, job: u8) -> Option<JobRow> {
+        let row = self.snapshot(session).jobs[job as usize]?;
+        let lock = &mut self.locks.jobs[job as usize];
+        if lock.is_some_and(|other| other != session as u8) {
+            return None;
+        }
+        *lock = Some(session as u8);
+        Some(row)
+    }
+
+    /// Writes rows that the session has locked, or has just inserted.
+    pub fn write_job(&mut self, session: usize, job: u8, row: JobRow) {
+        assert_eq!(self.locks.jobs[job as usize], Some(session as u8), "a row is written unlocked");
+        self.transactions[session].jobs[job as usize] = Some(row);
+    }
+
+    pub fn write_group(&mut self, session: usize, row: GroupRow) {
+        self.transactions[session].group = Written::Row(row);
+    }
+
+    /// Needs the stronger lock.
+    pub fn delete_group(&mut self, session: usize) {
+        assert!(self.locks.group.is_some_and(|lock| lock.alone && lock.session == session as u8));
+        self.transactions[session].group = Written::Delete;
+    }
+
+    /// A conflict with a row that is there, or that somebody is about to delete, inserts nothing.
+    pub fn insert_group(&mut self, session: usize, row: GroupRow) -> bool {
+        let free = self.rows.group.is_none() && self.locks.group.is_none();
+        if free {
+            self.write_group(session, row);
+        }
+        free
+    }
+
+    pub fn has_written(&self, session: usize) -> bool {
+        self.transactions[session] != Transaction::default()
+    }
+
+    pub fn commit(&mut self, session: usize) {
+        self.rows = self.snapshot(session);
+        // Whoever ends a job forgets the requests about it, or the janitor does.
+        self.rows.asked &=
+            self.rows.which(|_, row| row.status.unfinished() || row.status == Status::Parked);
+        self.rollback(session);
+    }
+
+    /// Also what becomes of a session that dies.
+    pub fn rollback(&mut self, session: usize) {
+        let own = session as u8;
+        self.transactions[session] = Transaction::default();
+        let Locks { jobs, group, shared, adopter } = &mut self.locks;
+        for lock in jobs {
+            *lock = lock.filter(|other| *other != own);
+        }
+        *group = group.filter(|lock| lock.session != own);
+        *shared &= !(1 << own);
+        *adopter = adopter.filter(|other| *other != own);
+    }
+
+    /// Gives a token that nobody has: a random one.
+    pub fn fresh_token(&self) -> u8 {
+        let mut used = 0_u32;
+        let mut use_up = |token: Option<u8>| used |= token.map_or(0, |token| 1 << token);
+        let written = self.transactions.iter().filter_map(|transaction| match transaction.group {
+            Written::Row(row) => Some(row),
+            _ => None,
+        });
+        for row in self.rows.group.into_iter().chain(written) {
+            use_up(row.claim);
+            use_up(row.suspect);
+        }
+        for worker in &self.workers {
+            use_up(worker.claim.map(|claim| claim.token));
+        }
+        used.trailing_ones() as u8
+    }
+}

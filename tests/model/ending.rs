@@ -1,0 +1,145 @@
+//! Everything ends: from every reachable state.
+//!
+//! Stateright's `eventually` does not see a run that goes round in a circle, and here many do (a worker looks again, a lease
+//! is extended). So the graph is walked here: the states in which no committed job is unfinished must be reachable from
+//! every state, by ordinary steps alone: no fault, no request, no producer has to help. With that, a run in which each
+//! step that can be taken again and again is taken in the end ends every job.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use stateright::Model;
+
+use crate::protocol::{Action, Protocol};
+use crate::state::State;
+
+/// Everything was walked through.
+pub struct Graph {
+    pub states: usize,
+    pub depth: usize,
+    /// The first state from which not all jobs can end, and how it came to that.
+    pub stuck: Option<Vec<(State, Action)>>,
+}
+
+/// No committed job is unfinished; or the group is halted, which only a request ends.
+fn ended(s: &State) -> bool {
+    s.rows.unfinished() == 0
+        || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
+}
+
+/// Faster than the standard one where nothing is optimised. The number of states is compared with Stateright's, which has
+/// another one.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u8(*byte);
+        }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn write_isize(&mut self, discriminant: isize) {
+        self.write_u8(discriminant as u8);
+    }
+
+    fn write_usize(&mut self, _: usize) {
+        // The length of an array.
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+}
+
+fn key(s: &State) -> u64 {
+    let mut hasher = Mixer::default();
+    s.hash(&mut hasher);
+    hasher.finish()
+}
+
+pub fn walk(model: &Protocol) -> Graph {
+    let mut found: HashMap<u64, u32, BuildHasherDefault<Mixer>> = HashMap::default();
+    // Of each state: whether all has ended, who came first to it, and by what.
+    let mut goal = Vec::new();
+    let mut came_from: Vec<Option<(u32, Action)>> = Vec::new();
+    let mut into: Vec<Vec<u32>> = Vec::new();
+    let mut frontier: Vec<(u32, State)> = Vec::new();
+    for state in model.init_states() {
+        found.insert(key(&state), 0);
+        goal.push(ended(&state));
+        came_from.push(None);
+        into.push(Vec::new());
+        frontier.push((0, state));
+    }
+    let mut depth = 0;
+    let mut actions = Vec::new();
+    while !frontier.is_empty() {
+        depth += 1;
+        let mut next = Vec::new();
+        for (from, state) in frontier {
+            actions.clear();
+            model.actions(&state, &mut actions);
+            for action in &actions {
+                let Some(after) = model.next_state(&state, *action) else { continue };
+                let number = goal.len() as u32;
+                let to = *found.entry(key(&after)).or_insert(number);
+                if to == number {
+                    goal.push(ended(&after));
+                    came_from.push(Some((from, *action)));
+                    into.push(Vec::new());
+                    next.push((to, after));
+                }
+                if action.is_ordinary() {
+                    into[to as usize].push(from);
+                }
+            }
+        }
+        frontier = next;
+    }
+    let states = goal.len();
+    let stuck = stuck(goal, &into).map(|last| story(model, &came_from, last));
+    Graph { states, depth, stuck }
+}
+
+/// Backwards from the states in which all has ended: the first state that this does not come to.
+fn stuck(mut ends: Vec<bool>, into: &[Vec<u32>]) -> Option<u32> {
+    let mut open: Vec<u32> = (0..ends.len() as u32).filter(|state| ends[*state as usize]).collect();
+    while let Some(state) = open.pop() {
+        for from in &into[state as usize] {
+            if !std::mem::replace(&mut ends[*from as usize], true) {
+                open.push(*from);
+            }
+        }
+    }
+    ends.iter().position(|ends| !ends).map(|state| state as u32)
+}
+
+fn story(
+    model: &Protocol,
+    came_from: &[Option<(u32, Action)>],
+    mut last: u32,
+) -> Vec<(State, Action)> {
+    let mut actions = Vec::new();
+    while let Some((from, action)) = came_from[last as usize] {
+        actions.push(action);
+        last = from;
+    }
+    let mut state = model.init_states()[0];
+    let mut story = Vec::new();
+    for action in actions.into_iter().rev() {
+        if let Some(after) = model.next_state(&state, action) {
+            story.push((state, action));
+            state = after;
+        }
+    }
+    story
+}

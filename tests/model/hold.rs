@@ -1,0 +1,176 @@
+//! Hold: lock the group's row by the token, then the job's row; for a handler's run, from its first `tx()` on, or to
+//! record what came of it.
+
+use crate::database::Lock;
+use crate::mutation::Mutation;
+use crate::protocol::{Hold, Protocol};
+use crate::state::{Claim, GroupRow, Ready, Rows, RunResult, State, Status, Step, Then};
+
+impl Protocol {
+    /// What a worker shows for its claim, against a snapshot.
+    fn is_ours(&self, rows: &Rows, claim: Claim) -> bool {
+        if self.is(Mutation::FenceByAttempts) {
+            let job = rows.jobs[claim.job as usize];
+            let same = |job: crate::state::JobRow| {
+                job.status == Status::Started && job.attempts == claim.attempts
+            };
+            return rows.group.is_some() && job.is_some_and(same);
+        }
+        rows.group.is_some_and(|row| row.claim == Some(claim.token))
+    }
+
+    pub fn see_claim(&self, s: &mut State, w: usize, then: Then) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let rows = s.snapshot(w);
+        if !self.is_ours(&rows, claim) {
+            return self.lose(s, w);
+        }
+        let followed = rows.unfinished() >> (claim.job + 1) != 0;
+        s.workers[w].step = Step::HoldLock { then, followed };
+    }
+
+    pub fn hold(&self, s: &mut State, w: usize, then: Then, followed: bool) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let by_attempts = self.is(Mutation::FenceByAttempts);
+        let group = s.lock_group(w, Lock::NoKeyUpdate);
+        let Some(group) = group.filter(|row| by_attempts || row.claim == Some(claim.token)) else {
+            // Skipped is not lost: only a plain read that shows another token, or no row, says so.
+            if self.is_ours(&s.snapshot(w), claim) {
+                s.workers[w].step = Step::HoldSee { then };
+            } else {
+                self.lose(s, w);
+            }
+            return;
+        };
+        let job = s.lock_job(w, claim.job).filter(|job| job.status == Status::Started);
+        let job = job.filter(|job| !by_attempts || job.attempts == claim.attempts);
+        if job.is_none() {
+            if matches!(then, Then::Record(_)) {
+                s.rollback(w);
+            }
+            s.workers[w].step = Step::HoldSee { then };
+            return;
+        }
+        let doubted = group.suspect.is_some() && !self.is(Mutation::HoldKeepsDoubt);
+        let asked = s.rows.asked & 1 << claim.job != 0;
+        match then {
+            Then::Record(result) => self.settle(s, w, result, followed),
+            _ if doubted => {
+                s.rollback(w);
+                s.workers[w].step = Step::Trust { then };
+            }
+            Then::Tx => s.workers[w].step = Step::Held { followed },
+            Then::Handle if asked => self.settle(s, w, RunResult::Cancelled, followed),
+            Then::Handle if claim.exhausted => self.settle(s, w, RunResult::Exhausted, followed),
+            Then::Handle => {
+                self.begin_handler(s, w);
+                s.workers[w].step = Step::Held { followed };
+            }
+        }
+    }
+
+    /// Clears a doubt, in a short transaction of its own: with the doubt standing, the group could be taken over at once
+    /// when this hold breaks.
+    pub fn trust(&self, s: &mut State, w: usize, then: Then) {
+        s.workers[w].step = Step::HoldSee { then };
+        let token = s.workers[w].claim.map(|claim| claim.token);
+        if let Some(row) = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.claim == token) {
+            s.write_group(w, GroupRow { suspect: None, ready: Ready::Lease, ..row });
+        }
+        s.commit(w);
+    }
+
+    /// The claim was taken over; a handler that runs is told, and dropped.
+    pub fn lose(&self, s: &mut State, w: usize) {
+        s.rollback(w);
+        let worker = &mut s.workers[w];
+        worker.claim = None;
+        worker.handler = false;
+        worker.step = Step::Idle;
+    }
+
+    pub fn begin_handler(&self, s: &mut State, w: usize) {
+        let Some(claim) = s.workers[w].claim else { return };
+        s.workers[w].handler = true;
+        let starts = &mut s.seen.starts[claim.job as usize];
+        // More are as wrong as that.
+        *starts = 9.min(*starts + 1);
+        let starts = *starts;
+        if let Some(job) = s.rows.jobs[claim.job as usize] {
+            // P9: what was begun was committed before, and the limit holds.
+            s.seen.uncounted |= starts > job.attempts || starts > self.max_attempts + job.forgiven;
+        }
+    }
+
+    /// The handler returns.
+    pub fn returns(&self, s: &mut State, w: usize, result: RunResult) -> bool {
+        if !s.workers[w].handler || result == RunResult::Error && !self.may_fail {
+            return false;
+        }
+        match s.workers[w].step {
+            Step::Held { followed } => {
+                s.workers[w].handler = false;
+                self.settle(s, w, result, followed);
+            }
+            Step::Leased => {
+                s.workers[w].handler = false;
+                s.workers[w].late = result;
+                s.workers[w].step = match result {
+                    RunResult::Success => Step::ManySee,
+                    _ => Step::HoldSee { then: Then::Record(result) },
+                };
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// A handler that a lease keeps asks for its transaction.
+    pub fn first_tx(&self, s: &mut State, w: usize) -> bool {
+        let asks = self.tx && s.workers[w].step == Step::Leased;
+        if asks {
+            s.workers[w].step = Step::HoldSee { then: Then::Tx };
+        }
+        asks
+    }
+
+    /// A handler whose hold is lost, or whose lease may be over, is dropped; what came of it is recorded by token.
+    pub fn drop_handler(&self, s: &mut State, w: usize) -> bool {
+        let worker = s.workers[w];
+        let Some(claim) = worker.claim.filter(|_| worker.handler) else { return false };
+        let stands = |row: GroupRow| row.claim == Some(claim.token) && row.ready == Ready::Lease;
+        let told = match worker.step {
+            Step::HoldLost => true,
+            Step::Held { .. } => false,
+            _ => !s.rows.group.is_some_and(stands) || self.presence && !worker.present,
+        };
+        if told {
+            s.rollback(w);
+            s.workers[w].handler = false;
+            s.workers[w].step = Step::HoldSee { then: Then::Record(RunResult::Error) };
+        }
+        told
+    }
+
+    /// The process extends a lease, by its token, which clears a doubt.
+    pub fn extend(&self, s: &mut State, w: usize) -> bool {
+        let worker = s.workers[w];
+        let Some(claim) = worker.claim else { return false };
+        let free = s.locks.group.is_none();
+        let stands = |row: &GroupRow| {
+            row.claim == Some(claim.token)
+                || self.is(Mutation::ExtendWithoutToken) && row.claim.is_some()
+        };
+        let to_extend = s
+            .rows
+            .group
+            .filter(|row| stands(row) && (row.suspect.is_some() || row.ready != Ready::Lease));
+        let seen = !self.presence || worker.present;
+        let Some(row) = to_extend.filter(|_| self.hold == Hold::Lease && free && seen) else {
+            return false;
+        };
+        s.seen.stale_write |= row.claim != Some(claim.token);
+        s.rows.group = Some(GroupRow { suspect: None, ready: Ready::Lease, ..row });
+        true
+    }
+}

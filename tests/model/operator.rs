@@ -1,0 +1,180 @@
+//! What people ask for: cancel, retry (and redrive), resume, redrive of what is parked. Each is one statement.
+
+use crate::database::Lock;
+use crate::protocol::Protocol;
+use crate::state::{
+    GroupRow, JobRow, OPERATOR, OperatorStep, Ready, Rows, State, Status, each, lowest,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Request {
+    Cancel(u8),
+    Retry(u8),
+    /// Of all dead letters with which nothing is parked.
+    Redrive,
+    Resume,
+    RedriveParked,
+}
+
+/// What is parked, and the failed jobs that it is parked with.
+fn unit(rows: &Rows) -> u8 {
+    rows.which(|_, row| {
+        row.parked_with.is_some() && matches!(row.status, Status::Failed | Status::Parked)
+    })
+}
+
+/// The failed jobs that others are parked with, or are being parked.
+fn with_unit(rows: &Rows) -> u8 {
+    let parked = each(rows.which(|_, row| row.status == Status::Parked));
+    let with = parked.filter_map(|id| rows.jobs[id as usize]?.parked_with);
+    let parking = rows.group.filter(|row| row.park_to.is_some()).and_then(|row| row.halted_by);
+    with.chain(parking).fold(0, |bits, id| bits | 1 << id)
+}
+
+impl Protocol {
+    /// The snapshot of a request's statement; not made where it would find nothing to do.
+    pub fn ask(&self, s: &mut State, request: usize) -> bool {
+        if s.operator != OperatorStep::Idle || s.requested & 1 << request != 0 {
+            return false;
+        }
+        let rows = s.snapshot(OPERATOR);
+        match self.requests[request] {
+            Request::Cancel(job) => match rows.status(job) {
+                Some(Status::Queued | Status::Parked) => {
+                    s.operator = OperatorStep::CancelLock { job };
+                }
+                // A handler may have the row: it is asked, not written.
+                Some(Status::Started) => s.rows.asked |= 1 << job,
+                _ => return false,
+            },
+            Request::Retry(job) => {
+                let dead = rows.which(|id, row| {
+                    id == job && matches!(row.status, Status::Failed | Status::Cancelled)
+                });
+                return self.ask_again(s, request, dead & !with_unit(&rows));
+            }
+            Request::Redrive => {
+                let dead = rows.which(|_, row| row.status == Status::Failed);
+                return self.ask_again(s, request, dead & !with_unit(&rows));
+            }
+            Request::Resume => {
+                let halted =
+                    rows.group.filter(|row| row.halted_by.is_some() && row.park_to.is_none());
+                let row = halted.and_then(|_| s.lock_group(OPERATOR, Lock::NoKeyUpdate));
+                let Some(row) = row else { return false };
+                s.write_group(OPERATOR, going_on(&row));
+                s.commit(OPERATOR);
+            }
+            Request::RedriveParked => {
+                let unit = unit(&rows);
+                if unit == 0 || rows.group.is_some_and(|row| row.park_to.is_some()) {
+                    return false;
+                }
+                s.operator = OperatorStep::UnitLock { unit };
+            }
+        }
+        s.requested |= 1 << request;
+        true
+    }
+
+    fn ask_again(&self, s: &mut State, request: usize, dead: u8) -> bool {
+        if dead == 0 {
+            return false;
+        }
+        let halted_by = s.rows.group.and_then(|row| row.halted_by);
+        let halted = halted_by.is_some_and(|job| dead & 1 << job != 0);
+        s.operator = OperatorStep::RetryLock { dead, halted };
+        s.requested |= 1 << request;
+        true
+    }
+
+    /// The request's statement comes to its rows.
+    pub fn carry_out(&self, s: &mut State) -> bool {
+        match s.operator {
+            OperatorStep::Idle => return false,
+            OperatorStep::CancelLock { job } => cancel(s, job),
+            OperatorStep::RetryLock { dead, halted } => {
+                let dead = retry(s, dead);
+                if halted && dead != 0 {
+                    s.operator = OperatorStep::RetryResume { dead };
+                    return true;
+                }
+            }
+            // The one statement that waits for a row, and has the jobs' rows meanwhile.
+            OperatorStep::RetryResume { dead } => {
+                let exists = s.rows.group.is_some();
+                let halted_by_them = |row: &GroupRow| {
+                    row.park_to.is_none() && row.halted_by.is_some_and(|job| dead & 1 << job != 0)
+                };
+                match s.lock_group(OPERATOR, Lock::NoKeyUpdate) {
+                    Some(row) if halted_by_them(&row) => s.write_group(OPERATOR, going_on(&row)),
+                    None if exists => return false,
+                    _ => {}
+                }
+            }
+            OperatorStep::UnitLock { unit } => redrive(s, unit),
+        }
+        s.commit(OPERATOR);
+        s.operator = OperatorStep::Idle;
+        true
+    }
+}
+
+fn cancel(s: &mut State, job: u8) {
+    let waiting = |row: &JobRow| matches!(row.status, Status::Queued | Status::Parked);
+    match s.lock_job(OPERATOR, job).filter(waiting) {
+        Some(row) => {
+            let (status, parked_with) = (Status::Cancelled, None);
+            // Its group is to be looked at again: it may have waited for this one.
+            s.write_job(OPERATOR, job, JobRow { status, flagged: true, parked_with, ..row });
+        }
+        None => s.rows.asked |= 1 << job,
+    }
+}
+
+/// Queues dead jobs again, and flags the first of those that could be locked; these.
+fn retry(s: &mut State, dead: u8) -> u8 {
+    let is_dead = |row: &JobRow| matches!(row.status, Status::Failed | Status::Cancelled);
+    let mut locked = 0;
+    for job in each(dead) {
+        if s.lock_job(OPERATOR, job).is_some_and(|row| is_dead(&row)) {
+            locked |= 1 << job;
+        }
+    }
+    for job in each(locked) {
+        if let Some(row) = s.snapshot(OPERATOR).jobs[job as usize] {
+            let flagged = row.flagged || lowest(locked) == Some(job);
+            s.write_job(OPERATOR, job, JobRow { flagged, ..requeued(row) });
+        }
+    }
+    locked
+}
+
+/// All of it or nothing; the lowest id is flagged, and goes first.
+fn redrive(s: &mut State, unit: u8) {
+    let of_unit = |row: &JobRow| matches!(row.status, Status::Failed | Status::Parked);
+    let locked = each(unit).filter(|job| {
+        s.lock_job(OPERATOR, *job).is_some_and(|row| of_unit(&row) && row.parked_with.is_some())
+    });
+    if locked.count() != unit.count_ones() as usize {
+        return;
+    }
+    for job in each(unit) {
+        let Some(row) = s.snapshot(OPERATOR).jobs[job as usize] else { continue };
+        let flagged = row.flagged || lowest(unit) == Some(job);
+        let row = if row.status == Status::Failed {
+            JobRow { flagged, ..requeued(row) }
+        } else {
+            JobRow { flagged, status: Status::Queued, parked_with: None, ..row }
+        };
+        s.write_job(OPERATOR, job, row);
+    }
+}
+
+fn requeued(row: JobRow) -> JobRow {
+    JobRow { status: Status::Queued, due: true, forgiven: row.attempts, parked_with: None, ..row }
+}
+
+fn going_on(row: &GroupRow) -> GroupRow {
+    GroupRow { halted_by: None, park_to: None, ready: Ready::Due, ..*row }
+}

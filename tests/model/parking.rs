@@ -1,0 +1,89 @@
+//! Park: a failed job and those behind it step aside; in batches, while their group is halted with `park_to`.
+
+use crate::claim::freed;
+use crate::database::Lock;
+use crate::protocol::Protocol;
+use crate::state::{
+    GroupRow, JANITOR, JanitorStep, JobRow, Ready, Rows, State, Status, Step, each,
+};
+
+/// How many jobs one transaction parks.
+const BATCH: u32 = 1;
+
+fn queued_behind(rows: &Rows, failed: u8, to: Option<u8>) -> u8 {
+    rows.which(|id, row| {
+        row.status == Status::Queued && id > failed && to.is_none_or(|to| id <= to)
+    })
+}
+
+/// Parks a batch of what the statement saw; the last id that is left.
+fn park(s: &mut State, session: usize, failed: u8, behind: u8) -> Option<u8> {
+    let mut next = 0_u8;
+    for id in each(behind) {
+        if next.count_ones() == BATCH {
+            break;
+        }
+        if let Some(job) = s.lock_job(session, id).filter(|job| job.status == Status::Queued) {
+            next |= 1 << id;
+            let parked_with = Some(failed);
+            s.write_job(session, id, JobRow { status: Status::Parked, parked_with, ..job });
+        }
+    }
+    each(behind & !next).last()
+}
+
+impl Protocol {
+    pub fn see_behind(&self, s: &mut State, w: usize, followed: bool) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let behind = queued_behind(&s.snapshot(w), claim.job, None);
+        s.workers[w].step = Step::ParkLock { followed, behind };
+    }
+
+    pub fn park_behind(&self, s: &mut State, w: usize, followed: bool, behind: u8) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let Some(park_to) = park(s, w, claim.job, behind) else {
+            return self.end_turn(s, w, followed);
+        };
+        if let Some(row) = s.snapshot(w).group {
+            let (halted_by, park_to) = (Some(claim.job), Some(park_to));
+            let ready = Ready::Never;
+            s.write_group(w, GroupRow { ready, halted_by, park_to, ..freed(&row) });
+        }
+        s.workers[w].step = Step::SettleCommit;
+    }
+
+    /// The janitor goes on where a settle left off.
+    pub fn keep_house(&self, s: &mut State) -> bool {
+        match s.janitor {
+            JanitorStep::Idle => {
+                if s.rows.group.is_none_or(|row| row.park_to.is_none())
+                    || s.lock_group(JANITOR, Lock::NoKeyUpdate).is_none()
+                {
+                    return false;
+                }
+                s.janitor = JanitorStep::ParkSee;
+            }
+            JanitorStep::ParkSee => {
+                let rows = s.snapshot(JANITOR);
+                let Some(GroupRow { halted_by: Some(failed), park_to, .. }) = rows.group else {
+                    return false;
+                };
+                let behind = queued_behind(&rows, failed, park_to);
+                s.janitor = JanitorStep::ParkLock { behind };
+            }
+            JanitorStep::ParkLock { behind } => {
+                let Some(row) = s.snapshot(JANITOR).group else { return false };
+                let rest = park(s, JANITOR, row.halted_by.unwrap_or(0), behind);
+                let row = if rest.is_some() {
+                    GroupRow { park_to: rest, ..row }
+                } else {
+                    GroupRow { halted_by: None, park_to: None, ready: Ready::Due, ..row }
+                };
+                s.write_group(JANITOR, row);
+                s.commit(JANITOR);
+                s.janitor = JanitorStep::Idle;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,44 @@
+//! The promises that hold in every state. That everything ends is in `ending`.
+
+use stateright::Property;
+
+use crate::protocol::Protocol;
+use crate::state::{State, each};
+
+pub const ORDER: &str = "P1 order";
+pub const ONE_AT_A_TIME: &str = "P2 one at a time";
+pub const NOTHING_LOST: &str = "P3 nothing lost";
+pub const ATTEMPTS: &str = "P9 attempts are counted";
+pub const STALE: &str = "P10 a stale worker does no harm";
+
+pub fn all() -> Vec<Property<Protocol>> {
+    vec![
+        Property::always(ORDER, |_, s| in_order(s)),
+        Property::always(ONE_AT_A_TIME, |_, s: &State| {
+            s.workers.iter().filter(|worker| worker.handler).count() <= 1
+        }),
+        Property::always(NOTHING_LOST, |_, s| covered(s)),
+        Property::always(ATTEMPTS, |_, s: &State| !s.seen.uncounted),
+        Property::always(STALE, |_, s: &State| !s.seen.stale_write),
+    ]
+}
+
+/// Whoever was started from a free group had the lowest unfinished id as of the look; and nobody runs while a job is
+/// unfinished that was committed when it was enqueued.
+fn in_order(s: &State) -> bool {
+    let unfinished = s.rows.unfinished();
+    let early = s.workers.iter().any(|worker| {
+        let running = worker.claim.filter(|_| worker.handler);
+        running.is_some_and(|claim| s.seen.before[claim.job as usize] & unfinished != 0)
+    });
+    !s.seen.wrong_head && !early
+}
+
+/// In every committed snapshot, an unfinished job has a flag at or below it, or a row that will come to it.
+fn covered(s: &State) -> bool {
+    let flagged = s.rows.flagged();
+    each(s.rows.unfinished()).all(|id| {
+        flagged & ((2 << id) - 1) != 0
+            || s.rows.group.is_some_and(|row| id >= row.head || row.job == Some(id))
+    })
+}

@@ -1,0 +1,282 @@
+//! The model: a configuration of the protocol, and what may happen next.
+
+use std::fmt;
+
+use stateright::{Model, Property};
+
+use crate::mutation::Mutation;
+use crate::operator::Request;
+use crate::state::{
+    Faults, JOBS, JanitorStep, OperatorStep, Producer, Ready, RunResult, State, Step, WORKERS,
+    Worker, each,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hold {
+    Transaction,
+    Lease,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutOfAttempts {
+    Continue,
+    Halt,
+    Park,
+}
+
+/// One statement of one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Enqueue {
+    pub jobs: u8,
+    pub may_roll_back: bool,
+}
+
+/// A configuration: what there is to do, and what may go wrong.
+#[derive(Debug, Clone)]
+pub struct Protocol {
+    pub producers: Vec<Enqueue>,
+    pub requests: Vec<Request>,
+    pub faults: Faults,
+    pub hold: Hold,
+    /// Handlers may ask for their transaction: `job.tx()`.
+    pub tx: bool,
+    pub presence: bool,
+    pub max_attempts: u8,
+    pub out_of_attempts: OutOfAttempts,
+    /// Handlers may return errors.
+    pub may_fail: bool,
+    /// A job that kills every process that runs it.
+    pub deadly: Option<u8>,
+    pub mutation: Option<Mutation>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    Insert(usize),
+    CommitEnqueue(usize),
+    RollBackEnqueue(usize),
+    Step(usize),
+    PassBy(usize),
+    Returns(usize, RunResult),
+    FirstTx(usize),
+    DropHandler(usize),
+    Extend(usize),
+    /// The handler of a deadly job.
+    Kills(usize),
+    Judge(usize),
+    Doubt(usize),
+    ComeBack(usize),
+    SettleDown,
+    LeaseEnds,
+    GraceEnds,
+    DelayEnds(u8),
+    Janitor,
+    Ask(usize),
+    CarryOut,
+    Crash(usize),
+    LoseSession(usize),
+    LoseAnswer(usize),
+    LosePresence(usize),
+    Restart,
+}
+
+impl Action {
+    /// Not a fault, nothing that somebody has to want: it happens in the end if it can.
+    pub fn is_ordinary(self) -> bool {
+        !matches!(
+            self,
+            Self::Insert(_)
+                | Self::CommitEnqueue(_)
+                | Self::RollBackEnqueue(_)
+                | Self::Ask(_)
+                | Self::Crash(_)
+                | Self::LoseSession(_)
+                | Self::LoseAnswer(_)
+                | Self::LosePresence(_)
+                | Self::Restart
+        )
+    }
+}
+
+/// Its bounds.
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Faults { crashes, sessions, restarts, lapses } = self.faults;
+        let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
+        write!(f, "1 group, {WORKERS} workers, jobs {jobs:?}, hold: {:?}", self.hold)?;
+        write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
+        write!(
+            f,
+            "; crashes {crashes}, sessions {sessions}, restarts {restarts}, lapses {lapses}"
+        )?;
+        write!(f, "; requests {:?}", self.requests)
+    }
+}
+
+impl Protocol {
+    pub fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    pub fn with(mut self, mutation: Mutation) -> Self {
+        self.mutation = Some(mutation);
+        self
+    }
+
+    /// Whether it could happen.
+    fn apply(&self, s: &mut State, action: Action) -> bool {
+        match action {
+            Action::Insert(p) => self.insert(s, p),
+            Action::CommitEnqueue(p) => self.commit_enqueue(s, p),
+            Action::RollBackEnqueue(p) => self.roll_back_enqueue(s, p),
+            Action::Step(w) => self.step(s, w),
+            Action::PassBy(w) => self.pass_by(s, w),
+            Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
+            Action::FirstTx(w) => self.first_tx(s, w),
+            Action::DropHandler(w) => self.drop_handler(s, w),
+            Action::Extend(w) => self.extend(s, w),
+            Action::Kills(w) => self.runs_deadly(s, w) && self.crash(s, w),
+            Action::Judge(w) => self.judge(s, w),
+            Action::Doubt(w) => self.doubt(s, w),
+            Action::ComeBack(w) => self.come_back(s, w),
+            Action::SettleDown => self.settle_down(s),
+            Action::LeaseEnds => self.lease_ends(s),
+            Action::GraceEnds => self.grace_ends(s),
+            Action::DelayEnds(job) => self.delay_ends(s, job),
+            Action::Janitor => self.keep_house(s),
+            Action::Ask(request) => self.ask(s, request),
+            Action::CarryOut => self.carry_out(s),
+            Action::Crash(w) => self.fault(s, |f| &mut f.crashes, |p, s| p.crash(s, w)),
+            Action::LoseSession(w) => {
+                self.fault(s, |f| &mut f.sessions, |p, s| p.lose_session(s, w))
+            }
+            Action::LoseAnswer(w) => self.fault(s, |f| &mut f.sessions, |p, s| p.lose_answer(s, w)),
+            Action::LosePresence(w) => {
+                self.fault(s, |f| &mut f.sessions, |p, s| p.lose_presence(s, w))
+            }
+            Action::Restart => self.fault(s, |f| &mut f.restarts, Self::restart),
+        }
+    }
+
+    fn runs_deadly(&self, s: &State, w: usize) -> bool {
+        let worker = &s.workers[w];
+        worker.handler && worker.claim.is_some_and(|claim| Some(claim.job) == self.deadly)
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let worker = Worker {
+            step: Step::Idle,
+            claim: None,
+            handler: false,
+            late: RunResult::default(),
+            present: self.presence,
+            knows_down: false,
+            judging: None,
+        };
+        let mut producers = [Producer::Done; JOBS];
+        producers[..self.producers.len()].fill(Producer::Waiting);
+        vec![State {
+            rows: crate::state::Rows::default(),
+            transactions: <_>::default(),
+            locks: <_>::default(),
+            producers,
+            next_id: 0,
+            workers: [worker; WORKERS],
+            operator: OperatorStep::Idle,
+            requested: 0,
+            janitor: JanitorStep::Idle,
+            start: 0,
+            settled: true,
+            faults: self.faults,
+            seen: <_>::default(),
+        }]
+    }
+
+    /// What may be possible; `next_state` decides.
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        for p in 0..self.producers.len() {
+            match s.producers[p] {
+                Producer::Waiting => actions.push(Action::Insert(p)),
+                Producer::Open { .. } => {
+                    actions.extend([Action::CommitEnqueue(p), Action::RollBackEnqueue(p)]);
+                }
+                Producer::Done => {}
+            }
+        }
+        for w in 0..WORKERS {
+            actions.push(Action::Step(w));
+            if s.workers[w].step == Step::TakeSee {
+                actions.push(Action::PassBy(w));
+            }
+            if s.workers[w].handler {
+                actions.extend([
+                    Action::Returns(w, RunResult::Success),
+                    Action::Returns(w, RunResult::Error),
+                    Action::FirstTx(w),
+                    Action::DropHandler(w),
+                    Action::Kills(w),
+                ]);
+            }
+            if s.workers[w].claim.is_some() {
+                actions.push(Action::Extend(w));
+            }
+            if self.presence {
+                actions.extend([Action::Judge(w), Action::Doubt(w), Action::ComeBack(w)]);
+            }
+            if s.faults.crashes > 0 {
+                actions.push(Action::Crash(w));
+            }
+            if s.faults.sessions > 0 {
+                actions.extend([
+                    Action::LoseSession(w),
+                    Action::LoseAnswer(w),
+                    Action::LosePresence(w),
+                ]);
+            }
+        }
+        match s.rows.group.map(|row| row.ready) {
+            Some(Ready::Lease) => actions.push(Action::LeaseEnds),
+            Some(Ready::Grace { .. }) => actions.push(Action::GraceEnds),
+            _ => {}
+        }
+        for job in each(s.rows.which(|_, row| !row.due)) {
+            actions.push(Action::DelayEnds(job));
+        }
+        if !s.settled {
+            actions.push(Action::SettleDown);
+        }
+        if s.faults.restarts > 0 {
+            actions.push(Action::Restart);
+        }
+        if self.out_of_attempts == OutOfAttempts::Park {
+            actions.push(Action::Janitor);
+        }
+        if s.operator != OperatorStep::Idle {
+            actions.push(Action::CarryOut);
+        }
+        actions.extend((0..self.requests.len()).map(Action::Ask));
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut s = *last;
+        if !self.apply(&mut s, action) {
+            return None;
+        }
+        self.wake(&mut s);
+        // Who has ended, or stepped aside, is waited for no more.
+        let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
+        for before in &mut s.seen.before {
+            *before &= !over;
+        }
+        Some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        crate::properties::all()
+    }
+}

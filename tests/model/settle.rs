@@ -1,0 +1,152 @@
+//! Settle: record the outcome and pass the turn on, in a transaction that has the rows by their token. Behind the group's
+//! last job its row is retired, if no adopter shares it.
+
+use crate::claim::freed;
+use crate::database::{Lock, Written};
+use crate::mutation::Mutation;
+use crate::protocol::{OutOfAttempts, Protocol};
+use crate::state::{GroupRow, JobRow, Ready, RunResult, State, Status, Step, Then};
+
+impl Protocol {
+    /// The transaction has both rows.
+    pub fn settle(&self, s: &mut State, w: usize, result: RunResult, followed: bool) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let rows = s.snapshot(w);
+        let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
+        // A success is none without its commit.
+        s.workers[w].late = if result == RunResult::Success { RunResult::Error } else { result };
+        let asked = rows.asked & 1 << claim.job != 0;
+        let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
+        let job = JobRow { attempts, ..job };
+        let status = match result {
+            RunResult::Success => Status::Succeeded,
+            _ if asked => Status::Cancelled,
+            RunResult::Cancelled => Status::Cancelled,
+            RunResult::Error if job.counted() < self.max_attempts => Status::Queued,
+            RunResult::Error | RunResult::Exhausted => Status::Failed,
+        };
+        let due = status != Status::Queued;
+        match (status, self.out_of_attempts) {
+            (Status::Failed, OutOfAttempts::Halt) => {
+                s.write_job(w, claim.job, JobRow { status, due, ..job });
+                let halted_by = Some(claim.job);
+                s.write_group(w, GroupRow { ready: Ready::Never, halted_by, ..freed(&group) });
+                s.workers[w].step = Step::SettleCommit;
+            }
+            (Status::Failed, OutOfAttempts::Park) => {
+                let parked_with = Some(claim.job);
+                s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
+                s.workers[w].step = Step::ParkSee { followed };
+            }
+            // A retry passes the turn on: the job itself is unfinished.
+            _ => {
+                s.write_job(w, claim.job, JobRow { status, due, ..job });
+                self.end_turn(s, w, followed || status == Status::Queued);
+            }
+        }
+    }
+
+    pub fn end_turn(&self, s: &mut State, w: usize, followed: bool) {
+        if followed {
+            self.pass_turn(s, w);
+        } else {
+            s.workers[w].step = Step::RetireAlone;
+        }
+    }
+
+    fn pass_turn(&self, s: &mut State, w: usize) {
+        if let Some(row) = s.snapshot(w).group {
+            s.write_group(w, freed(&row));
+        }
+        s.workers[w].step = Step::SettleCommit;
+    }
+
+    /// Fails while an adopter shares the row; then it stays for another look.
+    pub fn lock_alone(&self, s: &mut State, w: usize) {
+        if self.is(Mutation::RetireInOneStatement) {
+            let drained = s.snapshot(w).unfinished() == 0;
+            s.workers[w].step = Step::RetireAtOnce { drained };
+            return;
+        }
+        if s.lock_group(w, Lock::Update).is_some() {
+            s.workers[w].step = Step::Retire;
+        } else {
+            self.pass_turn(s, w);
+        }
+    }
+
+    /// The mutation's: by the snapshot of the statement that has only now come to lock the row.
+    pub fn retire_at_once(&self, s: &mut State, w: usize, drained: bool) {
+        if s.lock_group(w, Lock::Update).is_some() && drained {
+            s.delete_group(w);
+            s.workers[w].step = Step::SettleCommit;
+        } else {
+            self.pass_turn(s, w);
+        }
+    }
+
+    /// A new statement: its snapshot is younger than the lock.
+    pub fn retire(&self, s: &mut State, w: usize) {
+        let rows = s.snapshot(w);
+        if rows.unfinished() == 0 && rows.group.is_some_and(|row| row.halted_by.is_none()) {
+            s.delete_group(w);
+            s.workers[w].step = Step::SettleCommit;
+        } else {
+            self.pass_turn(s, w);
+        }
+    }
+
+    /// The settle of leases whose jobs succeeded: locks their groups' rows alone in a statement of its own.
+    pub fn see_many(&self, s: &mut State, w: usize) {
+        let token = s.workers[w].claim.map(|claim| claim.token);
+        if s.snapshot(w).group.is_some_and(|row| row.claim == token) {
+            s.workers[w].step = Step::ManyLock;
+        } else {
+            self.lose(s, w);
+        }
+    }
+
+    pub fn lock_many(&self, s: &mut State, w: usize) {
+        let token = s.workers[w].claim.map(|claim| claim.token);
+        let row = s.lock_group(w, Lock::Update).filter(|row| row.claim == token);
+        s.workers[w].step = if row.is_some() {
+            Step::ManyWrite
+        } else {
+            // One by one, with the weaker lock.
+            s.rollback(w);
+            Step::HoldSee { then: Then::Record(RunResult::Success) }
+        };
+    }
+
+    /// Waits for whoever has the job's row for a moment.
+    pub fn write_many(&self, s: &mut State, w: usize) -> bool {
+        let Some(claim) = s.workers[w].claim else { return false };
+        let Some(job) = s.lock_job(w, claim.job) else { return false };
+        s.write_job(w, claim.job, JobRow { status: Status::Succeeded, ..job });
+        if s.snapshot(w).unfinished() == 0 {
+            s.delete_group(w);
+            s.workers[w].step = Step::SettleCommit;
+        } else {
+            self.pass_turn(s, w);
+        }
+        s.workers[w].late = RunResult::Success;
+        true
+    }
+
+    pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
+        // P10: whoever writes has the claim as of now.
+        let token = s.workers[w].claim.map(|claim| claim.token);
+        let writes = s.transactions[w].group != Written::Nothing;
+        s.seen.stale_write |= writes && s.rows.group.and_then(|row| row.claim) != token;
+        s.commit(w);
+        let worker = &mut s.workers[w];
+        if answered {
+            worker.claim = None;
+            worker.late = RunResult::default();
+            worker.step = Step::Idle;
+        } else {
+            // It tries again, and finds that its token is gone.
+            worker.step = Step::HoldSee { then: Then::Record(worker.late) };
+        }
+    }
+}

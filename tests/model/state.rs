@@ -1,0 +1,322 @@
+//! What the model is about: rows, who does what at the moment, and what was seen so far.
+
+use crate::database::{Locks, Transaction};
+
+pub const JOBS: usize = 3;
+pub const WORKERS: usize = 2;
+/// Sessions are the workers' (one each, for whatever they do in the database), and these two.
+pub const OPERATOR: usize = WORKERS;
+pub const JANITOR: usize = WORKERS + 1;
+pub const SESSIONS: usize = WORKERS + 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    Queued,
+    Started,
+    Succeeded,
+    Failed,
+    Cancelled,
+    Parked,
+}
+
+impl Status {
+    pub fn unfinished(self) -> bool {
+        matches!(self, Self::Queued | Self::Started)
+    }
+}
+
+/// A row of `job`. Its place in the array is its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct JobRow {
+    pub status: Status,
+    pub flagged: bool,
+    /// `run_at` is over.
+    pub due: bool,
+    pub attempts: u8,
+    pub forgiven: u8,
+    pub parked_with: Option<u8>,
+}
+
+impl JobRow {
+    pub fn counted(self) -> u8 {
+        self.attempts - self.forgiven
+    }
+}
+
+/// What `ready_at` says: a time that is over, or which time it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ready {
+    Due,
+    Lease,
+    /// After a first doubt; by a judge, or by a look at a claim whose lease is over.
+    Grace {
+        judged: bool,
+    },
+    /// Until the job's `run_at`.
+    Sleep(u8),
+    /// Halted.
+    Never,
+}
+
+/// The row of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupRow {
+    /// The token.
+    pub claim: Option<u8>,
+    pub job: Option<u8>,
+    pub suspect: Option<u8>,
+    pub claimed_by: Option<u8>,
+    pub head: u8,
+    pub ready: Ready,
+    pub halted_by: Option<u8>,
+    pub park_to: Option<u8>,
+}
+
+/// The tables, as one snapshot shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Rows {
+    pub jobs: [Option<JobRow>; JOBS],
+    pub group: Option<GroupRow>,
+    /// Requests to cancel, a bit for each job.
+    pub asked: u8,
+    /// On which start of the server each process announced its presence.
+    pub processors: [u8; WORKERS],
+}
+
+impl Rows {
+    pub fn status(&self, job: u8) -> Option<Status> {
+        self.jobs[job as usize].map(|row| row.status)
+    }
+
+    /// The jobs of which this is true, a bit for each.
+    pub fn which(&self, is: impl Fn(u8, &JobRow) -> bool) -> u8 {
+        let rows = self.jobs.iter().enumerate();
+        let found = rows.filter(|(id, row)| row.is_some_and(|row| is(*id as u8, &row)));
+        found.fold(0, |bits, (id, _)| bits | 1 << id)
+    }
+
+    pub fn unfinished(&self) -> u8 {
+        self.which(|_, row| row.status.unfinished())
+    }
+
+    pub fn flagged(&self) -> u8 {
+        self.which(|_, row| row.flagged)
+    }
+}
+
+pub fn lowest(bits: u8) -> Option<u8> {
+    (bits != 0).then(|| bits.trailing_zeros() as u8)
+}
+
+pub fn each(bits: u8) -> impl Iterator<Item = u8> {
+    (0..JOBS as u8).filter(move |id| bits & 1 << id != 0)
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RunResult {
+    #[default]
+    Success,
+    Error,
+    Exhausted,
+    Cancelled,
+}
+
+/// What a worker got by a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Claim {
+    pub token: u8,
+    pub job: u8,
+    pub attempts: u8,
+    pub exhausted: bool,
+}
+
+/// What locking the rows by the token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Then {
+    /// To run the handler, in that transaction.
+    Handle,
+    /// The first `tx()` of a handler that a lease keeps.
+    Tx,
+    /// To record what came of the run.
+    Record(RunResult),
+}
+
+/// Where a worker is. `See` takes a statement's snapshot, `Lock` is when that statement comes to the row: what lies in
+/// between is what its snapshot showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    Dead,
+    Idle,
+    // Claim: adopt.
+    FlagsLock {
+        flags: u8,
+    },
+    WakeSee {
+        flags: u8,
+    },
+    WakeLock {
+        flags: u8,
+    },
+    ShareSee {
+        flags: u8,
+    },
+    ShareLock {
+        flags: u8,
+    },
+    InsertSee {
+        flags: u8,
+    },
+    // Claim: take turns, look, write.
+    TakeSee,
+    TakeLock {
+        seen: Look,
+    },
+    LookSee {
+        seen: Look,
+    },
+    LookLock {
+        head: u8,
+        wrong: bool,
+        alone: bool,
+    },
+    RetireFreeSee,
+    RetireFreeLock {
+        drained: bool,
+    },
+    ClaimCommit {
+        claim: Option<Claim>,
+    },
+    // Hold, or settle by token.
+    HoldSee {
+        then: Then,
+    },
+    HoldLock {
+        then: Then,
+        followed: bool,
+    },
+    Trust {
+        then: Then,
+    },
+    /// The handler runs, in a transaction that has the rows.
+    Held {
+        followed: bool,
+    },
+    /// The handler runs, and its session is gone.
+    HoldLost,
+    /// The handler runs, and a lease keeps the group.
+    Leased,
+    // Settle.
+    ManySee,
+    ManyLock,
+    ManyWrite,
+    ParkSee {
+        followed: bool,
+    },
+    ParkLock {
+        followed: bool,
+        behind: u8,
+    },
+    RetireAlone,
+    RetireAtOnce {
+        drained: bool,
+    },
+    Retire,
+    SettleCommit,
+}
+
+/// What a look shows of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Look {
+    /// The candidate with the lowest id.
+    pub head: Option<u8>,
+    pub drained: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Worker {
+    pub step: Step,
+    pub claim: Option<Claim>,
+    /// Its handler runs.
+    pub handler: bool,
+    /// What is tried to be recorded once more if the session is lost in a settle.
+    pub late: RunResult,
+    /// Its presence session lives, and so does the lock.
+    pub present: bool,
+    /// The server itself said that it goes down, and the process has not been back since.
+    pub knows_down: bool,
+    /// Whose row it has locked as a judge, having found the lock free.
+    pub judging: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Producer {
+    Waiting,
+    /// Inserted, not committed.
+    Open {
+        first: u8,
+    },
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperatorStep {
+    Idle,
+    CancelLock { job: u8 },
+    RetryLock { dead: u8, halted: bool },
+    RetryResume { dead: u8 },
+    UnitLock { unit: u8 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JanitorStep {
+    Idle,
+    ParkSee,
+    ParkLock { behind: u8 },
+}
+
+/// How much may go wrong still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Faults {
+    /// Workers that die.
+    pub crashes: u8,
+    /// Sessions that die while their workers live; also those of presences.
+    pub sessions: u8,
+    /// Restarts of the server.
+    pub restarts: u8,
+    /// Leases of living workers that are not extended in time.
+    pub lapses: u8,
+}
+
+/// What is not in the database: for the properties alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Seen {
+    /// For each job, those that must have ended before it starts: they were committed when it was enqueued.
+    pub before: [u8; JOBS],
+    /// How often each job's handler was begun.
+    pub starts: [u8; JOBS],
+    pub wrong_head: bool,
+    pub uncounted: bool,
+    pub stale_write: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct State {
+    /// As committed.
+    pub rows: Rows,
+    pub transactions: [Transaction; SESSIONS],
+    pub locks: Locks,
+    pub producers: [Producer; JOBS],
+    pub next_id: u8,
+    pub workers: [Worker; WORKERS],
+    pub operator: OperatorStep,
+    /// Which of the configuration's requests were made.
+    pub requested: u8,
+    pub janitor: JanitorStep,
+    /// How often the server was started.
+    pub start: u8,
+    /// It has been up for so long that every process has come back to it, or given up.
+    pub settled: bool,
+    pub faults: Faults,
+    pub seen: Seen,
+}
