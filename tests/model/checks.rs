@@ -15,7 +15,8 @@ use crate::story::{steps_to, tell};
 pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false };
 pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false };
 const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false };
-pub const NO_FAULTS: Faults = Faults { crashes: 0, sessions: 0, restarts: 0, lapses: 0 };
+pub const NO_FAULTS: Faults =
+    Faults { crashes: 0, sessions: 0, restarts: 0, recoveries: 0, terminations: 0, lapses: 0 };
 const CRASH: Faults = Faults { crashes: 1, ..NO_FAULTS };
 const SESSION: Faults = Faults { sessions: 1, ..NO_FAULTS };
 const RESTART: Faults = Faults { restarts: 1, ..NO_FAULTS };
@@ -35,6 +36,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         may_fail: false,
         deadly: None,
         mutation: None,
+        remedied: false,
     }
 }
 
@@ -42,7 +44,7 @@ fn leased(producers: &[Enqueue]) -> Protocol {
     Protocol { hold: Hold::Lease, ..plain(producers) }
 }
 
-fn present(producers: &[Enqueue]) -> Protocol {
+pub fn present(producers: &[Enqueue]) -> Protocol {
     Protocol { presence: true, ..leased(producers) }
 }
 
@@ -52,7 +54,7 @@ fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol {
 }
 
 /// Looks at all states: at each property with Stateright, and whether everything ends.
-fn check(name: &str, model: &Protocol) {
+pub fn check(name: &str, model: &Protocol) {
     let begun = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
     if let Some((promise, path)) = checker.discoveries().into_iter().next() {
@@ -169,8 +171,6 @@ fn larger_bounds() {
     check("a crash and a session", &Protocol { faults, ..plain(&[ONE, ONE]) });
     check("a crash and a session under a lease", &Protocol { faults, ..leased(&[ONE, ONE]) });
     check("a crash and a session with presence", &Protocol { faults, ..present(&[ONE, ONE]) });
-    let faults = Faults { restarts: 1, sessions: 1, ..NO_FAULTS };
-    check("a restart and a session", &Protocol { faults, ..present(&[ONE, ONE]) });
     let requests = vec![Request::RedriveParked];
     check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[TWO, ONE]) });
     let requests = vec![Request::Redrive];

@@ -126,8 +126,9 @@ impl Protocol {
         let row = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.ready == Ready::Due);
         let Some(row) = row else { return self.write_nothing(s, w) };
         let doubted = row.suspect == row.claim || self.is(Mutation::TakeOverInOneLook);
-        if row.claim.is_some() && !doubted {
-            let ready = Ready::Grace { judged: false };
+        let old = row.claim.is_some() && row.claim == s.old_doubt;
+        if row.claim.is_some() && (!doubted || old) {
+            let ready = if old { Ready::Settling } else { Ready::Grace { judged: false } };
             s.write_group(w, GroupRow { suspect: row.claim, ready, ..row });
             return self.write_nothing(s, w);
         }

@@ -26,7 +26,11 @@ impl Protocol {
 
     pub fn grace_ends(&self, s: &mut State) -> bool {
         let Some(row) = s.rows.group else { return false };
-        let Ready::Grace { judged } = row.ready else { return false };
+        let judged = match row.ready {
+            Ready::Grace { judged } => judged,
+            Ready::Settling if s.settled => false,
+            _ => return false,
+        };
         for w in 0..WORKERS {
             let worker = &s.workers[w];
             let claimed = worker.claim.map(|claim| claim.token) == row.claim;

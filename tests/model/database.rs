@@ -156,6 +156,7 @@ impl State {
             use_up(row.claim);
             use_up(row.suspect);
         }
+        use_up(self.old_doubt);
         for worker in &self.workers {
             use_up(worker.claim.map(|claim| claim.token));
         }

@@ -16,6 +16,7 @@ mod clock;
 mod database;
 mod ending;
 mod hold;
+mod missing;
 mod mutants;
 mod mutation;
 mod operator;

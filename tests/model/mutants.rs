@@ -13,21 +13,24 @@ use crate::protocol::{Hold, Protocol};
 use crate::state::Faults;
 use crate::story::{steps_to, tell};
 
-/// Finds the shortest story that ends in the violation of this promise, and tells it.
 fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
-    let model = model.with(mutation);
+    violates(&format!("{mutation:?}"), &model.with(mutation), promise);
+}
+
+/// Finds the shortest story that ends in the violation of this promise, and tells it.
+pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
     let mut shortest = None;
     let mut deep = usize::MAX;
     loop {
         let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
         let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
         let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
-        let steps = steps_to(path, &model, promise);
+        let steps = steps_to(path, model, promise);
         deep = steps.len() + 1;
         shortest = Some(steps);
     }
-    let steps = shortest.unwrap_or_else(|| panic!("{mutation:?} does not break {promise}"));
-    println!("{mutation:?} breaks {promise}:\n{}", tell(&model, &steps));
+    let steps = shortest.unwrap_or_else(|| panic!("{name} does not break {promise}"));
+    println!("{name} breaks {promise}:\n{}", tell(model, &steps));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::mutation::Mutation;
 use crate::protocol::Protocol;
-use crate::state::{GroupRow, Ready, State, Step, WORKERS};
+use crate::state::{GroupRow, Ready, State, Step, WORKERS, Worker};
 
 impl Protocol {
     /// A process whose presence session was lost takes a new lock and announces it. A judge that has its row is waited for.
@@ -49,13 +49,19 @@ impl Protocol {
         true
     }
 
-    /// The server has been up for long: whoever lives has come back to it, or has dropped its handlers.
+    /// The server has been up for long: whoever lives has come back to it and extended its leases, or has dropped its
+    /// handlers.
     pub fn settle_down(&self, s: &mut State) -> bool {
-        let back = |worker: &crate::state::Worker| worker.present || !worker.handler;
+        let suspect = s.rows.group.and_then(|row| row.suspect);
+        let back = |worker: &Worker| {
+            let doubted = suspect.is_some() && worker.claim.map(|claim| claim.token) == suspect;
+            !worker.handler || worker.present && !doubted
+        };
         if !self.presence || s.settled || !s.workers.iter().all(back) {
             return false;
         }
         s.settled = true;
+        s.old_doubt = None;
         for worker in &mut s.workers {
             worker.knows_down = false;
         }

@@ -33,6 +33,7 @@ pub struct Enqueue {
 
 /// A configuration: what there is to do, and what may go wrong.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // What there is and what is not.
 pub struct Protocol {
     pub producers: Vec<Enqueue>,
     pub requests: Vec<Request>,
@@ -48,6 +49,8 @@ pub struct Protocol {
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     pub mutation: Option<Mutation>,
+    /// What is missing in the code is there: see `missing`.
+    pub remedied: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,7 +80,9 @@ pub enum Action {
     LoseSession(usize),
     LoseAnswer(usize),
     LosePresence(usize),
+    Terminate(usize),
     Restart,
+    Recover,
 }
 
 impl Action {
@@ -93,7 +98,9 @@ impl Action {
                 | Self::LoseSession(_)
                 | Self::LoseAnswer(_)
                 | Self::LosePresence(_)
+                | Self::Terminate(_)
                 | Self::Restart
+                | Self::Recover
         )
     }
 }
@@ -101,7 +108,7 @@ impl Action {
 /// Its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { crashes, sessions, restarts, lapses } = self.faults;
+        let Faults { crashes, sessions, restarts, recoveries, terminations, lapses } = self.faults;
         let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
         write!(f, "1 group, {WORKERS} workers, jobs {jobs:?}, hold: {:?}", self.hold)?;
         write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
@@ -109,6 +116,7 @@ impl fmt::Display for Protocol {
             f,
             "; crashes {crashes}, sessions {sessions}, restarts {restarts}, lapses {lapses}"
         )?;
+        write!(f, ", recoveries {recoveries}, terminations {terminations}")?;
         write!(f, "; requests {:?}", self.requests)
     }
 }
@@ -152,9 +160,15 @@ impl Protocol {
             }
             Action::LoseAnswer(w) => self.fault(s, |f| &mut f.sessions, |p, s| p.lose_answer(s, w)),
             Action::LosePresence(w) => {
-                self.fault(s, |f| &mut f.sessions, |p, s| p.lose_presence(s, w))
+                self.fault(s, |f| &mut f.sessions, |p, s| p.lose_presence(s, w, false))
             }
-            Action::Restart => self.fault(s, |f| &mut f.restarts, Self::restart),
+            Action::Terminate(w) => {
+                self.fault(s, |f| &mut f.terminations, |p, s| p.lose_presence(s, w, !p.remedied))
+            }
+            Action::Restart => self.fault(s, |f| &mut f.restarts, |p, s| p.restart(s, true)),
+            Action::Recover => {
+                self.fault(s, |f| &mut f.recoveries, |p, s| p.restart(s, p.remedied))
+            }
         }
     }
 
@@ -192,6 +206,7 @@ impl Model for Protocol {
             janitor: JanitorStep::Idle,
             start: 0,
             settled: true,
+            old_doubt: None,
             faults: self.faults,
             seen: <_>::default(),
         }]
@@ -241,7 +256,7 @@ impl Model for Protocol {
         }
         match s.rows.group.map(|row| row.ready) {
             Some(Ready::Lease) => actions.push(Action::LeaseEnds),
-            Some(Ready::Grace { .. }) => actions.push(Action::GraceEnds),
+            Some(Ready::Grace { .. } | Ready::Settling) => actions.push(Action::GraceEnds),
             _ => {}
         }
         for job in each(s.rows.which(|_, row| !row.due)) {
@@ -252,6 +267,12 @@ impl Model for Protocol {
         }
         if s.faults.restarts > 0 {
             actions.push(Action::Restart);
+        }
+        if s.faults.recoveries > 0 {
+            actions.push(Action::Recover);
+        }
+        if s.faults.terminations > 0 {
+            actions.extend((0..WORKERS).map(Action::Terminate));
         }
         if self.out_of_attempts == OutOfAttempts::Park {
             actions.push(Action::Janitor);

@@ -52,6 +52,8 @@ pub enum Ready {
     Grace {
         judged: bool,
     },
+    /// Until the server has been up for so long that whoever lives has come back.
+    Settling,
     /// Until the job's `run_at`.
     Sleep(u8),
     /// Halted.
@@ -284,6 +286,10 @@ pub struct Faults {
     pub sessions: u8,
     /// Restarts of the server.
     pub restarts: u8,
+    /// Crashes of one of the server's processes: all sessions end, its start time stays.
+    pub recoveries: u8,
+    /// Presence sessions that somebody terminates, with the same words as a shutdown.
+    pub terminations: u8,
     /// Leases of living workers that are not extended in time.
     pub lapses: u8,
 }
@@ -317,6 +323,8 @@ pub struct State {
     pub start: u8,
     /// It has been up for so long that every process has come back to it, or given up.
     pub settled: bool,
+    /// A token that was doubted before the server started.
+    pub old_doubt: Option<u8>,
     pub faults: Faults,
     pub seen: Seen,
 }

@@ -53,7 +53,9 @@ fn say(before: &State, action: Action) -> String {
         Action::LoseSession(w) => format!("worker {w}'s session dies"),
         Action::LoseAnswer(w) => format!("worker {w}'s commit gets through, its answer does not"),
         Action::LosePresence(w) => format!("worker {w}'s presence session dies"),
+        Action::Terminate(w) => format!("somebody terminates worker {w}'s presence session"),
         Action::Restart => "the server restarts".into(),
+        Action::Recover => "the server recovers from a crash, its postmaster lives on".into(),
     }
 }
 

@@ -102,8 +102,8 @@ impl Protocol {
         true
     }
 
-    /// All sessions are gone, and all locks, those of presences too.
-    pub fn restart(&self, s: &mut State) -> bool {
+    /// All sessions are gone, and all locks, those of presences too. `told`: the server's start time tells.
+    pub fn restart(&self, s: &mut State, told: bool) -> bool {
         for w in 0..WORKERS {
             self.lose_session(s, w);
             s.rollback(w);
@@ -123,16 +123,19 @@ impl Protocol {
         s.operator = OperatorStep::Idle;
         s.rollback(JANITOR);
         s.janitor = JanitorStep::Idle;
-        s.start += 1;
+        s.start += u8::from(told);
         s.settled = false;
+        s.old_doubt = s.rows.group.and_then(|row| row.suspect).filter(|_| self.remedied);
         true
     }
 
-    pub fn lose_presence(&self, s: &mut State, w: usize) -> bool {
+    /// `word`: its process takes the server's words for those of a shutdown.
+    pub fn lose_presence(&self, s: &mut State, w: usize, word: bool) -> bool {
         let worker = &mut s.workers[w];
         let lost = self.presence && worker.present && self.hold == Hold::Lease;
         if lost {
             worker.present = false;
+            worker.knows_down = word;
             worker.judging = None;
         }
         lost
