@@ -21,10 +21,11 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `file::test` of every test, with `races::` before those of that folder.
+/// `file::test` of every test, with `races::` and `model::` before those of these folders.
 fn tests() -> HashSet<String> {
     let mut found = HashSet::new();
-    for (folder, prefix) in [("tests/all", ""), ("src/races", "races::")] {
+    let folders = [("tests/all", ""), ("src/races", "races::"), ("tests/model", "model::")];
+    for (folder, prefix) in folders {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
