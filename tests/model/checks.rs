@@ -12,9 +12,9 @@ use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
 use crate::story::{steps_to, tell};
 
-pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false };
-pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false };
-const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false };
+pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false, delayed: false };
+pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false, delayed: false };
+const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
 pub const NO_FAULTS: Faults =
     Faults { crashes: 0, sessions: 0, restarts: 0, recoveries: 0, terminations: 0, lapses: 0 };
 const CRASH: Faults = Faults { crashes: 1, ..NO_FAULTS };
@@ -75,6 +75,14 @@ fn jobs_that_commit_in_any_order_or_roll_back() {
     let late = Enqueue { may_roll_back: true, ..TWO };
     check("two jobs that may roll back, and one", &plain(&[late, ONE]));
     check("three jobs", &plain(&[ONE, ONE, ONE]));
+}
+
+#[test]
+fn jobs_that_wait_for_their_time() {
+    let delayed = Enqueue { delayed: true, ..ONE };
+    check("one that waits, and one", &plain(&[delayed, ONE]));
+    let requests = vec![Request::Cancel(0)];
+    check("one that waits, and is cancelled", &Protocol { requests, ..plain(&[delayed, ONE]) });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::database::Lock;
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
-    Claim, GroupRow, Look, Ready, RunResult, State, Status, Step, Then, each, lowest,
+    Claim, GroupRow, JobRow, Look, Ready, Rows, RunResult, State, Status, Step, Then, each, lowest,
 };
 
 const NOTHING_SEEN: Look = Look { head: None, drained: false };
@@ -13,7 +13,7 @@ impl Protocol {
     /// The peek, which takes the adopter's lock if jobs are flagged, and with it the snapshot of the flags.
     pub fn begin_claim(&self, s: &mut State, w: usize) -> bool {
         let rows = s.snapshot(w);
-        let flags = rows.flagged();
+        let flags = rows.adoptable();
         let due = rows.group.is_some_and(|row| row.ready == Ready::Due);
         s.workers[w].step = if flags != 0 && s.locks.adopter.is_none() {
             s.locks.adopter = Some(w as u8);
@@ -29,7 +29,7 @@ impl Protocol {
     pub fn lock_flags(&self, s: &mut State, w: usize, seen: u8) {
         let mut flags = 0;
         for job in each(seen) {
-            if s.lock_job(w, job).is_some_and(|row| row.flagged) {
+            if s.lock_job(w, job).is_some_and(JobRow::is_adoptable) {
                 flags |= 1 << job;
             }
         }
@@ -94,7 +94,7 @@ impl Protocol {
     fn clear(&self, s: &mut State, w: usize, flags: u8) {
         for job in each(flags) {
             if let Some(row) = s.snapshot(w).jobs[job as usize] {
-                s.write_job(w, job, crate::state::JobRow { flagged: false, ..row });
+                s.write_job(w, job, JobRow { flagged: false, ..row });
             }
         }
         s.workers[w].step = Step::TakeSee;
@@ -137,7 +137,7 @@ impl Protocol {
 
     /// The lowest of the candidates: of a free group one from `head_id` on and one from the lowest flag on, of a claim that
     /// is taken over its own job.
-    fn look(&self, rows: &crate::state::Rows, group: &GroupRow) -> Look {
+    fn look(&self, rows: &Rows, group: &GroupRow) -> Look {
         let unfinished = rows.unfinished();
         let head = match group.job {
             Some(job) if !self.is(Mutation::ReclaimLowest) => lowest(unfinished & 1 << job),
@@ -198,17 +198,13 @@ impl Protocol {
         let Some(job) = job else { return self.write_nothing(s, w) };
         let exhausted = job.counted() >= self.max_attempts;
         if exhausted && !free && self.is(Mutation::TakeOverRetires) {
-            s.write_job(w, head, crate::state::JobRow { status: Status::Failed, ..job });
+            s.write_job(w, head, JobRow { status: Status::Failed, ..job });
             s.workers[w].step = Step::RetireFreeLock { drained: alone };
             return;
         }
         let counts = !exhausted && !self.is(Mutation::CountInSettle);
         let attempts = job.attempts + u8::from(counts);
-        s.write_job(
-            w,
-            head,
-            crate::state::JobRow { status: Status::Started, flagged: false, attempts, ..job },
-        );
+        s.write_job(w, head, JobRow { status: Status::Started, flagged: false, attempts, ..job });
         let token = s.fresh_token();
         s.write_group(
             w,

@@ -33,7 +33,8 @@ fn a_recovery_that_the_start_time_does_not_tell() {
 }
 
 /// `pg_terminate_backend` says 57P01 as a shutdown does. A process that is told so by its presence session keeps its
-/// handlers for 10 s, while it can be judged.
+/// handlers for 10 s, while it can be judged. If it cannot connect meanwhile, others take its jobs over, and so
+/// does it itself, on the connections that it still has.
 ///
 /// Remedy: that word alone is no sign of a shutdown; 57P03, or a refusal, at the next try to connect is.
 #[test]

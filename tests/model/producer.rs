@@ -29,7 +29,7 @@ impl Protocol {
             s.rows.jobs[id as usize] = Some(JobRow {
                 status: Status::Queued,
                 flagged: id == first,
-                due: true,
+                due: !self.producers[producer].delayed,
                 attempts: 0,
                 forgiven: 0,
                 parked_with: None,

@@ -29,6 +29,8 @@ pub enum OutOfAttempts {
 pub struct Enqueue {
     pub jobs: u8,
     pub may_roll_back: bool,
+    /// Its `run_at` is still to come.
+    pub delayed: bool,
 }
 
 /// A configuration: what there is to do, and what may go wrong.

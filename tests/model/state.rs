@@ -41,6 +41,12 @@ impl JobRow {
     pub fn counted(self) -> u8 {
         self.attempts - self.forgiven
     }
+
+    /// A group that waits for its time needs no row until then.
+    pub fn is_adoptable(self) -> bool {
+        let over = !self.status.unfinished() && self.status != Status::Parked;
+        self.flagged && (self.due || over)
+    }
 }
 
 /// What `ready_at` says: a time that is over, or which time it is.
@@ -103,6 +109,11 @@ impl Rows {
 
     pub fn flagged(&self) -> u8 {
         self.which(|_, row| row.flagged)
+    }
+
+    /// The flags that an adopter takes: of jobs that are due, or over.
+    pub fn adoptable(&self) -> u8 {
+        self.which(|_, row| row.is_adoptable())
     }
 }
 
