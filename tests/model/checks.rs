@@ -36,7 +36,6 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         may_fail: false,
         deadly: None,
         mutation: None,
-        remedied: false,
     }
 }
 
@@ -135,6 +134,15 @@ fn presences_that_are_lost() {
     check("a session", &Protocol { faults: SESSION, ..present(&[ONE, ONE]) });
     let faults = Faults { sessions: 2, ..NO_FAULTS };
     check("two sessions", &Protocol { faults, ..present(&[ONE]) });
+}
+
+/// The doubt of a presence that is lost before a restart, the end of all sessions in a recovery, and one that somebody ends.
+#[test]
+fn presences_that_are_ended() {
+    let ended = |name: &str, faults| check(name, &Protocol { faults, ..present(&[ONE]) });
+    ended("a presence, then a restart", Faults { sessions: 1, restarts: 1, ..NO_FAULTS });
+    ended("a presence and a recovery", Faults { recoveries: 1, ..NO_FAULTS });
+    ended("a terminated presence", Faults { terminations: 1, ..NO_FAULTS });
 }
 
 #[test]

@@ -16,7 +16,6 @@ mod clock;
 mod database;
 mod ending;
 mod hold;
-mod missing;
 mod mutants;
 mod mutation;
 mod operator;

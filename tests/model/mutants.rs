@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::checks::{NO_FAULTS, ONE, TWO, plain};
+use crate::checks::{NO_FAULTS, ONE, TWO, plain, present};
 use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
@@ -123,4 +123,25 @@ fn a_lease_extended_without_its_token_is_another_ones() {
     let faults = Faults { lapses: 2, ..NO_FAULTS };
     let model = Protocol { faults, hold: Hold::Lease, ..plain(&[ONE]) };
     breaks(Mutation::ExtendWithoutToken, model, STALE);
+}
+
+#[test]
+fn a_doubt_that_outlives_a_restart_is_due_before_its_process_is_back() {
+    let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::DoubtOutlivesRestart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_recovery_that_counts_as_no_start_has_processes_judged_at_once() {
+    let faults = Faults { recoveries: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::RecoveryIsNoStart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_termination_that_is_taken_for_a_shutdown_keeps_a_handler_that_is_judged() {
+    let faults = Faults { terminations: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::TerminationIsAShutdown, model, ONE_AT_A_TIME);
 }

@@ -15,6 +15,12 @@ pub enum Mutation {
     ReclaimLowest,
     /// A judge does not wait for processes to come back after a restart.
     JudgeAfterRestart,
+    /// A doubt from before the server's start counts: its grace may be over when the server is back.
+    DoubtOutlivesRestart,
+    /// A recovery from a crash does not count as a start, as `pg_postmaster_start_time()` has it.
+    RecoveryIsNoStart,
+    /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says 57P01 too.
+    TerminationIsAShutdown,
     /// A claim whose lease ran out is taken over by the first look.
     TakeOverInOneLook,
     /// A hold leaves the doubt of a first look as it is.

@@ -57,7 +57,8 @@ impl Protocol {
             let doubted = suspect.is_some() && worker.claim.map(|claim| claim.token) == suspect;
             !worker.handler || worker.present && !doubted
         };
-        if !self.presence || s.settled || !s.workers.iter().all(back) {
+        let matters = self.presence || s.old_doubt.is_some();
+        if !matters || s.settled || !s.workers.iter().all(back) {
             return false;
         }
         s.settled = true;

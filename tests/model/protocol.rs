@@ -51,8 +51,6 @@ pub struct Protocol {
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     pub mutation: Option<Mutation>,
-    /// What is missing in the code is there: see `missing`.
-    pub remedied: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -165,11 +163,13 @@ impl Protocol {
                 self.fault(s, |f| &mut f.sessions, |p, s| p.lose_presence(s, w, false))
             }
             Action::Terminate(w) => {
-                self.fault(s, |f| &mut f.terminations, |p, s| p.lose_presence(s, w, !p.remedied))
+                let word = self.is(Mutation::TerminationIsAShutdown);
+                self.fault(s, |f| &mut f.terminations, |p, s| p.lose_presence(s, w, word))
             }
             Action::Restart => self.fault(s, |f| &mut f.restarts, |p, s| p.restart(s, true)),
             Action::Recover => {
-                self.fault(s, |f| &mut f.recoveries, |p, s| p.restart(s, p.remedied))
+                let told = !self.is(Mutation::RecoveryIsNoStart);
+                self.fault(s, |f| &mut f.recoveries, |p, s| p.restart(s, told))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A worker's next step in the database, and what can befall it on the way.
 
+use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
     Faults, JANITOR, JOBS, JanitorStep, OPERATOR, OperatorStep, Producer, RunResult, State, Step,
@@ -125,7 +126,8 @@ impl Protocol {
         s.janitor = JanitorStep::Idle;
         s.start += u8::from(told);
         s.settled = false;
-        s.old_doubt = s.rows.group.and_then(|row| row.suspect).filter(|_| self.remedied);
+        let counts = self.is(Mutation::DoubtOutlivesRestart);
+        s.old_doubt = s.rows.group.and_then(|row| row.suspect).filter(|_| !counts);
         true
     }
 
