@@ -6,6 +6,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
+use tokio::time::Instant;
 
 use crate::store::{SessionId, Then};
 
@@ -19,6 +20,18 @@ pub(crate) struct SlotConnection {
     pub(crate) session: Option<SessionId>,
     /// A transaction is open that was begun by a message of which sqlx counted nothing.
     pub(crate) begun: bool,
+    /// The job that it holds already: the message that settled the one before went on to it.
+    pub(crate) ahead: Option<HeldAhead>,
+}
+
+/// A job whose locks were taken with the settle of the one before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldAhead {
+    pub(crate) job: i64,
+    /// The server's process.
+    pub(crate) pid: i32,
+    /// When the message was sent.
+    pub(crate) asked_at: Instant,
 }
 
 impl SlotConnection {
@@ -51,11 +64,15 @@ impl SlotConnection {
 
     /// Commits, unless a message did.
     pub(crate) async fn committed(&mut self, then: Then) -> Result<(), sqlx::Error> {
-        if then == Then::Nothing {
-            return self.commit().await;
+        match then {
+            Then::Nothing => self.commit().await,
+            Then::Commit => {
+                self.begun = false;
+                Ok(())
+            }
+            // And began anew.
+            Then::Hold => Ok(()),
         }
-        self.begun = false;
-        Ok(())
     }
 
     async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
@@ -73,7 +90,7 @@ impl SlotConnection {
 
 impl From<PoolConnection<Postgres>> for SlotConnection {
     fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn, watched: false, session: None, begun: false }
+        Self { conn, watched: false, session: None, begun: false, ahead: None }
     }
 }
 

@@ -6,7 +6,7 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep};
 
-use crate::connection::SlotConnection;
+use crate::connection::{HeldAhead, SlotConnection};
 use crate::shared::Shared;
 use crate::store::{
     CLAIM_LEASE, HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting,
@@ -29,11 +29,16 @@ pub(crate) async fn hold_known(
     conn: &mut SlotConnection,
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
     watch_client(shared, conn).await?;
-    let asked_at = Instant::now();
-    conn.begun = true;
-    let pid = match shared.store.begin_and_hold(conn, claim).await {
-        Err(error) if gave_up_waiting(&error) => None,
-        answer => answer?,
+    let ahead = conn.ahead.take().filter(|ahead| ahead.job == claim.job);
+    let (pid, asked_at) = if let Some(HeldAhead { pid, asked_at, .. }) = ahead {
+        (Some(pid), asked_at)
+    } else {
+        let asked_at = Instant::now();
+        conn.begun = true;
+        match shared.store.begin_and_hold(conn, claim).await {
+            Err(error) if gave_up_waiting(&error) => (None, asked_at),
+            answer => (answer?, asked_at),
+        }
     };
     let Some(pid) = pid else {
         conn.rollback().await?;

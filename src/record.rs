@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::{End, Run};
-use crate::connection::{SlotConnection, WorkConnection};
+use crate::connection::{HeldAhead, SlotConnection, WorkConnection};
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::job::FailureKind;
@@ -17,7 +17,9 @@ use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
-use crate::store::{Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, begin_short};
+use crate::store::{
+    Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, Then, begin_short,
+};
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -160,12 +162,7 @@ impl Run {
         let Shared { store, .. } = &*self.shared;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         if conn.begun {
-            let (keep, then) = (self.queue.keep.succeeded, conn.then());
-            let claim = &self.claim;
-            let ends = store.settle_at_once(conn, claim, &result, keep, then).await?;
-            conn.committed(then).await?;
-            tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
-            return Ok(if ends { End::Finished } else { End::Stays });
+            return self.stay_at_once(conn, &result).await;
         }
         let mut done = self.done.clone();
         done.push(Done { job: self.claim.job, result });
@@ -178,6 +175,28 @@ impl Run {
         conn.commit().await?;
         tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
         Ok(if paused { End::Finished } else { End::Stays })
+    }
+
+    /// The same in one round trip, with the hold of the next job.
+    async fn stay_at_once(
+        &self,
+        conn: &mut SlotConnection,
+        result: &str,
+    ) -> Result<End, sqlx::Error> {
+        let (claim, keep) = (&self.claim, self.queue.keep.succeeded);
+        let then = if conn.then() == Then::Commit { Then::Hold } else { Then::Nothing };
+        let asked_at = Instant::now();
+        let settled = self.shared.store.settle_at_once(conn, claim, result, keep, then).await?;
+        conn.committed(then).await?;
+        if then == Then::Hold {
+            match (settled.held, claim.behind.first()) {
+                (Some(pid), Some(&job)) => conn.ahead = Some(HeldAhead { job, pid, asked_at }),
+                _ => conn.rollback().await?,
+            }
+        }
+        let (queue, group) = (&*self.queue.name, claim.group.as_deref());
+        tracing::debug!(queue, group, job = claim.job, "job succeeded");
+        Ok(if settled.ended { End::Finished } else { End::Stays })
     }
 
     /// Records what succeeded before in the same turn.

@@ -150,8 +150,10 @@ impl Worker {
         state.busy = claimed.more && brought > 0;
         self.slots.more(state.busy);
         if !state.busy || leased {
-            // Nothing to hold connections for. Those that are still coming go back when they come.
-            state.spare.clear();
+            // Nothing to hold connections for, but the next look's: asking for one costs round trips, and there are as many
+            // as slots, unless those are shared. Those that are still coming go back when they come.
+            let keep = if leased || self.slots.bounded() { 0 } else { 1 };
+            state.spare.truncate(keep);
             state.coming.detach_all();
         }
         match (claimed.more, brought) {

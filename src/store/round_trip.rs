@@ -47,17 +47,19 @@ pub(crate) struct ClaimedAtOnce {
 /// What a message ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    Commit,
     Nothing,
+    Commit,
+    /// Commits, and begins and holds the next job of the turn.
+    Hold,
 }
 
-impl Then {
-    fn words(self) -> &'static str {
-        match self {
-            Self::Commit => "; commit",
-            Self::Nothing => "",
-        }
-    }
+/// What a settle came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SettledAtOnce {
+    /// The turn has ended.
+    pub(crate) ended: bool,
+    /// The server's process that holds the next job, where it was to be held and is.
+    pub(crate) held: Option<i32>,
 }
 
 impl Store {
@@ -104,19 +106,23 @@ impl Store {
         conn: &mut PgConnection,
         claim: &Started,
     ) -> Result<Option<i32>, sqlx::Error> {
+        let text = self.hold_message(conn, claim, claim.job);
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    }
+
+    fn hold_message(&self, conn: &PgConnection, claim: &Started, job: i64) -> String {
         let limit = if knows_transaction_timeout(conn) {
             "; set local transaction_timeout = 0"
         } else {
             ""
         };
         let hold = self.names.quoted("hold_job");
-        let text = format!("{BEGIN}{limit}; select {hold}({}, '{}')", claim.job, claim.token);
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
-        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+        format!("{BEGIN}{limit}; select {hold}({job}, '{}')", claim.token)
     }
 
-    /// Settles a held job's success, and commits if `then` says so. With jobs behind it the claim stays for them, unless
-    /// somebody paused the queue or the group; whether the turn has ended.
+    /// Settles a held job's success, and does what `then` says. With jobs behind it the claim stays for them, unless
+    /// somebody paused the queue or the group.
     pub(crate) async fn settle_at_once(
         &self,
         conn: &mut PgConnection,
@@ -124,7 +130,7 @@ impl Store {
         result: &str,
         keep: bool,
         then: Then,
-    ) -> Result<bool, sqlx::Error> {
+    ) -> Result<SettledAtOnce, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
         let behind = match &*claim.behind {
@@ -134,11 +140,20 @@ impl Store {
                 format!("'{{{}}}'", behind.join(","))
             }
         };
-        let (job, token, then) = (claim.job, claim.token, then.words());
+        let (job, token) = (claim.job, claim.token);
+        let then = match (then, claim.behind.first()) {
+            (Then::Nothing, _) => String::new(),
+            (Then::Hold, Some(next)) => {
+                format!("; commit; {}", self.hold_message(conn, claim, *next))
+            }
+            (Then::Commit | Then::Hold, _) => String::from("; commit"),
+        };
         let text =
             format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
-        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+        let ended = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        Ok(SettledAtOnce { ended, held })
     }
 
     /// Which session of the server this is.
