@@ -7,6 +7,9 @@ mod behind_a_pooler;
 mod blocking_handlers;
 mod building;
 mod cancel;
+#[path = "../../examples/check_history/checker/mod.rs"]
+mod checker;
+mod checking_histories;
 mod dedup;
 mod documents;
 mod enqueue_batch;

@@ -1,0 +1,97 @@
+//! The lives of a job: from its enqueue, or its return to the line, until it is out of the way.
+
+use super::event::{Ended, Enqueued, Found, Time};
+use super::history::{Enqueue, History, Job, Return, Run};
+
+/// In line and in the way of those behind it.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// From here on whoever looked has surely seen it; none: not known.
+    pub(crate) seen_from: Option<Time>,
+    /// Until here it was surely in the way; none: it still is.
+    pub(crate) in_the_way_until: Option<Time>,
+}
+
+/// When the job was surely committed.
+pub(crate) fn known_by(job: &Job, enqueue: &Enqueue) -> Option<Time> {
+    let acknowledged = enqueue.end.filter(|_| enqueue.outcome == Enqueued::Committed);
+    // Whatever its producer was told: it ran, so it was there.
+    acknowledged.into_iter().chain(job.runs.first().map(|run| run.start)).min()
+}
+
+/// The lives of a job, in order.
+pub(crate) fn lives(history: &History, job: &Job, enqueue: &Enqueue) -> Vec<Life> {
+    let mut lives = Vec::with_capacity(1 + job.returns.len());
+    for n in 0..=job.returns.len() {
+        let back = n.checked_sub(1).map(|before| &job.returns[before]);
+        let next = job.returns.get(n);
+        let seen_from = match back {
+            None => known_by(job, enqueue),
+            Some(back) => back.end,
+        };
+        let in_the_way_until = out_of_the_way(history, job, back, next, enqueue);
+        lives.push(Life { seen_from, in_the_way_until });
+    }
+    lives
+}
+
+fn out_of_the_way(
+    history: &History,
+    job: &Job,
+    back: Option<&Return>,
+    next: Option<&Return>,
+    enqueue: &Enqueue,
+) -> Option<Time> {
+    let from = back.map_or(Time::MIN, |back| back.begin);
+    let to = next.map_or(Time::MAX, |next| next.begin);
+    let runs = during(&job.runs, |run| run.start, from, to);
+    let leaves = during(&job.leaves, |leave| leave.begin, from, to);
+    let ran = runs.last().map(|run| history.until(run));
+    let left = leaves.last().map(|leave| leave.begin);
+    let ended = ran.max(left);
+    if next.is_some() {
+        // Only what has ended can come back.
+        return ended.or(Some(enqueue.begin));
+    }
+    if left.is_some() || may_be_the_end(job, runs, enqueue) {
+        return ended;
+    }
+    // It ended in a way that nobody observed, and it cannot be said when.
+    job.status.is_some_and(Found::is_final).then_some(ended.unwrap_or(enqueue.begin))
+}
+
+/// Those of a life, of what is in the order of time.
+fn during<T>(all: &[T], at: impl Fn(&T) -> Time, from: Time, to: Time) -> &[T] {
+    let begin = all.partition_point(|one| at(one) < from);
+    let end = all.partition_point(|one| at(one) < to);
+    &all[begin..end.max(begin)]
+}
+
+/// Whether the last of these runs may have been the last of its job.
+fn may_be_the_end(job: &Job, runs: &[Run], enqueue: &Enqueue) -> bool {
+    let Some(last) = runs.last() else {
+        return false;
+    };
+    match last.end.map(|(_, outcome)| outcome) {
+        Some(Ended::Succeeded | Ended::Failed) => true,
+        Some(Ended::Released) => job.status.is_some_and(Found::is_final),
+        Some(Ended::Retry | Ended::Dropped) | None => match (job.status, enqueue.max_attempts) {
+            (Some(status), _) => status.is_final(),
+            // Attempts that no handler saw count as well.
+            (None, Some(most)) if job.returns.is_empty() => last.attempt >= most,
+            (None, _) => true,
+        },
+    }
+}
+
+/// The runs of the job's present life.
+pub(crate) fn last_life(job: &Job) -> &[Run] {
+    let from = job.returns.last().map_or(Time::MIN, |back| back.begin);
+    during(&job.runs, |run| run.start, from, Time::MAX)
+}
+
+/// Whether, by all that is known, the job has come to an end.
+pub(crate) fn may_have_ended(history: &History, job: &Job, enqueue: &Enqueue) -> bool {
+    let back = job.returns.last();
+    out_of_the_way(history, job, back, None, enqueue).is_some()
+}

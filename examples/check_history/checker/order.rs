@@ -1,0 +1,204 @@
+//! P1: a job does not start while one that goes before it is in the way.
+
+use std::collections::HashSet;
+
+use super::event::{Delayed, Ended, Time};
+use super::history::{Enqueue, Group, History, Job};
+use super::life::{known_by, lives};
+use super::prefix_max::PrefixMax;
+use super::violation::{Promise, Violations};
+
+/// A job in line.
+struct InLine {
+    job: usize,
+    key: Time,
+    seen_from: Time,
+    /// The last moment of time for one that still is.
+    until: Time,
+}
+
+/// A start, and when its claim can have looked at the line at the earliest.
+struct Start {
+    job: usize,
+    attempt: u32,
+    at: Time,
+    looked: Time,
+    /// What has a key below this one goes before it.
+    below: Time,
+}
+
+/// What tells which of two jobs goes first.
+#[derive(Clone, Copy)]
+enum By {
+    /// One was acknowledged before the other one's enqueue began.
+    Time,
+    /// The place that the queue itself gave.
+    Place,
+}
+
+pub(crate) fn check(history: &History, violations: &mut Violations) {
+    for group in &history.groups {
+        let looks = looks(history, group);
+        let mut told = HashSet::new();
+        for by in [By::Time, By::Place] {
+            check_group(history, group, by, &looks, &mut told, violations);
+        }
+        check_places(history, group, violations);
+    }
+}
+
+/// (job, its run) in the order of the group's starts, each with the time before which its claim cannot have looked.
+fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
+    let runs = |&job: &usize| (0..history.jobs[job].runs.len()).map(move |run| (job, run));
+    let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
+    order.sort_by_key(|&(job, run)| history.jobs[job].runs[run].start);
+    let mut before = Time::MIN;
+    let mut looks = Vec::with_capacity(order.len());
+    for (job, run) in order {
+        let begun = history.jobs[job].enqueue.as_ref().map_or(Time::MIN, |e| e.begin);
+        let its = &history.jobs[job].runs[run];
+        let own = run.checked_sub(1).map_or(Time::MIN, |last| history.jobs[job].runs[last].start);
+        // A claim follows upon the one before it, whose handler had its outcome to settle.
+        // Where two handlers overlap there is no telling.
+        let after = if history.claims_ahead || before > its.start { own } else { before };
+        looks.push((job, run, begun.max(after)));
+        let over = match its.end {
+            Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
+            // Whoever took it over may have claimed at any time.
+            _ => its.start,
+        };
+        before = before.max(over);
+    }
+    looks
+}
+
+/// Those that have a place in line.
+fn in_line<'h>(
+    history: &'h History,
+    group: &'h Group,
+) -> impl Iterator<Item = (usize, &'h Job, &'h Enqueue)> {
+    group.jobs.iter().filter_map(|&at| {
+        let job = &history.jobs[at];
+        let enqueue = job.enqueue.as_ref()?;
+        let passed = history.delayed == Delayed::Pass && enqueue.run_at.is_some();
+        (!passed).then_some((at, job, enqueue))
+    })
+}
+
+fn check_group(
+    history: &History,
+    group: &Group,
+    by: By,
+    looks: &[(usize, usize, Time)],
+    told: &mut HashSet<usize>,
+    violations: &mut Violations,
+) {
+    let mut line = Vec::new();
+    for (at, job, enqueue) in in_line(history, group) {
+        let key = match by {
+            By::Time => known_by(job, enqueue),
+            By::Place => enqueue.place,
+        };
+        let Some(key) = key else { continue };
+        for life in lives(history, job, enqueue) {
+            let Some(seen_from) = life.seen_from else { continue };
+            let until = life.in_the_way_until.unwrap_or(Time::MAX);
+            line.push(InLine { job: at, key, seen_from, until });
+        }
+    }
+    line.sort_by_key(|job| job.seen_from);
+    let mut keys: Vec<Time> = line.iter().map(|job| job.key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+
+    let start = |&(job, run, looked): &(usize, usize, Time)| {
+        let enqueue = history.jobs[job].enqueue.as_ref()?;
+        if history.delayed == Delayed::Pass && enqueue.run_at.is_some() {
+            return None;
+        }
+        let below = match by {
+            By::Time => enqueue.begin.saturating_sub(2 * history.uncertainty),
+            By::Place => enqueue.place?,
+        };
+        let run = &history.jobs[job].runs[run];
+        Some(Start { job, attempt: run.attempt, at: run.start, looked, below })
+    };
+    let mut starts: Vec<Start> = looks.iter().filter_map(start).collect();
+    starts.sort_by_key(|start| start.looked);
+
+    let mut in_the_way = PrefixMax::new(keys.len());
+    let mut arriving = line.iter().enumerate().peekable();
+    for start in starts {
+        while let Some((at, job)) =
+            arriving.next_if(|(_, job)| history.surely_before(job.seen_from, start.looked))
+        {
+            in_the_way.add(keys.partition_point(|&key| key < job.key), (job.until, at));
+        }
+        let before = keys.partition_point(|&key| key < start.below);
+        if let Some((until, at)) = in_the_way.of_first(before)
+            && history.surely_before(start.at, until)
+            // One that stays in the way would be told of with every start behind it.
+            && told.insert(line[at].job)
+        {
+            report(history, group, by, &start, &line[at], violations);
+        }
+    }
+}
+
+fn report(
+    history: &History,
+    group: &Group,
+    by: By,
+    start: &Start,
+    first: &InLine,
+    violations: &mut Violations,
+) {
+    violations.add(Promise::P1, start.at, vec![first.job, start.job], || {
+        let why = match by {
+            By::Time => "whose enqueue was acknowledged before its own began",
+            By::Place => "which has the lower place and was there before it was claimed",
+        };
+        let still = if first.until == Time::MAX {
+            "has not come to an end yet"
+        } else {
+            "was not out of the way"
+        };
+        format!(
+            "job {} of group {} started (attempt {}) while {}, {why}, {still}",
+            history.jobs[start.job].name, group.name, start.attempt, history.jobs[first.job].name,
+        )
+    });
+}
+
+/// The queue's own places must agree with what was acknowledged before something else began.
+fn check_places(history: &History, group: &Group, violations: &mut Violations) {
+    let mut placed: Vec<(usize, &Enqueue, i64)> = in_line(history, group)
+        .filter_map(|(at, _, enqueue)| Some((at, enqueue, enqueue.place?)))
+        .collect();
+    placed.sort_by_key(|(_, enqueue, _)| enqueue.begin);
+    let mut acknowledged: Vec<(Time, i64, usize)> = placed
+        .iter()
+        .filter_map(|&(at, enqueue, place)| {
+            Some((known_by(&history.jobs[at], enqueue)?, place, at))
+        })
+        .collect();
+    acknowledged.sort_unstable();
+    let mut next = 0;
+    let mut most: Option<(i64, usize)> = None;
+    for (job, enqueue, place) in placed {
+        while let Some(&(by, its, at)) = acknowledged.get(next)
+            && history.surely_before(by, enqueue.begin)
+        {
+            most = most.max(Some((its, at)));
+            next += 1;
+        }
+        if let Some((its, before)) = most.filter(|&(its, _)| its > place) {
+            violations.add(Promise::P1, enqueue.begin, vec![before, job], || {
+                format!(
+                    "job {} of group {} got place {place}, behind {} with place {its}, whose enqueue was acknowledged before",
+                    history.jobs[job].name, group.name, history.jobs[before].name
+                )
+            });
+        }
+    }
+}

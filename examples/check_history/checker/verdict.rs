@@ -1,0 +1,50 @@
+//! Whether what an attempt did must be there.
+
+use super::event::{Ended, Found, Said};
+use super::history::{History, Job, Run};
+use super::violation::Promise;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It has succeeded: all that it did is there, once.
+    Counts,
+    /// Nothing of it is; which promise says so, and why.
+    Never(Promise, &'static str),
+    /// All of it or nothing.
+    Perhaps,
+}
+
+pub(crate) fn verdict(history: &History, job: &Job, run: &Run) -> Verdict {
+    let answers = job.settles_of(run.attempt);
+    // A settle whose answer was lost may have got through, and then the next one is told that it is stale.
+    let settled = answers.iter().any(|settle| settle.answer != Said::Stale);
+    let done = answers.iter().any(|settle| settle.answer == Said::Done);
+    if !settled && !answers.is_empty() {
+        return Verdict::Never(Promise::P10, "its settle was refused as stale");
+    }
+    if job.newest().is_some_and(|newest| newest.attempt > run.attempt) {
+        return Verdict::Never(Promise::P10, "a newer attempt began");
+    }
+    match run.end.map(|(_, outcome)| outcome) {
+        Some(Ended::Succeeded) => {}
+        Some(_) => return Verdict::Never(Promise::P4, "it did not succeed"),
+        None if settled => return Verdict::Perhaps,
+        None => return Verdict::Never(Promise::P4, "its handler never ended"),
+    }
+    let limit = job.enqueue.as_ref().and_then(|enqueue| enqueue.max_attempts);
+    match job.status {
+        Some(Found::Succeeded) => Verdict::Counts,
+        _ if done => Verdict::Counts,
+        Some(Found::Failed | Found::Cancelled | Found::Waiting | Found::Parked) => {
+            Verdict::Never(Promise::P4, "its job has not succeeded")
+        }
+        // It would have run again, had its success not been recorded.
+        None if history.drained.is_some()
+            && job.returns.is_empty()
+            && limit.is_some_and(|most| run.attempt < most) =>
+        {
+            Verdict::Counts
+        }
+        Some(Found::Missing) | None => Verdict::Perhaps,
+    }
+}

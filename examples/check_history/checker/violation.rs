@@ -1,0 +1,71 @@
+//! What breaks a promise.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::event::Time;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Promise {
+    P1,
+    P2,
+    P3,
+    P4,
+    P9,
+    P10,
+}
+
+/// A broken promise, and where its story is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) promise: Promise,
+    pub(crate) what: String,
+    /// The jobs that it is about, by their index.
+    pub(crate) jobs: Vec<usize>,
+    /// When it is seen to be broken.
+    pub(crate) at: Time,
+}
+
+/// The first ones of each promise, and how many there were.
+#[derive(Debug, Default)]
+pub(crate) struct Violations {
+    pub(crate) kept: Vec<Violation>,
+    pub(crate) counts: BTreeMap<Promise, usize>,
+}
+
+/// A broken queue breaks its promise for every job: the first few tell as much.
+const KEPT: usize = 10;
+
+impl Violations {
+    /// `what` is told only if it is kept.
+    pub(crate) fn add(
+        &mut self,
+        promise: Promise,
+        at: Time,
+        jobs: Vec<usize>,
+        what: impl FnOnce() -> String,
+    ) {
+        let count = self.counts.entry(promise).or_default();
+        *count += 1;
+        if *count <= KEPT {
+            self.kept.push(Violation { promise, what: what(), jobs, at });
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::P1 => "P1 order",
+            Self::P2 => "P2 one at a time",
+            Self::P3 => "P3 nothing lost",
+            Self::P4 => "P4 exactly once",
+            Self::P9 => "P9 attempts are counted",
+            Self::P10 => "P10 a stale worker does no harm",
+        })
+    }
+}
