@@ -38,6 +38,7 @@ mod priorities;
 mod proxy;
 mod pull;
 mod queue_settings;
+mod random_histories;
 mod raw_bytes;
 mod shut_out;
 mod shutdown;

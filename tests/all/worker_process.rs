@@ -75,14 +75,26 @@ impl WorkerProcess {
     /// As `start`, with a command that runs this test binary.
     pub fn start_as(
         name: impl Into<String>,
-        mut command: Command,
+        command: Command,
         settings: &Settings,
+        log: &Log,
+    ) -> Self {
+        let settings = serde_json::to_string(settings).unwrap();
+        Self::start_at(name, command, "worker_process::work", &settings, log)
+    }
+
+    /// As `start_as`, for work of another kind: the test that does it, and what it is told.
+    pub fn start_at(
+        name: impl Into<String>,
+        mut command: Command,
+        work: &str,
+        told: &str,
         log: &Log,
     ) -> Self {
         let name = name.into();
         let mut child = command
-            .args(["--exact", "worker_process::work", "--ignored", "--nocapture"])
-            .env(VARIABLE, serde_json::to_string(settings).unwrap())
+            .args(["--exact", work, "--ignored", "--nocapture"])
+            .env(VARIABLE, told)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -174,17 +186,28 @@ pub async fn announced(log: &Log, group: &str, attempt: u32) -> Announced {
     parse(&said).unwrap()
 }
 
-fn say(what: impl std::fmt::Display) {
+pub fn say(what: impl std::fmt::Display) {
     println!("{MARK}{what}");
+}
+
+/// What this process was told; none if it is no worker.
+pub fn told<T: serde::de::DeserializeOwned>() -> Option<T> {
+    let told = std::env::var(VARIABLE).ok()?;
+    Some(serde_json::from_str(&told).unwrap())
+}
+
+/// Until our parent closes it, or is gone.
+pub async fn input_is_closed() {
+    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    closed.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the worker of other tests, which run it in a process of its own"]
 async fn work() {
-    let Ok(settings) = std::env::var(VARIABLE) else {
+    let Some(settings) = told::<Settings>() else {
         return;
     };
-    let settings: Settings = serde_json::from_str(&settings).unwrap();
     let slots = settings.slots * settings.queues.len();
     let pool = async |url| {
         PgPoolOptions::new()
@@ -226,9 +249,7 @@ async fn work() {
     }
     let running = builder.build().unwrap().start();
     say("ready");
-    // Until our parent closes it, or is gone.
-    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    closed.await.unwrap().unwrap();
+    input_is_closed().await;
     let deadline = if settings.watchdog.is_some() { 100 } else { 5_000 };
     running.shutdown(Duration::from_millis(deadline)).await;
 }

@@ -1,0 +1,184 @@
+//! Runs a program on the real thing, and gives its history to the checker.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use seriatim::Client;
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use super::chaos::{Chaos, sabotage};
+use super::produce::{Producer, QUEUE};
+use super::program::Program;
+use super::recorder::{Recorder, now, path};
+use super::shrink::candidates;
+use crate::checker::event::{Event, Found, Name};
+use crate::checker::{History, check, tell};
+use crate::support::{PATIENCE, by_hand, database};
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The promises that it broke, and the stories.
+    pub broken: Vec<String>,
+    pub told: String,
+    pub events: usize,
+    pub jobs: usize,
+    pub text: String,
+}
+
+pub async fn run(program: &Program) -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database().await;
+    by_hand(database.pool(), "create table public.effect (key text not null)").await;
+    let small = PgPoolOptions::new().max_connections(4);
+    let pool = database.pool_with(small).await.unwrap();
+    let recorder = Recorder::new(folder.path(), "chaos");
+    let (url, place) = (database.url(), folder.path().to_owned());
+    let mut chaos = Chaos::new(pool.clone(), url.clone(), place, recorder.clone(), program);
+    chaos.one_is_ready().await;
+
+    let mut files = vec!["chaos".to_owned()];
+    let mut producers = Vec::new();
+    for (number, steps) in program.producers.iter().enumerate() {
+        let name = format!("p{number}");
+        let recorder = Recorder::new(folder.path(), &name);
+        let producer = Producer::new(url.clone(), pool.clone(), number, recorder);
+        producers.push(producer.run(steps));
+        files.push(name);
+    }
+    let all = async {
+        tokio::join!(futures::future::join_all(producers), chaos.run(&program.chaos));
+        drain(&pool, &chaos, program).await;
+    };
+    tokio::select! {
+        () = all => {}
+        never = sabotage(&pool, program.sabotage) => match never {},
+    }
+    recorder.note(&Event::Drained { at: now() });
+    chaos.end().await;
+    files.extend(chaos.names.iter().cloned());
+
+    let mut text = head(program);
+    for file in files {
+        text += &std::fs::read_to_string(path(folder.path(), &file)).unwrap_or_default();
+    }
+    let seen = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    read_back(&pool, &seen, &mut text).await;
+    pool.close().await;
+    database.remove().await.unwrap();
+    decide(text)
+}
+
+fn line(text: &mut String, event: &Event) {
+    writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
+}
+
+fn head(program: &Program) -> String {
+    let mut text = String::new();
+    let event = Event::History {
+        version: 1,
+        uncertainty: 0,
+        delayed: crate::checker::event::Delayed::Hold,
+        claims_ahead: program.jobs_per_turn > 1,
+    };
+    line(&mut text, &event);
+    text
+}
+
+/// Waits until nothing is left to do. What never comes to an end is for the checker to find.
+async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
+    let patience = if program.sabotage.is_some() { PATIENCE / 6 } else { PATIENCE };
+    let (mut last, mut changed) = (u64::MAX, Instant::now());
+    loop {
+        chaos.resume().await;
+        let unfinished = Client::default().counts(pool, QUEUE).await.unwrap().unfinished();
+        if unfinished == 0 || changed.elapsed() > patience {
+            return;
+        }
+        if unfinished != last {
+            (last, changed) = (unfinished, Instant::now());
+        }
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What the queue and the handlers' table say at the end.
+async fn read_back(pool: &PgPool, seen: &History, text: &mut String) {
+    let jobs: Vec<(String, String)> =
+        sqlx::query_as("select data->>'name', status::text from seriatim.job")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let there: std::collections::HashMap<&str, &str> =
+        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
+    for job in &seen.jobs {
+        let status = match there.get(job.name.0.as_str()) {
+            None => Found::Missing,
+            Some(&"succeeded") => Found::Succeeded,
+            Some(&"failed") => Found::Failed,
+            Some(&"cancelled") => Found::Cancelled,
+            Some(&"parked") => Found::Parked,
+            Some(_) => Found::Waiting,
+        };
+        line(text, &Event::Status { job: job.name.clone(), status });
+    }
+    let effects: Vec<(String, i64)> =
+        sqlx::query_as("select key, count(*) from public.effect group by key")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let found: std::collections::HashSet<&str> =
+        effects.iter().map(|(key, _)| key.as_str()).collect();
+    for (key, count) in &effects {
+        let count = u64::try_from(*count).unwrap();
+        line(text, &Event::Found { key: Name(key.clone()), count });
+    }
+    for effect in seen.jobs.iter().flat_map(|job| &job.effects) {
+        if !found.contains(effect.key.0.as_str()) {
+            line(text, &Event::Found { key: effect.key.clone(), count: 0 });
+        }
+    }
+}
+
+fn decide(text: String) -> Outcome {
+    let history = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let violations = check(&history);
+    let broken = violations.counts.iter().map(|(promise, n)| format!("{promise}: {n}")).collect();
+    let told = violations.kept.iter().map(|its| tell(&history, its)).collect();
+    Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
+}
+
+/// Makes a program that failed smaller, as long as that fails and there is time: the smallest one, and what it came to.
+pub async fn shrink(
+    mut program: Program,
+    mut failed: Outcome,
+    time: Duration,
+) -> (Program, Outcome) {
+    let begun = Instant::now();
+    'smaller: loop {
+        for candidate in candidates(&program) {
+            // What depends on the moment does not fail every time.
+            for _ in 0..2 {
+                if begun.elapsed() > time {
+                    return (program, failed);
+                }
+                let outcome = run(&candidate).await;
+                if !outcome.broken.is_empty() {
+                    (program, failed) = (candidate, outcome);
+                    continue 'smaller;
+                }
+            }
+        }
+        return (program, failed);
+    }
+}
+
+/// Keeps a history that broke a promise; where it is.
+pub fn keep(outcome: &Outcome, name: &str) -> PathBuf {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.jsonl"));
+    std::fs::write(&file, &outcome.text).unwrap();
+    file
+}

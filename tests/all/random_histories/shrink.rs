@@ -1,0 +1,81 @@
+//! A program that fails is made smaller as long as it fails.
+
+use super::program::{End, Part, Program, Step};
+
+/// Smaller programs, those with the most left out first.
+pub fn candidates(program: &Program) -> Vec<Program> {
+    let mut found = Vec::new();
+    let mut without = |change: &dyn Fn(&mut Program)| {
+        let mut smaller = program.clone();
+        change(&mut smaller);
+        if smaller.size() < program.size() {
+            found.push(smaller);
+        }
+    };
+    without(&|p| p.chaos.clear());
+    for at in 0..program.producers.len() {
+        without(&|p| drop(p.producers.remove(at)));
+    }
+    for (at, steps) in program.producers.iter().enumerate() {
+        for (from, to) in cuts(steps.len()) {
+            without(&|p| drop(p.producers[at].drain(from..to)));
+        }
+    }
+    for (from, to) in cuts(program.chaos.len()) {
+        without(&|p| drop(p.chaos.drain(from..to)));
+    }
+    without(&|p| p.jobs_mut().for_each(|job| *job = plain(job)));
+    for at in 0..program.jobs().count() {
+        without(&|p| {
+            if let Some(job) = p.jobs_mut().nth(at) {
+                *job = plain(job);
+            }
+        });
+    }
+    for (at, steps) in program.producers.iter().enumerate() {
+        for step in 0..steps.len() {
+            for to in 0..3 {
+                without(&|p| simpler(&mut p.producers[at][step], to));
+            }
+        }
+    }
+    without(&|p| p.workers = 1);
+    without(&|p| p.workers = (p.workers - 1).max(1));
+    without(&|p| p.slots = 1);
+    without(&|p| p.jobs_per_turn = 1);
+    without(&|p| p.halt = false);
+    found
+}
+
+/// Halves, quarters and single ones of a row.
+fn cuts(length: usize) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut width = length;
+    while width > 0 {
+        found.extend((0..length).step_by(width).map(|from| (from, (from + width).min(length))));
+        width /= 2;
+    }
+    found
+}
+
+/// The job without its settings; what its handler does stays.
+fn plain(job: &super::program::Job) -> super::program::Job {
+    super::program::Job { group: job.group, plan: job.plan.clone(), ..Default::default() }
+}
+
+fn simpler(step: &mut Step, how: usize) {
+    match (how, step) {
+        (0, Step::Transaction(_, end)) => *end = End::Commit,
+        (1, Step::Transaction(parts, _)) if parts.len() > 1 => drop(parts.pop()),
+        (2, Step::Transaction(parts, _)) => {
+            if let Some(Part::Enqueue(jobs) | Part::Savepoint(jobs, _)) = parts.last_mut()
+                && jobs.len() > 1
+            {
+                jobs.pop();
+            }
+        }
+        (1, Step::Enqueue(jobs)) if jobs.len() > 1 => drop(jobs.pop()),
+        (2, Step::Enqueue(jobs)) if jobs.len() > 1 => drop(jobs.remove(0)),
+        _ => {}
+    }
+}
