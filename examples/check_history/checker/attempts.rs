@@ -24,13 +24,15 @@ fn check_numbers(
     let mut last: Option<&Run> = None;
     for run in &job.runs {
         let (before, since) = last.map_or((0, enqueued), |last| (last.attempt, last.start));
+        let excused =
+            || faults.between(since, run.start) || asked_to_leave(history, job, since, run.start);
         let clocks_differ = last.is_some_and(|last| !history.surely_before(last.start, run.start));
         let what = if last.is_some() && run.attempt == before {
             Some("came twice")
         } else if run.attempt < before && !clocks_differ {
             Some("came after a later one")
         // A claim that came to nothing was an attempt as well.
-        } else if run.attempt > before + 1 && !clocks_differ && !faults.between(since, run.start) {
+        } else if run.attempt > before + 1 && !clocks_differ && !excused() {
             Some("came with none before it, and nothing went wrong that could have been one")
         } else {
             None
@@ -42,6 +44,14 @@ fn check_numbers(
         }
         last = Some(run);
     }
+}
+
+/// Whether somebody wanted the job to leave the line: it may have been claimed by then, and ended before its handler began.
+fn asked_to_leave(history: &History, job: &Job, from: Time, to: Time) -> bool {
+    job.leaves.iter().any(|leave| {
+        let end = leave.end.unwrap_or(leave.begin);
+        !history.surely_before(to, leave.begin) && !history.surely_before(end, from)
+    })
 }
 
 /// Looks at the job's last life: what came back begins anew, up to the same limit.

@@ -29,7 +29,13 @@ pub(crate) fn lives(history: &History, job: &Job, enqueue: &Enqueue) -> Vec<Life
             None => known_by(job, enqueue),
             Some(back) => back.end,
         };
-        let in_the_way_until = out_of_the_way(history, job, back, next, enqueue);
+        let mut in_the_way_until = out_of_the_way(history, job, back, next, enqueue);
+        if history.claims_ahead {
+            // Its outcome may be recorded together with those of jobs behind it, and it may run again if that fails.
+            let success = |run: &&Run| run.end.is_some_and(|(_, end)| end == Ended::Succeeded);
+            let first = life_of(job, back, next).iter().find(success);
+            in_the_way_until = first.map(|run| history.until(run)).or(in_the_way_until);
+        }
         lives.push(Life { seen_from, in_the_way_until });
     }
     lives
@@ -44,7 +50,7 @@ fn out_of_the_way(
 ) -> Option<Time> {
     let from = back.map_or(Time::MIN, |back| back.begin);
     let to = next.map_or(Time::MAX, |next| next.begin);
-    let runs = during(&job.runs, |run| run.start, from, to);
+    let runs = life_of(job, back, next);
     let leaves = during(&job.leaves, |leave| leave.begin, from, to);
     let ran = runs.last().map(|run| history.until(run));
     let left = leaves.last().map(|leave| leave.begin);
@@ -84,10 +90,16 @@ fn may_be_the_end(job: &Job, runs: &[Run], enqueue: &Enqueue) -> bool {
     }
 }
 
+/// The runs between two returns.
+fn life_of<'j>(job: &'j Job, back: Option<&Return>, next: Option<&Return>) -> &'j [Run] {
+    let from = back.map_or(Time::MIN, |back| back.begin);
+    let to = next.map_or(Time::MAX, |next| next.begin);
+    during(&job.runs, |run| run.start, from, to)
+}
+
 /// The runs of the job's present life.
 pub(crate) fn last_life(job: &Job) -> &[Run] {
-    let from = job.returns.last().map_or(Time::MIN, |back| back.begin);
-    during(&job.runs, |run| run.start, from, Time::MAX)
+    life_of(job, job.returns.last(), None)
 }
 
 /// Whether, by all that is known, the job has come to an end.

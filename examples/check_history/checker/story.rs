@@ -118,19 +118,21 @@ fn of_run(history: &History, job: &Job, run: &Run, lines: &mut Vec<(Time, String
 
 /// What else ran in the group meanwhile, and what went wrong.
 fn of_the_others(history: &History, violation: &Violation, lines: &mut Vec<(Time, String)>) {
-    let Some(from) = lines.iter().map(|(time, _)| *time).min() else {
+    let times = lines.iter().map(|(time, _)| *time);
+    let (Some(from), Some(to)) = (times.clone().min(), times.max()) else {
         return;
     };
+    let to = to.max(violation.at);
     let groups = violation.jobs.iter().filter_map(|&at| history.jobs[at].enqueue.as_ref()?.group);
     for group in groups {
         for job in history.groups[group].jobs.iter().filter(|at| !violation.jobs.contains(at)) {
             let job = &history.jobs[*job];
-            let meanwhile = |run: &&Run| run.start <= violation.at && history.until(run) >= from;
+            let meanwhile = |run: &&Run| run.start <= to && history.until(run) >= from;
             for run in job.runs.iter().filter(meanwhile) {
                 of_run(history, job, run, lines);
             }
         }
     }
-    let meanwhile = history.faults.iter().filter(|f| f.begin <= violation.at && f.end >= from);
+    let meanwhile = history.faults.iter().filter(|f| f.begin <= to && f.end >= from);
     lines.extend(meanwhile.map(|fault| (fault.begin, fault.what.escape_debug().to_string())));
 }

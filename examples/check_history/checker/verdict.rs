@@ -22,12 +22,15 @@ pub(crate) fn verdict(history: &History, job: &Job, run: &Run) -> Verdict {
     if !settled && !answers.is_empty() {
         return Verdict::Never(Promise::P10, "its settle was refused as stale");
     }
+    match run.end.map(|(_, outcome)| outcome) {
+        Some(Ended::Succeeded) | None => {}
+        Some(_) => return Verdict::Never(Promise::P4, "it did not succeed"),
+    }
     if job.newest().is_some_and(|newest| newest.attempt > run.attempt) {
         return Verdict::Never(Promise::P10, "a newer attempt began");
     }
-    match run.end.map(|(_, outcome)| outcome) {
-        Some(Ended::Succeeded) => {}
-        Some(_) => return Verdict::Never(Promise::P4, "it did not succeed"),
+    match run.end {
+        Some(_) => {}
         None if settled => return Verdict::Perhaps,
         None => return Verdict::Never(Promise::P4, "its handler never ended"),
     }

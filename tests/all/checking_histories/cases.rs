@@ -141,6 +141,24 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
         &[],
     ),
     (
+        "a success that was not recorded before the next one began, and ran again",
+        "enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 succeeded; run b 1 w 33 - -; gone w 40 41;
+         run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
+        &["P1"],
+    ),
+    (
+        "it may be, where several jobs are claimed at once",
+        "history claims_ahead=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 succeeded; run b 1 w 33 - -;
+         gone w 40 41; run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
+        &[],
+    ),
+    (
+        "but not a failure",
+        "history claims_ahead=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 retry; run b 1 w 33 - -;
+         gone w 40 41; run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
+        &["P1"],
+    ),
+    (
         "a place that is lower than that of an earlier job",
         "enqueue a g 0 10 place=2; enqueue b g 11 20 place=1; run a 1 w 30 40 succeeded; run b 1 w 41 50 succeeded; drained 60",
         &["P1"],
@@ -319,6 +337,11 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
         &["P4"],
     ),
     (
+        "an effect of a failed attempt that was tried again",
+        "enqueue a g 0 10; run a 1 w 20 25 retry; run a 2 w 30 35 succeeded; effect a 1 k 22; found k 1; drained 40",
+        &["P4"],
+    ),
+    (
         "no effect of a failed attempt",
         "enqueue a g 0 10; run a 1 w 20 25 retry; run a 2 w 30 35 succeeded; effect a 1 k 22; effect a 2 l 32;
          found k 0; found l 1; drained 40",
@@ -419,6 +442,17 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
     (
         "one that a process which was killed before cannot have had",
         "enqueue a g 0 10; gone v 17 18; run a 1 w 20 25 retry; run a 3 w 30 35 succeeded; drained 40",
+        &["P9"],
+    ),
+    (
+        "one that was claimed, and cancelled before its handler began",
+        "enqueue a g 0 10; leave a cancelled 12 -; return a 16 17; run a 2 w 20 25 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "one that was cancelled before it can have been claimed",
+        "enqueue a g 0 10; run a 1 w 12 13 retry; leave a cancelled 14 15; return a 16 17; run a 2 w 20 25 failed;
+         return a 26 27; run a 4 w 30 35 succeeded; drained 40",
         &["P9"],
     ),
     (

@@ -14,10 +14,19 @@ pub struct Program {
     pub jobs_per_turn: usize,
     /// Groups halt behind a dead job.
     pub halt: bool,
+    /// Who receives by hand beside the workers.
+    pub pull: Option<Pull>,
     pub producers: Vec<Vec<Step>>,
     /// One after the other, each so many milliseconds after the one before.
     pub chaos: Vec<(u64, Act)>,
     pub sabotage: Option<Sabotage>,
+}
+
+/// Receives so many jobs at once, and waits so long before it comes back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pull {
+    pub most: u32,
+    pub every: u64,
 }
 
 /// What a producer does next.
@@ -117,17 +126,20 @@ pub enum Sabotage {
 
 const GROUPS: u8 = 4;
 
-pub fn generate(seed: u64, leases: bool) -> Program {
+/// `size`: 1, or longer programs.
+pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
     let mut rng = Rng::with_seed(seed);
     let lease = leases.then(|| *pick(&mut rng, &[2_000, 600_000]));
-    let producers = (0..rng.usize(1..=3)).map(|_| producer(&mut rng)).collect();
-    let chaos = (0..rng.usize(0..=8)).map(|_| (rng.u64(0..300), act(&mut rng, lease))).collect();
+    let producers = (0..rng.usize(1..=3)).map(|_| producer(&mut rng, size)).collect();
+    let chaos =
+        (0..rng.usize(0..=8 * size)).map(|_| (rng.u64(0..300), act(&mut rng, lease))).collect();
     Program {
         lease,
         workers: rng.usize(1..=4),
         slots: rng.usize(1..=3),
         jobs_per_turn: *pick(&mut rng, &[1, 1, 4]),
         halt: rng.u8(..3) == 0,
+        pull: now_and_then(&mut rng, 3, |rng| Pull { most: rng.u32(1..=4), every: rng.u64(..50) }),
         producers,
         chaos,
         sabotage: None,
@@ -138,8 +150,8 @@ fn pick<'a, T>(rng: &mut Rng, of: &'a [T]) -> &'a T {
     &of[rng.usize(..of.len())]
 }
 
-fn producer(rng: &mut Rng) -> Vec<Step> {
-    (0..rng.usize(3..=12))
+fn producer(rng: &mut Rng, size: usize) -> Vec<Step> {
+    (0..rng.usize(3..=12) * size)
         .map(|_| match rng.u8(..10) {
             0..4 => Step::Enqueue(jobs(rng)),
             4..8 => {
@@ -242,8 +254,17 @@ impl Program {
         };
         let jobs: usize = self.jobs().map(plan).sum();
         let steps: usize = self.producers.iter().flatten().map(Step::size).sum();
-        let choices = usize::from(self.halt) + self.jobs_per_turn + self.slots + self.workers;
+        let choices = usize::from(self.halt)
+            + 3 * usize::from(self.pull.is_some())
+            + self.jobs_per_turn
+            + self.slots
+            + self.workers;
         jobs + steps + choices + self.producers.len() + 3 * self.chaos.len()
+    }
+
+    /// Whether several jobs of a group may be claimed at once.
+    pub fn claims_ahead(&self) -> bool {
+        self.jobs_per_turn > 1 || self.pull.is_some_and(|pull| pull.most > 1)
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
@@ -253,9 +274,7 @@ impl Program {
     pub fn jobs_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.producers.iter_mut().flatten().flat_map(|step| match step {
             Step::Enqueue(jobs) => jobs.iter_mut().collect(),
-            Step::Transaction(parts, _) => {
-                parts.iter_mut().flat_map(|part| part.jobs_mut()).collect()
-            }
+            Step::Transaction(parts, _) => parts.iter_mut().flat_map(Part::jobs_mut).collect(),
             Step::Wait(_) | Step::Cancel(_) => Vec::new(),
         })
     }
@@ -296,10 +315,11 @@ impl Part {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lease, workers, slots, jobs_per_turn, halt, producers, chaos, sabotage } = self;
+        let Self { lease, workers, slots, jobs_per_turn, halt, pull, producers, chaos, sabotage } =
+            self;
         writeln!(
             f,
-            "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {sabotage:?}"
+            "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {pull:?}, {sabotage:?}"
         )?;
         for (at, steps) in producers.iter().enumerate() {
             writeln!(f, "producer {at}:")?;

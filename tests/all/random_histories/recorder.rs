@@ -52,6 +52,10 @@ impl Recorder {
         self.stopping.store(true, Ordering::SeqCst);
     }
 
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
     /// A handler begins.
     pub fn start(&self, job: &str, attempt: u32) -> Run {
         let (job, process) = (Name::from(job), self.process());
@@ -92,7 +96,7 @@ impl Drop for Run {
         }
         self.ends(if std::thread::panicking() {
             Ended::Retry
-        } else if self.recorder.stopping.load(Ordering::SeqCst) {
+        } else if self.recorder.is_stopping() {
             Ended::Released
         } else {
             Ended::Dropped

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use seriatim::Client;
+use seriatim::{Client, QueueSettings};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use super::chaos::{Chaos, sabotage};
-use super::produce::{Producer, QUEUE};
+use super::produce::{ATTEMPTS, Producer, QUEUE};
 use super::program::Program;
+use super::pull::Receiver;
 use super::recorder::{Recorder, now, path};
 use super::shrink::candidates;
 use crate::checker::event::{Event, Found, Name};
@@ -32,8 +33,11 @@ pub async fn run(program: &Program) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let database = database().await;
     by_hand(database.pool(), "create table public.effect (key text not null)").await;
-    let small = PgPoolOptions::new().max_connections(4);
+    let small = PgPoolOptions::new().max_connections(6);
     let pool = database.pool_with(small).await.unwrap();
+    // Of what is received as well.
+    let settings = QueueSettings::new(QUEUE).max_attempts(ATTEMPTS);
+    Client::default().configure_queue(&pool, settings).await.unwrap();
     let recorder = Recorder::new(folder.path(), "chaos");
     let (url, place) = (database.url(), folder.path().to_owned());
     let mut chaos = Chaos::new(pool.clone(), url.clone(), place, recorder.clone(), program);
@@ -52,8 +56,12 @@ pub async fn run(program: &Program) -> Outcome {
         tokio::join!(futures::future::join_all(producers), chaos.run(&program.chaos));
         drain(&pool, &chaos, program).await;
     };
+    files.push("receiver".to_owned());
+    let its = Recorder::new(folder.path(), "receiver");
+    let receiver = Receiver { pool: pool.clone(), recorder: its };
     tokio::select! {
         () = all => {}
+        never = receiver.run(program.pull) => match never {},
         never = sabotage(&pool, program.sabotage) => match never {},
     }
     recorder.note(&Event::Drained { at: now() });
@@ -81,7 +89,7 @@ fn head(program: &Program) -> String {
         version: 1,
         uncertainty: 0,
         delayed: crate::checker::event::Delayed::Hold,
-        claims_ahead: program.jobs_per_turn > 1,
+        claims_ahead: program.claims_ahead(),
     };
     line(&mut text, &event);
     text

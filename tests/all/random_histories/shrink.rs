@@ -13,6 +13,7 @@ pub fn candidates(program: &Program) -> Vec<Program> {
         }
     };
     without(&|p| p.chaos.clear());
+    without(&|p| p.pull = None);
     for at in 0..program.producers.len() {
         without(&|p| drop(p.producers.remove(at)));
     }

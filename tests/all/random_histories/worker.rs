@@ -122,7 +122,9 @@ async fn attempt(
             Ok(json!(job.attempt()))
         }
         Err(Bad::Retry(error)) => {
-            run.ends(Ended::Retry);
+            // Told to stop by a shutdown: not held against the job.
+            let released = recorder.is_stopping() && job.is_cancelled();
+            run.ends(if released { Ended::Released } else { Ended::Retry });
             Err(error)
         }
         Err(Bad::Fail) => {

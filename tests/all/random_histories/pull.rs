@@ -1,0 +1,145 @@
+//! A receiver beside the workers: it takes jobs by hand, and settles them in transactions of its own.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::json;
+use seriatim::{Client, NewJob, PullError, Receive, Received};
+use sqlx::PgPool;
+use tokio::time::sleep;
+
+use super::produce::{ATTEMPTS, QUEUE, group};
+use super::program::{Pull, Then, Turn};
+use super::recorder::{Recorder, Run, now};
+use crate::checker::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
+
+/// What is received is nobody else's for so long, and a grace.
+const VISIBILITY: Duration = Duration::from_secs(2);
+/// What has not begun by then is left to lapse, so that nothing is worked on for longer.
+const BEGIN_WITHIN: Duration = Duration::from_millis(1_200);
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    name: String,
+    plan: Vec<Turn>,
+}
+
+pub struct Receiver {
+    pub pool: PgPool,
+    pub recorder: Recorder,
+}
+
+impl Receiver {
+    pub async fn run(&self, pull: Option<Pull>) -> std::convert::Infallible {
+        let Some(Pull { most, every }) = pull else {
+            return std::future::pending().await;
+        };
+        loop {
+            let what = Receive::new(QUEUE).max(most).visibility(VISIBILITY);
+            let received = Client::default().receive(&self.pool, what).await.unwrap();
+            self.work(received).await;
+            sleep(Duration::from_millis(every)).await;
+        }
+    }
+
+    /// One after the other, as they came. Behind one that fails, its group's others go back, or lapse with it.
+    async fn work(&self, received: Vec<Received>) {
+        let begun = Instant::now();
+        let mut failed = HashSet::new();
+        for job in received {
+            let broken = job.group.as_ref().is_some_and(|group| failed.contains(group));
+            if broken || begun.elapsed() > BEGIN_WITHIN {
+                self.recorder.fault(format!("job {} was received and not begun", job.id), now());
+                failed.extend(job.group);
+            } else if !self.attempt(&job).await {
+                failed.extend(job.group);
+            }
+        }
+    }
+
+    /// Whether it succeeded.
+    async fn attempt(&self, job: &Received) -> bool {
+        let data: Data = job.decode().unwrap();
+        let run = self.recorder.start(&data.name, job.attempt);
+        let plain = Turn { ms: 0, writes: (0, 0), follower: None, then: Then::Succeed };
+        let turn = data.plan.get(job.attempt as usize - 1).unwrap_or(&plain);
+        self.perform(job, &data.name, turn, run).await
+    }
+
+    async fn perform(&self, job: &Received, name: &str, turn: &Turn, mut run: Run) -> bool {
+        let mut tx = self.pool.begin().await.unwrap();
+        for n in 0..turn.writes.0 + turn.writes.1 {
+            let insert = sqlx::query("insert into public.effect (key) values ($1)");
+            insert.bind(run.writes(n)).execute(&mut *tx).await.unwrap();
+        }
+        if let Some(number) = turn.follower {
+            self.follow(&mut tx, name, job.attempt, number).await;
+        }
+        sleep(Duration::from_millis(turn.ms)).await;
+        let client = Client::default();
+        match turn.then {
+            Then::Succeed => {
+                run.ends(Ended::Succeeded);
+                let begin = now();
+                let said = client.ack(&mut *tx, &job.receipt).await;
+                if said.is_err() {
+                    tx.rollback().await.unwrap();
+                    return self.settled(name, job.attempt, begin, &said);
+                }
+                let done = tx.commit().await.map_err(PullError::Database);
+                self.settled(name, job.attempt, begin, &done)
+            }
+            Then::Retry | Then::Fail | Then::RetryAt(_) => {
+                tx.rollback().await.unwrap();
+                run.ends(Ended::Retry);
+                let delay = match turn.then {
+                    Then::RetryAt(ms) => Duration::from_millis(ms),
+                    _ => Duration::ZERO,
+                };
+                let begin = now();
+                let said = client.nack(&self.pool, &job.receipt, delay).await;
+                self.settled(name, job.attempt, begin, &said);
+                false
+            }
+            // As if its process had ended.
+            Then::Panic | Then::UntilTold | Then::Hang => {
+                tx.rollback().await.unwrap();
+                run.ends(Ended::Dropped);
+                false
+            }
+        }
+    }
+
+    /// Writes down what a settle was told; whether it was done.
+    fn settled(&self, name: &str, attempt: u32, begin: Time, said: &Result<(), PullError>) -> bool {
+        let answer = match said {
+            Ok(()) => Said::Done,
+            Err(PullError::Stale { .. }) => Said::Stale,
+            Err(_) => Said::Unknown,
+        };
+        let (job, end) = (Name::from(name), Some(now()));
+        self.recorder.note(&Event::Settle { job, attempt, begin, end, answer });
+        answer == Said::Done
+    }
+
+    async fn follow(&self, tx: &mut sqlx::PgConnection, parent: &str, attempt: u32, number: u8) {
+        let name = format!("{parent}+{attempt}");
+        let new = NewJob::new(QUEUE, &json!({ "name": name, "plan": [] })).group(group(number).0);
+        let begin = now();
+        let place = seriatim::enqueue(tx, new).await.unwrap().id();
+        self.recorder.note(&Event::Enqueue {
+            job: Name(name),
+            queue: QUEUE.to_owned(),
+            group: Some(group(number)),
+            process: Some(self.recorder.process()),
+            begin,
+            end: None,
+            outcome: Enqueued::With,
+            with: Some(Of { job: parent.into(), attempt }),
+            place: Some(place),
+            max_attempts: Some(ATTEMPTS),
+            run_at: None,
+        });
+    }
+}
