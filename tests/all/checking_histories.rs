@@ -147,6 +147,7 @@ fn a_violation_is_told_as_the_story_of_its_group() {
            3.000  job b: the enqueue is acknowledged
            4.000  job b: attempt 1 starts in w
            5.500  job b: attempt 1 ends: succeeded
+           6.000  process w ended
            7.000  job a: attempt 1 starts in v
            8.000  job a: attempt 1 ends: succeeded
       at the end  job a is succeeded
