@@ -199,9 +199,140 @@ fn what_is_wrong_with_a_history_is_said() {
         let said = refused(text);
         assert!(said.contains(expected), "{text}: {said}");
     }
+    let twice = json_lines("gone w 0 10; gone w 20 30");
+    assert!(refused(&twice).contains("line 2: process w was gone before"));
     let twice = json_lines("enqueue a g 0 10; enqueue a g 20 30");
     assert!(refused(&twice).contains("line 2: job a was enqueued before"));
     assert_eq!(history("").events, 0);
+}
+
+/// A job of a group that ran once, at moments that no other event has.
+struct Once {
+    begin: usize,
+    end: usize,
+    place: Option<usize>,
+    start: usize,
+    over: usize,
+}
+
+fn random_jobs(rng: &mut fastrand::Rng) -> Vec<Once> {
+    let count = rng.usize(2..=5);
+    let mut moments: Vec<usize> = (0..count * 4).collect();
+    // Mostly in order, as on a queue that works.
+    for _ in 0..rng.usize(..count * 6) {
+        let at = rng.usize(1..moments.len());
+        moments.swap(at - 1, at);
+    }
+    let place_all = rng.bool();
+    let job = |n: usize| {
+        let mut enqueue = [moments[n * 2], moments[n * 2 + 1]];
+        let mut run = [moments[(count + n) * 2], moments[(count + n) * 2 + 1]];
+        enqueue.sort_unstable();
+        run.sort_unstable();
+        let place = (place_all || rng.bool()).then_some(n);
+        Once { begin: enqueue[0], end: enqueue[1], place, start: run[0], over: run[1] }
+    };
+    (0..count).map(job).collect()
+}
+
+/// Whether P1 is broken, and how often P2, said as simply as it can be.
+fn simply(jobs: &[Once]) -> (bool, usize) {
+    let beside = |b: &Once| jobs.iter().any(|a| a.start < b.start && b.start < a.over);
+    let looked = |b: &Once| {
+        let before = jobs.iter().filter(|a| a.start < b.start).map(|a| a.over).max();
+        b.begin.max(before.filter(|&before| before <= b.start).unwrap_or(0))
+    };
+    let known = |a: &Once| a.end.min(a.start);
+    let disorder = jobs.iter().any(|b| {
+        jobs.iter().any(|a| {
+            let lower = a.place.zip(b.place).is_some_and(|(a, b)| a < b);
+            let higher = a.place.zip(b.place).is_some_and(|(a, b)| a > b);
+            let in_the_way = b.start < a.over;
+            known(a) < b.begin && (in_the_way || higher)
+                || lower && known(a) < looked(b) && in_the_way
+        })
+    });
+    (disorder, jobs.iter().filter(|b| beside(b)).count())
+}
+
+#[test]
+fn order_and_overlap_are_decided_as_simple_and_slow_rules_do() {
+    let mut both = [0, 0];
+    for seed in 0..3_000 {
+        let jobs = random_jobs(&mut fastrand::Rng::with_seed(seed));
+        let mut text = String::new();
+        for (n, job) in jobs.iter().enumerate() {
+            let Once { begin, end, place, start, over } = job;
+            let place = place.map_or(String::new(), |place| format!("place={place}"));
+            write!(
+                text,
+                "enqueue j{n} g {begin} {end} {place}; run j{n} 1 w {start} {over} succeeded;"
+            )
+            .unwrap();
+        }
+        let (broken, stories) = verdict(&json_lines(&text));
+        let count = |promise: &str| broken.iter().filter(|broken| *broken == promise).count();
+        let expected = simply(&jobs);
+        assert_eq!((count("P1") > 0, count("P2")), expected, "seed {seed}: {text}\n{stories}");
+        both[usize::from(expected.0)] += 1;
+    }
+    assert!(both.iter().all(|&times| times > 300), "{both:?}");
+}
+
+#[test]
+fn whatever_a_history_says_it_is_judged_or_refused() {
+    const WORDS: [&str; 12] = [
+        "enqueue J G T T O",
+        "run J A P T T R",
+        "run J A P T T R",
+        "settle J A T S",
+        "leave J cancelled T T",
+        "return J T T",
+        "gone P T T",
+        "fault f T T",
+        "effect J A K T",
+        "found K A",
+        "status J succeeded",
+        "drained T",
+    ];
+    let mut judged = 0;
+    for seed in 0..2_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut text = String::new();
+        for _ in 0..rng.usize(1..12) {
+            let mut last = 0;
+            for word in WORDS[rng.usize(..WORDS.len())].split(' ') {
+                let one = match word {
+                    "J" => format!("j{}", rng.u8(..3)),
+                    "G" => ["g", "h", "-"][rng.usize(..3)].to_owned(),
+                    "A" => rng.u8(1..4).to_string(),
+                    "P" => ["w", "v"][rng.usize(..2)].to_owned(),
+                    "T" => {
+                        last += rng.u8(..9);
+                        last.to_string()
+                    }
+                    "O" => ["", "outcome=unknown", "outcome=rolled_back", "max_attempts=1"]
+                        [rng.usize(..4)]
+                    .to_owned(),
+                    "R" => ["succeeded", "retry", "failed", "dropped", "released"][rng.usize(..5)]
+                        .to_owned(),
+                    "S" => ["done", "stale", "unknown"][rng.usize(..3)].to_owned(),
+                    "K" => format!("k{}", rng.u8(..3)),
+                    word => word.to_owned(),
+                };
+                text += &one;
+                text.push(' ');
+            }
+            text.push(';');
+        }
+        if let Ok(history) = History::read(json_lines(&text).as_bytes()) {
+            for violation in check(&history).kept {
+                assert!(tell(&history, &violation).starts_with(&violation.promise.to_string()));
+            }
+            judged += 1;
+        }
+    }
+    assert!(judged > 400, "{judged}");
 }
 
 /// cargo builds the examples before it runs the tests, beside their folder.

@@ -32,7 +32,7 @@ fn check_numbers(
         } else if run.attempt < before && !clocks_differ {
             Some("came after a later one")
         // A claim that came to nothing was an attempt as well.
-        } else if run.attempt > before + 1 && !clocks_differ && !excused() {
+        } else if run.attempt > before.saturating_add(1) && !clocks_differ && !excused() {
             Some("came with none before it, and nothing went wrong that could have been one")
         } else {
             None

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::io::BufRead;
 
-use super::event::{Enqueued, Event, Name, Time};
+use super::event::{Delayed, Enqueued, Event, Name, Time};
 use super::history::{
     Effect, Enqueue, Fault, Group, History, Job, Leave, Process, Return, Run, Settle,
 };
@@ -94,8 +94,12 @@ impl History {
                 if !(0..=FARTHEST / 4).contains(&uncertainty) {
                     return Err(format!("the uncertainty {uncertainty} is no span of time"));
                 }
-                (self.uncertainty, self.delayed, self.claims_ahead) =
-                    (uncertainty, delayed, claims_ahead);
+                // Several files may say it, each for itself: what is in favour of the queue.
+                self.uncertainty = self.uncertainty.max(uncertainty);
+                self.claims_ahead |= claims_ahead;
+                if delayed == Delayed::Pass {
+                    self.delayed = delayed;
+                }
             }
             Event::Enqueue { .. } => self.take_enqueue(event)?,
             Event::Start { job, attempt, process, at } => {
@@ -123,6 +127,9 @@ impl History {
             Event::Gone { process, begin, end } => {
                 self.saw(begin, Some(end))?;
                 let at = self.process(process);
+                if self.processes[at].gone.is_some() {
+                    return Err(format!("process {} was gone before", self.processes[at].name));
+                }
                 self.processes[at].gone = Some((begin, end));
                 let what = format!("process {} ended", self.processes[at].name);
                 self.faults.push(Fault { what, begin, end });
@@ -135,7 +142,10 @@ impl History {
                 self.saw(at, None)?;
                 self.job(job).effects.push(Effect { attempt, key, at });
             }
-            Event::Found { key, count } => *self.found.entry(key).or_default() += count,
+            Event::Found { key, count } => {
+                let found = self.found.entry(key).or_default();
+                *found = found.saturating_add(count);
+            }
             Event::Status { job, status } => self.job(job).status = Some(status),
             Event::Drained { at } => {
                 self.saw(at, None)?;

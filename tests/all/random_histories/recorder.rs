@@ -94,10 +94,10 @@ impl Drop for Run {
         if self.ended {
             return;
         }
-        self.ends(if std::thread::panicking() {
-            Ended::Retry
-        } else if self.recorder.is_stopping() {
+        self.ends(if self.recorder.is_stopping() {
             Ended::Released
+        } else if std::thread::panicking() {
+            Ended::Retry
         } else {
             Ended::Dropped
         });

@@ -116,19 +116,19 @@ async fn attempt(
         Some(turn) => perform(job, data, turn, &run, recorder, beside).await,
         None => Ok(()),
     };
+    // By a shutdown: whatever it says now, its failure is not held against the job.
+    let released = recorder.is_stopping() && job.is_cancelled();
     match result {
         Ok(()) => {
             run.ends(Ended::Succeeded);
             Ok(json!(job.attempt()))
         }
         Err(Bad::Retry(error)) => {
-            // Told to stop by a shutdown: not held against the job.
-            let released = recorder.is_stopping() && job.is_cancelled();
             run.ends(if released { Ended::Released } else { Ended::Retry });
             Err(error)
         }
         Err(Bad::Fail) => {
-            run.ends(Ended::Failed);
+            run.ends(if released { Ended::Released } else { Ended::Failed });
             Err(JobError::fail("as planned"))
         }
     }
