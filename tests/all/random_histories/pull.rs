@@ -15,9 +15,9 @@ use super::recorder::{Recorder, Run, now};
 use crate::checker::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
 
 /// What is received is nobody else's for so long, and a grace.
-const VISIBILITY: Duration = Duration::from_secs(2);
+const VISIBILITY: Duration = Duration::from_secs(1);
 /// What has not begun by then is left to lapse, so that nothing is worked on for longer.
-const BEGIN_WITHIN: Duration = Duration::from_millis(1_200);
+const BEGIN_WITHIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Deserialize)]
 struct Data {
@@ -90,7 +90,7 @@ impl Receiver {
                 let done = tx.commit().await.map_err(PullError::Database);
                 self.settled(name, job.attempt, begin, &done)
             }
-            Then::Retry | Then::Fail | Then::RetryAt(_) => {
+            Then::Retry | Then::Fail | Then::RetryAt(_) | Then::UntilTold => {
                 tx.rollback().await.unwrap();
                 run.ends(Ended::Retry);
                 let delay = match turn.then {
@@ -103,7 +103,7 @@ impl Receiver {
                 false
             }
             // As if its process had ended.
-            Then::Panic | Then::UntilTold | Then::Hang => {
+            Then::Panic | Then::Hang => {
                 tx.rollback().await.unwrap();
                 run.ends(Ended::Dropped);
                 false
