@@ -68,15 +68,18 @@ async fn keeps_the_promises(leases: bool) {
             println!("seed {seed} as it was: {}\n{}\n{}", file.display(), outcome.told, program);
             let time = said("SERIATIM_HISTORY_SHRINK_SECONDS").unwrap_or(60);
             let smallest = run::shrink(program, outcome, Duration::from_secs(time)).await;
-            fails(seed, leases, &smallest.0, &smallest.1);
+            fails(seed, size, leases, &smallest.0, &smallest.1);
         }
     }
 }
 
-fn fails(seed: u64, leases: bool, program: &Program, outcome: &run::Outcome) {
+fn fails(seed: u64, size: u64, leases: bool, program: &Program, outcome: &run::Outcome) {
     let file = keep(outcome, &format!("history-{seed}-small"));
+    let under = if leases { "leases" } else { "transactions" };
     panic!(
-        "SERIATIM_HISTORY_SEED={seed} SERIATIM_HISTORY_RUNS=1 (leases: {leases}) breaks {:?}\n{}\nThe smallest program that does:\n{program}\nIts history: {}",
+        "SERIATIM_HISTORY_SEED={seed} SERIATIM_HISTORY_RUNS=1 SERIATIM_HISTORY_SIZE={size} \
+         cargo test --test all random_programs_keep_the_promises_under_{under}\n\
+         breaks {:?}\n{}\nThe smallest program that does:\n{program}\nIts history: {}",
         outcome.broken,
         outcome.told,
         file.display()
