@@ -9,7 +9,7 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     let faults = Faults::new(history);
     for (at, job) in history.jobs.iter().enumerate() {
         check_numbers(history, &faults, at, job, violations);
-        check_limit(at, job, violations);
+        check_limit(history, at, job, violations);
     }
 }
 
@@ -55,12 +55,12 @@ fn asked_to_leave(history: &History, job: &Job, from: Time, to: Time) -> bool {
 }
 
 /// Looks at the job's last life: what came back begins anew, up to the same limit.
-fn check_limit(at: usize, job: &Job, violations: &mut Violations) {
+fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     let Some(most) = job.enqueue.as_ref().and_then(|enqueue| enqueue.max_attempts) else {
         return;
     };
     let held_against = |run: &&Run| run.end.is_none_or(|(_, outcome)| outcome != Ended::Released);
-    let mut counted = last_life(job).iter().filter(held_against);
+    let mut counted = last_life(history, job).iter().filter(held_against);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if let Some(beyond) = counted.nth(most) {
         violations.add(Promise::P9, beyond.start, vec![at], || {

@@ -84,7 +84,9 @@ fn check_settles(history: &History, at: usize, job: &Job, violations: &mut Viola
                     settle.attempt, job.name, newer.attempt
                 )
             });
-        } else if succeeded && !job.returns.iter().any(|back| back.begin > settle.begin) {
+        } else if succeeded
+            && !job.returns.iter().any(|back| back.end.is_none_or(|end| end > settle.begin))
+        {
             violations.add(Promise::P4, newer.start, vec![at], || {
                 format!(
                     "job {} ran again (attempt {}) after its success in attempt {} was recorded",

@@ -97,9 +97,13 @@ fn life_of<'j>(job: &'j Job, back: Option<&Return>, next: Option<&Return>) -> &'
     during(&job.runs, |run| run.start, from, to)
 }
 
-/// The runs of the job's present life.
-pub(crate) fn last_life(job: &Job) -> &[Run] {
-    life_of(job, job.returns.last(), None)
+/// The runs that are surely of the job's last life: one that began while the job was put back may be of the one before.
+pub(crate) fn last_life<'j>(history: &History, job: &'j Job) -> &'j [Run] {
+    let Some(back) = job.returns.last() else {
+        return &job.runs;
+    };
+    let by = back.end.unwrap_or(Time::MAX);
+    &job.runs[job.runs.partition_point(|run| !history.surely_before(by, run.start))..]
 }
 
 /// Whether, by all that is known, the job has come to an end.

@@ -475,6 +475,17 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
         "enqueue a g 0 10 max_attempts=1; run a 1 w 20 25 retry; return a 26 27; run a 2 w 30 35 succeeded; drained 40",
         &[],
     ),
+    (
+        "nor one that ran while it was put back",
+        "enqueue a g 0 10 max_attempts=1; run a 1 w 20 25 retry; return a 18 27; run a 2 w 30 35 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "but those after it",
+        "enqueue a g 0 10 max_attempts=1; run a 1 w 20 25 retry; return a 26 27; run a 2 w 30 35 retry;
+         run a 3 w 40 45 succeeded; drained 50",
+        &["P9"],
+    ),
     // P10
     (
         "an effect of a stale settle",
