@@ -67,7 +67,8 @@ async fn keeps_the_promises(leases: bool) {
             let file = keep(&outcome, &format!("history-{seed}"));
             println!("seed {seed} as it was: {}\n{}\n{}", file.display(), outcome.told, program);
             let time = said("SERIATIM_HISTORY_SHRINK_SECONDS").unwrap_or(60);
-            let smallest = run::shrink(program, outcome, Duration::from_secs(time)).await;
+            let (begun, time) = (Instant::now(), Duration::from_secs(time));
+            let smallest = run::shrink(program, outcome, |_| begun.elapsed() < time).await;
             fails(seed, size, leases, &smallest.0, &smallest.1);
         }
     }
@@ -152,8 +153,11 @@ async fn a_group_that_is_freed_by_hand_is_found_and_the_program_is_made_smaller(
     // Before it has a transaction: behind row locks nobody could.
     let unlocked = Turn { writes: (0, 1), ..slow(Then::Succeed) };
     let (program, outcome) = is_found(Sabotage::FreeClaims, LEASE, &unlocked, "P2 ").await;
-    let (smaller, outcome) = run::shrink(program.clone(), outcome, Duration::from_secs(5)).await;
-    assert!(smaller.size() < program.size(), "{smaller}");
+    let (begun, size) = (Instant::now(), program.size());
+    let until_smaller =
+        |program: &Program| program.size() == size && begun.elapsed() < Duration::from_mins(1);
+    let (smaller, outcome) = run::shrink(program, outcome, until_smaller).await;
+    assert!(smaller.size() < size, "{smaller}");
     assert!(!outcome.broken.is_empty());
 }
 

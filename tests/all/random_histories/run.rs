@@ -159,18 +159,17 @@ fn decide(text: String) -> Outcome {
     Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
 }
 
-/// Makes a program that failed smaller, as long as that fails and there is time: the smallest one, and what it came to.
+/// Makes a program that failed smaller, as long as that fails and it is to go on: the smallest one, and what it came to.
 pub async fn shrink(
     mut program: Program,
     mut failed: Outcome,
-    time: Duration,
+    go_on: impl Fn(&Program) -> bool,
 ) -> (Program, Outcome) {
-    let begun = Instant::now();
     'smaller: loop {
         for candidate in candidates(&program) {
             // What depends on the moment does not fail every time.
             for _ in 0..2 {
-                if begun.elapsed() > time {
+                if !go_on(&program) {
                     return (program, failed);
                 }
                 let outcome = run(&candidate).await;
