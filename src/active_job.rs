@@ -18,6 +18,7 @@ use crate::mishap::{broken, broken_transaction};
 use crate::monitor::Watch;
 use crate::outcome::RunResult;
 use crate::shared::Shared;
+use crate::slots::Occupied;
 use crate::store::{FREE_PLANS, PINNED_PLANS, SessionId, Started};
 
 /// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
@@ -42,6 +43,8 @@ pub struct ActiveJob {
     pub(crate) keeper: Keeper,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
+    /// Where a lease keeps it: free again when the settler has the rest.
+    pub(crate) slot: Option<Occupied>,
 }
 
 /// What keeps the job and its group.

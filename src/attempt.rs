@@ -25,6 +25,7 @@ use crate::queue::QueueOptions;
 use crate::record::{ANSWER_LIMIT, Late};
 use crate::settler::{Finished, Settled};
 use crate::shared::Shared;
+use crate::slots::Occupied;
 use crate::store::{Done, HeldJob, Keep, Started};
 use crate::turn::Go;
 
@@ -184,6 +185,7 @@ impl Run {
             keeper,
             savepoint: Savepoint::None,
             cancelled: CancellationToken::new(),
+            slot: None,
         }
     }
 
@@ -269,7 +271,9 @@ impl Run {
     ) -> (End, Option<SlotConnection>) {
         let Locks { mut conn, session, watch } = match job.keeper {
             Keeper::Locks(locks) => locks,
-            Keeper::Lease(lease) => return (self.settle_in_batch(lease, result).await, None),
+            Keeper::Lease(lease) => {
+                return (self.settle_in_batch(lease, result, job.slot).await, None);
+            }
         };
         let late = if clean {
             let settled = tokio::select! {
@@ -291,7 +295,13 @@ impl Run {
         (end, None)
     }
 
-    async fn settle_in_batch(&self, lease: Lease, result: RunResult) -> End {
+    /// The slot is free again when the settler has the rest.
+    async fn settle_in_batch(
+        &self,
+        lease: Lease,
+        result: RunResult,
+        slot: Option<Occupied>,
+    ) -> End {
         let late = Late(Some(result), None);
         self.report_lost(&late);
         let settler = self.queue.settler.clone();
@@ -303,6 +313,7 @@ impl Run {
         if settler.send(finished).await.is_err() {
             return End::Lost;
         }
+        drop(slot);
         match end.await {
             Ok(Settled::Ended(end)) => end,
             _ => End::Lost,

@@ -20,6 +20,7 @@ use crate::outcome::RunResult;
 use crate::record::Late;
 use crate::settler::{Finished, Settled};
 use crate::shutdown::Counted;
+use crate::slots::Occupied;
 use crate::store::{Done, HeldJob, LeasedClaim};
 
 /// How long after the begin of a handler its success may wait for others to be recorded with it.
@@ -103,7 +104,9 @@ impl Run {
         mut held: HashMap<i64, HeldJob>,
         pool: PgPool,
         mut asked_at: Instant,
+        slot: Occupied,
     ) {
+        let mut slot = Some(slot);
         let shared = Arc::clone(&self.shared);
         let first = held.get(&self.claim.job);
         let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
@@ -148,6 +151,9 @@ impl Run {
                     self.done = std::mem::take(&mut unrecorded.done);
                     self.last = !stays;
                     asked_at = Instant::now();
+                    if matches!(keeper, Keeper::Lease(_)) {
+                        job.slot = slot.take();
+                    }
                     job.keeper = keeper;
                     let (end, _) = self.settle(job, held, &signals, result, clean).await;
                     match end {

@@ -1,5 +1,6 @@
 //! The slots that the queues of a processor share.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -35,6 +36,44 @@ pub(crate) struct Reserved {
 pub(crate) struct Slot {
     shared: Option<Arc<Shared>>,
     id: usize,
+}
+
+/// How many slots of a queue are taken in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Occupancy {
+    taken: AtomicUsize,
+    freed: Notify,
+}
+
+/// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
+#[derive(Debug)]
+pub(crate) struct Occupied {
+    of: Arc<Occupancy>,
+    #[allow(dead_code)] // For its drop.
+    slot: Option<Slot>,
+}
+
+impl Occupancy {
+    pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> Occupied {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Occupied { of: Arc::clone(self), slot }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when a slot has become free since the last time.
+    pub(crate) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(1, Ordering::Relaxed);
+        self.of.freed.notify_one();
+    }
 }
 
 /// The parts of queues with these weights and limits of their own, which together have so many slots; none: no bound.

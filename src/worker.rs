@@ -17,7 +17,7 @@ use crate::error::BackgroundError;
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
-use crate::slots::{QueueSlots, Reserved};
+use crate::slots::{Occupancy, QueueSlots, Reserved};
 use crate::stall::Doing;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
@@ -47,6 +47,8 @@ pub(crate) struct Worker {
 struct State {
     /// Each gives back its connection, if that can be used again.
     slots: JoinSet<Option<SlotConnection>>,
+    /// Of those, the ones whose handlers run or may run.
+    occupancy: Arc<Occupancy>,
     /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
     spare: Vec<SlotConnection>,
     /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
@@ -65,6 +67,7 @@ impl Worker {
     pub(crate) async fn run(self) {
         let mut state = State {
             slots: JoinSet::new(),
+            occupancy: Arc::default(),
             spare: Vec::new(),
             coming: JoinSet::new(),
             busy: false,
@@ -90,7 +93,7 @@ impl Worker {
 
     /// Takes slots for a claim: all that are free if there is work, one to look for some.
     fn reserve(&self, state: &mut State) -> Reserved {
-        let free = self.queue.options.concurrency - state.slots.len();
+        let free = self.free(state);
         // A look of leases may take all slots: they are its own, and cost no connections.
         let all = state.busy || (self.leased() && !self.slots.bounded());
         let reserved = self.slots.reserve(free, all);
@@ -100,6 +103,11 @@ impl Worker {
             state.coming.detach_all();
         }
         reserved
+    }
+
+    /// How many slots are free by the queue's own limit.
+    fn free(&self, state: &State) -> usize {
+        self.queue.options.concurrency.saturating_sub(state.occupancy.count())
     }
 
     fn leased(&self) -> bool {
@@ -130,13 +138,12 @@ impl Worker {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.behind].concat();
             let run = Run::new(shared, queue, claim);
-            let slot = reserved.start();
+            let slot = state.occupancy.take(reserved.start());
             let known = jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
             if leased {
                 let pool = self.pool.clone();
                 state.slots.spawn(async move {
-                    run.into_end_leased(known, pool, asked_at).await;
-                    drop(slot);
+                    run.into_end_leased(known, pool, asked_at, slot).await;
                     None
                 });
             } else if let Some(conn) = state.spare.pop() {
@@ -152,14 +159,12 @@ impl Worker {
         if !state.busy || leased {
             // Nothing to hold connections for, but the next look's: asking for one costs round trips, and there are as many
             // as slots, unless those are shared. Those that are still coming go back when they come.
-            let keep = if leased || self.slots.bounded() { 0 } else { 1 };
+            let keep = usize::from(!leased && !self.slots.bounded());
             state.spare.truncate(keep);
             state.coming.detach_all();
         }
         match (claimed.more, brought) {
-            (true, 1..) if state.slots.len() < self.queue.options.concurrency => {
-                Some(Duration::ZERO)
-            }
+            (true, 1..) if self.free(state) > 0 => Some(Duration::ZERO),
             (true, _) => Some(SOON.mul_f64(1.0 + fastrand::f64())),
             (false, _) => {
                 // A little apart, so that many processes do not poll in step.
@@ -257,7 +262,7 @@ impl Worker {
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
     async fn wait(&self, state: &mut State, pause: Option<Duration>) {
         self.pulse.begins(Doing::Waiting);
-        let room = state.slots.len() < self.queue.options.concurrency;
+        let room = self.free(state) > 0;
         let paused = async {
             match pause {
                 Some(pause) => sleep(pause).await,
@@ -268,6 +273,7 @@ impl Worker {
             biased;
             () = self.stop.cancelled() => {}
             Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+            () = state.occupancy.freed() => {}
             () = self.slots.given(), if room => {}
             () = self.wake.notified(), if pause.is_some() => {}
             () = paused => {}
@@ -283,9 +289,10 @@ impl Worker {
     /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
     async fn gather(&self, state: &mut State) {
         let until = Instant::now() + GATHER;
-        while state.slots.len() > self.queue.options.concurrency / 2 {
+        while state.occupancy.count() > self.queue.options.concurrency / 2 {
             tokio::select! {
                 () = self.stop.cancelled() => break,
+                () = state.occupancy.freed() => {}
                 Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
                 () = sleep_until(until) => break,
             }
