@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::SlotConnection;
@@ -69,6 +70,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Started,
     pub(crate) time: Duration,
     pub(crate) kept: Kept,
+    /// Has what succeeded before in the same turn recorded: nobody can while the handler's own transaction has the locks.
+    pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
 }
 
 impl fmt::Debug for Lease {
@@ -80,6 +83,11 @@ impl fmt::Debug for Lease {
 impl Lease {
     /// Locks the job by its token, on a connection of the pool.
     async fn lock(&self, queue: &Arc<str>) -> Result<Locks, sqlx::Error> {
+        let (answer, recorded) = oneshot::channel();
+        if self.record_first.as_ref().is_some_and(|ask| ask.send(answer).is_ok()) {
+            // Dropped unanswered with the handler.
+            let _ = recorded.await;
+        }
         let (shared, pool, queue) =
             (Arc::clone(&self.shared), self.pool.clone(), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::active_job::{ActiveJob, Keeper, Lease};
@@ -122,6 +122,7 @@ impl Run {
                 claim: self.claim.clone(),
                 time,
                 kept,
+                record_first: None,
             });
             let mut job = self.active(&held, keeper);
             let (result, clean) =
@@ -205,17 +206,37 @@ impl Run {
         }
         let began = Instant::now();
         unrecorded.since.get_or_insert(began);
+        let (ask, mut asked) = mpsc::unbounded_channel();
+        if let Keeper::Lease(lease) = &mut job.keeper {
+            lease.record_first = Some(ask);
+        }
+        // The handler waits for that, with its first `tx()`.
+        let mut first: Option<oneshot::Sender<()>> = None;
         let mut run = std::pin::pin!(self.handle(job, held, signals));
         loop {
-            let due = unrecorded.due().map(|due| unrecorded.again.map_or(due, |at| at.max(due)));
+            if unrecorded.flush.is_none()
+                && (unrecorded.done.is_empty() || unrecorded.last)
+                && let Some(first) = first.take()
+            {
+                let _ = first.send(());
+            }
+            let mut due = unrecorded.due();
+            if first.is_some() {
+                due = due.map(|_| Instant::now());
+            }
+            let due = due.map(|due| unrecorded.again.map_or(due, |at| at.max(due)));
             tokio::select! {
                 biased;
                 ended = &mut run => return ended,
+                Some(asks) = asked.recv() => first = Some(asks),
                 answer = unrecorded.answer() => {
                     if unrecorded.answered(answer) == End::Lost {
                         signals.lost.cancel();
                     }
                     unrecorded.since.get_or_insert(began);
+                    if first.is_some() && unrecorded.again.is_some() {
+                        unrecorded.again = Some(Instant::now() + RETRY_SKIPPED);
+                    }
                 }
                 () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals, false),
             }

@@ -282,3 +282,30 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
+
+/// Once the handler has its locks nobody else can record anything in the group, for as long as its transaction is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_succeeded_before_is_recorded_before_a_handler_gets_its_transaction() {
+    let database = database().await;
+    let pool = database.pool();
+    let ids = seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
+    let (log, look) = (Log::default(), pool.clone());
+    let seen = log.clone();
+    let run = handler(move |job, data| {
+        let (seen, look) = (seen.clone(), look.clone());
+        Box::pin(async move {
+            if data == 2 {
+                job.tx().await?;
+                let sql = "select array_agg(status::text order by id) from seriatim.job";
+                let statuses: Vec<String> = sqlx::query_scalar(sql).fetch_one(&look).await?;
+                seen.add(statuses.join(" "));
+            }
+            Ok(json!(null))
+        })
+    });
+    let running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
+    ended(pool, ids[2].id()).await;
+    assert_eq!(log.entries(), ["succeeded succeeded started"]);
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
