@@ -253,7 +253,9 @@ begin
       null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8;
     return;
   end if;
-  perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true);
+  -- The answer is text, in the form that the library reads.
+  perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
+    set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   select
     (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
       is true

@@ -178,16 +178,17 @@ impl Keeper<'_> {
         };
         let mut extend_all = fresh;
         let mut doubted = Vec::new();
+        let long_here = session.since.elapsed() >= SETTLED;
+        // Without a presence of its own it looks at the others' locks each time.
+        let mut maybe_dead = true;
         if let Some(key) = session.key {
-            let (store, id) = (&self.shared.store, self.row.id);
-            let presence = short(&mut session.conn, async |conn| {
-                let presence = store.verify_presence(conn, id, key).await?;
-                if !presence.held {
-                    store.withdraw_presence(conn, id).await?;
-                }
-                Ok(presence)
-            });
-            let presence = presence.await?;
+            let (store, id, server) = (&self.shared.store, self.row.id, session.server);
+            let conn = &mut session.conn;
+            let presence = store.presence_look(conn, id, key, long_here, server).await?;
+            if !presence.held {
+                short(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
+            }
+            maybe_dead = presence.maybe_dead || !presence.held;
             doubted = presence.doubted;
             if presence.held {
                 *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
@@ -204,6 +205,9 @@ impl Keeper<'_> {
         }
         self.extend(&mut session.conn, &doubted, extend_all).await?;
         self.look_around(&mut session).await?;
+        if maybe_dead {
+            self.judge(&mut session, long_here).await?;
+        }
         *kept = Some(session);
         Ok(())
     }
@@ -264,7 +268,7 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// Claims that were taken away, requests to cancel, other processes, and a sign of life now and then.
+    /// Claims that were taken away, requests to cancel, and a sign of life now and then.
     async fn look_around(&self, session: &mut Session) -> Result<(), sqlx::Error> {
         let store = &self.shared.store;
         let conn = &mut session.conn;
@@ -285,7 +289,13 @@ impl Keeper<'_> {
             short(conn, async |conn| store.announce(conn, &self.row, key, server).await).await?;
             session.announced_at = Instant::now();
         }
-        let long_here = session.since.elapsed() >= SETTLED;
+        Ok(())
+    }
+
+    /// Doubts the claims of processes whose locks nobody holds.
+    async fn judge(&self, session: &mut Session, long_here: bool) -> Result<(), sqlx::Error> {
+        let store = &self.shared.store;
+        let conn = &mut session.conn;
         let (id, server) = (self.row.id, session.server);
         let judged = short(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
         let doubted = match judged {

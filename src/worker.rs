@@ -98,7 +98,7 @@ impl Worker {
         let all = state.busy || (self.leased() && !self.slots.bounded());
         let reserved = self.slots.reserve(free, all);
         // No connection is kept without a slot: another queue may have the slot, and need the connection.
-        state.spare.truncate(reserved.count());
+        state.spare.truncate(reserved.count().max(self.kept(state)));
         if state.spare.len() + state.coming.len() > reserved.count() {
             state.coming.detach_all();
         }
@@ -108,6 +108,13 @@ impl Worker {
     /// How many slots are free by the queue's own limit.
     fn free(&self, state: &State) -> usize {
         self.queue.options.concurrency.saturating_sub(state.occupancy.count())
+    }
+
+    /// How many connections stay for the next job and the look behind it: asking for one costs round trips, and there are as
+    /// many as slots, unless those are shared.
+    fn kept(&self, state: &State) -> usize {
+        let own = !self.leased() && !self.slots.bounded();
+        if own { self.free(state).min(2) } else { 0 }
     }
 
     fn leased(&self) -> bool {
@@ -157,10 +164,9 @@ impl Worker {
         state.busy = claimed.more && brought > 0;
         self.slots.more(state.busy);
         if !state.busy || leased {
-            // Nothing to hold connections for, but the next look's: asking for one costs round trips, and there are as many
-            // as slots, unless those are shared. Those that are still coming go back when they come.
-            let keep = usize::from(!leased && !self.slots.bounded());
-            state.spare.truncate(keep);
+            // Nothing to hold connections for. Those that are still coming go back when they come.
+            let kept = self.kept(state);
+            state.spare.truncate(kept);
             state.coming.detach_all();
         }
         match (claimed.more, brought) {

@@ -89,7 +89,6 @@ pub(crate) struct Store {
     prune: prune::Statements,
     pull: pull::Statements,
     queue_settings: queue_settings::Statements,
-    round_trip: round_trip::Statements,
     settle: settle::Statements,
     settle_many: settle_many::Statements,
 }
@@ -127,7 +126,6 @@ impl Store {
             prune: prune::Statements::new(&names),
             pull: pull::Statements::new(&names),
             queue_settings: queue_settings::Statements::new(&names),
-            round_trip: round_trip::Statements::new(&names),
             settle: settle::Statements::new(&names),
             settle_many: settle_many::Statements::new(&names),
             names,

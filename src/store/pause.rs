@@ -258,11 +258,3 @@ impl Store {
 fn age(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_literal_is_safe_whatever_is_in_it() {
-        assert_eq!(super::literal("'\\"), "convert_from(decode('275c', 'hex'), 'UTF8')");
-    }
-}

@@ -5,19 +5,18 @@ use chrono::{DateTime, Utc};
 use sea_query::{
     DeleteStatement, Expr, InsertStatement, LockBehavior, LockType, OnConflict, UpdateStatement,
 };
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use super::Store;
 use super::claim::GRACE;
-use super::template::{Names, PG, Template, cte, rows_of, select, sql, with};
+use super::template::{Names, PG, Template, cte, literal, rows_of, select, sql, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
     take_key: Template,
     server_since: Template,
     announce: Template,
-    verify: Template,
     withdraw: Template,
     leave: Template,
     judge_lock: Template,
@@ -44,6 +43,8 @@ pub(crate) struct Presence {
     pub(crate) held: bool,
     /// Claims of this process that somebody doubts.
     pub(crate) doubted: Vec<Uuid>,
+    /// Another process's lock may be free.
+    pub(crate) maybe_dead: bool,
 }
 
 impl Statements {
@@ -64,7 +65,6 @@ impl Statements {
             take_key: Template::new(take_key.build(PG)),
             server_since: server_since(names),
             announce: announce(names),
-            verify: verify(names),
             withdraw: Template::new(withdraw.build(PG)),
             leave: Template::new(leave.build(PG)),
             judge_lock: Template::new(judge_lock.build(PG)),
@@ -108,32 +108,6 @@ fn announce(names: &Names) -> Template {
         );
     super::template::select_into(&mut insert, row);
     Template::new(insert.build(PG))
-}
-
-fn verify(names: &Names) -> Template {
-    let held = select()
-        .expr(sql("1"))
-        .from_as(("pg_catalog", "pg_locks"), "l")
-        .and_where(sql("l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted"))
-        .and_where(sql("l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = ?2"))
-        .to_owned();
-    let groups = select()
-        .expr(sql("g.claim"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.job_id is not null and g.claimed_by = ?1 and g.suspect = g.claim"))
-        .to_owned();
-    let loose = select()
-        .expr(sql("j.claim"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = ?1"))
-        .and_where(sql("j.suspect = j.claim"))
-        .to_owned();
-    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
-    let query = select()
-        .expr(Expr::exists(held))
-        .expr(Expr::cust_with_exprs("array($1) || array($2)", [sub(groups), sub(loose)]))
-        .to_owned();
-    Template::new(query.build(PG))
 }
 
 /// The processes that may be judged, locked against their announcing another lock meanwhile.
@@ -256,15 +230,27 @@ impl Store {
         announce.bind(row.pid).bind(key).bind(server).execute(conn).await.map(drop)
     }
 
-    /// Whether this session still holds the lock, and who is doubted.
-    pub(crate) async fn verify_presence(
+    /// Whether this session still holds the lock, who is doubted, and whether [`judge`](Self::judge) may find something.
+    pub(crate) async fn presence_look(
         &self,
         conn: &mut PgConnection,
         id: i64,
         key: i64,
+        long_here: bool,
+        server: DateTime<Utc>,
     ) -> Result<Presence, sqlx::Error> {
-        let row = self.presence.verify.query().bind(id).bind(key).fetch_one(conn).await?;
-        Ok(Presence { held: row.try_get(0)?, doubted: row.try_get(1)? })
+        let (look, judge) = (self.names.quoted("presence_look"), literal(&self.judge_lock()));
+        let server = server.to_rfc3339();
+        // One message, which a transaction pooler gives to one session.
+        let text =
+            format!("select * from {look}('{id}', '{key}', {long_here}, '{server}', {judge})");
+        let row = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(conn).await?;
+        let (held, doubted) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Presence { held, doubted, maybe_dead: row.try_get(2)? })
+    }
+
+    fn judge_lock(&self) -> String {
+        format!("seriatim judge {}", self.names.schema())
     }
 
     /// From here on leases alone decide about the process.
@@ -293,7 +279,7 @@ impl Store {
         server: DateTime<Utc>,
     ) -> Result<u64, sqlx::Error> {
         let sql = &self.presence;
-        let lock = format!("seriatim judge {}", self.names.schema());
+        let lock = self.judge_lock();
         if !sql.judge_lock.query().bind(lock).fetch_one(&mut *conn).await?.try_get::<bool, _>(0)? {
             return Ok(0);
         }

@@ -1,7 +1,8 @@
 //! Claim, hold and settle in one round trip each: what a worker does for most jobs.
 //!
 //! The functions are `migrations/0008_round_trips.sql`'s. A hold goes with the begin of its transaction in one message, and a
-//! settle with its commit; sqlx counts nothing of them, and so their arguments are literals.
+//! settle with its commit, of which sqlx counts nothing. Their arguments are literals: statements that are prepared would not
+//! fit in one message, and answers come as text.
 
 use std::time::Duration;
 
@@ -12,25 +13,8 @@ use super::claim::{Started, Terms};
 use super::hold::{HeldJob, SessionId, held_job};
 use super::peek::until;
 use super::session::{BEGIN, knows_transaction_timeout};
-use super::template::{Names, Template, literal};
+use super::template::literal;
 use crate::turn::Go;
-
-#[derive(Debug)]
-pub(super) struct Statements {
-    claim: Template,
-}
-
-impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
-        Self { claim: claim(names) }
-    }
-}
-
-fn claim(names: &Names) -> Template {
-    let arguments = "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9";
-    let text = format!("select * from {}({arguments})", names.quoted("claim_jobs"));
-    Template::new((text, sea_query::Values(Vec::new())))
-}
 
 /// What one round trip brought.
 #[derive(Debug)]
@@ -72,10 +56,19 @@ impl Store {
         loose_first: bool,
         terms: Terms,
     ) -> Result<ClaimedAtOnce, sqlx::Error> {
-        let claim = self.round_trip.claim.query().bind(queue).bind(slots).bind(loose_first);
-        let claim = claim.bind(terms.max_attempts).bind(terms.lease.as_secs_f64());
-        let claim = claim.bind(terms.own_lease).bind(terms.processor).bind(terms.ignore_before);
-        let rows = claim.bind(self.names.channel()).fetch_all(conn).await?;
+        let claim = self.names.quoted("claim_jobs");
+        let (queue, channel) = (literal(queue), literal(&self.names.channel()));
+        let Terms { max_attempts, lease, own_lease, processor, ignore_before, .. } = terms;
+        let lease = lease.as_secs_f64();
+        let processor = processor.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"));
+        let ignore_before = ignore_before
+            .map_or_else(|| "null".to_owned(), |time| format!("'{}'", time.to_rfc3339()));
+        let text = format!(
+            "select * from {claim}({queue}, {slots}, {loose_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
+             {ignore_before}, {channel})"
+        );
+        // One message, which a transaction pooler gives to one session.
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let Some((last, jobs)) = rows.split_last() else {
             return Err(sqlx::Error::RowNotFound);
         };

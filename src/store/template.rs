@@ -222,13 +222,14 @@ pub(super) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     rows_of(columns).expr_as(sql("?1::text"), "queue").to_owned()
 }
 
-/// A text as a literal, whatever is in it and however the session reads strings.
+/// A text as a literal, whatever is in it and however the session reads strings. Of the columns' collation: by itself it would
+/// have that of a name, for which no index serves.
 pub(super) fn literal(text: &str) -> String {
     let mut hex = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
         _ = write!(hex, "{byte:02x}");
     }
-    format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+    format!("(convert_from(decode('{hex}', 'hex'), 'UTF8') collate pg_catalog.\"default\")")
 }
 
 pub(super) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
@@ -252,5 +253,11 @@ mod tests {
     #[should_panic(expected = "inline it")]
     fn a_literal_bound_by_mistake_is_refused() {
         number("$1", &Values(vec![Value::Bool(Some(true))]));
+    }
+
+    #[test]
+    fn a_literal_is_safe_whatever_is_in_it() {
+        let safe = "(convert_from(decode('275c', 'hex'), 'UTF8') collate pg_catalog.\"default\")";
+        assert_eq!(literal("'\\"), safe);
     }
 }
