@@ -7,14 +7,24 @@ use serde::de::value::{BytesDeserializer, Error as ValueError};
 use serde::de::{DeserializeOwned, Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::withheld::{data_error, json_error};
+
 /// A job's raw bytes, as its handler takes them: `type Data = seriatim::Bytes`.
 ///
 /// For jobs of [`NewJob::bytes`](crate::NewJob::bytes). A job with JSON data does not decode into it, also if the JSON
 /// is a string: that is a failed attempt of the kind [`FailureKind::Data`](crate::FailureKind::Data), as is a job with
 /// raw bytes for a handler whose data comes from JSON. Any other type that serde can make from bytes takes them too,
 /// `String` (if they are UTF-8) for one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+///
+/// Its `Debug` shows how many bytes there are, not which.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Bytes(Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} bytes)", self.0.len())
+    }
+}
 
 impl Bytes {
     /// The bytes, owned.
@@ -73,7 +83,6 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// What a job is about, as the database has it.
-#[derive(Debug)]
 pub(crate) enum JobData {
     /// The text of JSON.
     Json(String),
@@ -81,6 +90,17 @@ pub(crate) enum JobData {
         content_type: Option<String>,
         bytes: Vec<u8>,
     },
+}
+
+impl fmt::Debug for JobData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(text) => write!(f, "Json({} bytes)", text.len()),
+            Self::Bytes { content_type, bytes } => {
+                write!(f, "Bytes({} bytes of {content_type:?})", bytes.len())
+            }
+        }
+    }
 }
 
 impl JobData {
@@ -91,17 +111,18 @@ impl JobData {
         }
     }
 
-    /// The handler's type, or what is wrong.
+    /// The handler's type, or what is wrong, without what the data says.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
         match self {
-            Self::Json(text) => serde_json::from_str(text).map_err(|error| error.to_string()),
+            Self::Json(text) => serde_json::from_str(text).map_err(|error| json_error(&error)),
             Self::Bytes { content_type, bytes } => {
                 let raw = BytesDeserializer::<ValueError>::new(bytes);
                 T::deserialize(raw).map_err(|error| {
                     let (size, what) = (bytes.len(), content_type.as_deref().unwrap_or("unknown type"));
                     format!(
                         "the job has {size} raw bytes ({what}), not JSON, and the handler's data does not decode from \
-                         them: {error}; take them as seriatim::Bytes"
+                         them: {}; take them as seriatim::Bytes",
+                        data_error(&error.to_string())
                     )
                 })
             }

@@ -11,6 +11,7 @@ use crate::name;
 use crate::new_job::NewJob;
 use crate::queue_settings::{QueueSettings, StoredQueueSettings};
 use crate::store::{RequestReport, Store};
+use crate::withheld::quiet;
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
 ///
@@ -146,7 +147,8 @@ impl Client {
         if checked.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.insert_jobs(executor, checked, self.notify).await.map_err(EnqueueError::Database)
+        let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+        inserted.map_err(|error| EnqueueError::Database(quiet(error)))
     }
 
     /// Enqueues those of many jobs that can be enqueued, in one statement; the results come in the order of the jobs. A
@@ -170,7 +172,7 @@ impl Client {
         let mut enqueued = Vec::new();
         if !checked.is_empty() {
             let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
-            enqueued = inserted.map_err(EnqueueError::Database)?;
+            enqueued = inserted.map_err(|error| EnqueueError::Database(quiet(error)))?;
         }
         let mut enqueued = enqueued.into_iter();
         refusals
@@ -270,6 +272,8 @@ impl Client {
         queue: &str,
         group: &str,
     ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
         if self.store.resume(executor, queue, group).await? {
             return Ok(());
         }

@@ -14,8 +14,8 @@ pub enum NameError {
         /// What was named: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or `content type`.
         field: &'static str,
     },
-    /// The name has too many characters.
-    #[error("the {} has {length} characters, at most {limit} are allowed", called(field))]
+    /// The name has too many characters; a schema's, too many bytes.
+    #[error("the {} has {length} {}, at most {limit} are allowed", called(field), unit(field))]
     TooLong {
         /// What was named.
         field: &'static str,
@@ -37,12 +37,25 @@ pub enum NameError {
         /// Its byte position.
         position: usize,
     },
-    /// The schema name starts with `pg_`, which `PostgreSQL` keeps for itself.
-    #[error("the schema name {name:?} starts with pg_, which PostgreSQL reserves: choose another")]
+    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps them for itself.
+    #[error("the schema name {name:?} is one that PostgreSQL keeps for itself: choose another")]
     Reserved {
         /// The name.
         name: String,
     },
+    /// The schema name has characters that would end a piece of the library's own SQL.
+    #[error("the schema name {name:?} has {part:?}, which cannot be in it: choose another")]
+    Unusable {
+        /// The name.
+        name: String,
+        /// The characters.
+        part: &'static str,
+    },
+}
+
+/// PostgreSQL cuts identifiers by bytes.
+fn unit(field: &str) -> &'static str {
+    if field == "schema" { "bytes" } else { "characters" }
 }
 
 /// Some fields are names, others have one of their own.
@@ -131,6 +144,18 @@ pub enum EnqueueError {
     DataHasNul {
         /// Position in the call, from 0.
         index: usize,
+    },
+    /// The data is nested deeper than a handler could read.
+    #[error(
+        "the data of job {index} of the call is nested {depth} levels deep, at most {limit} can be read: flatten it, or enqueue it as a string or as bytes"
+    )]
+    DataTooDeep {
+        /// Position in the call, from 0.
+        index: usize,
+        /// How deep it is.
+        depth: usize,
+        /// The limit.
+        limit: usize,
     },
     /// A number is out of its range.
     #[error("{field} of job {index} of the call is {value}, it must be {range}")]

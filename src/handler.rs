@@ -10,7 +10,7 @@ use crate::active_job::ActiveJob;
 use crate::bytes::JobData;
 use crate::job::FailureKind;
 use crate::job_error::{JobError, storable, storable_text};
-use crate::new_job::has_nul;
+use crate::json::has_nul;
 use crate::outcome::RunResult;
 
 /// Runs the jobs of a queue.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::withheld::Withheld;
+
 /// What an enqueue did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -88,7 +90,7 @@ impl fmt::Display for JobStatus {
 }
 
 /// A job as the database has it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Job {
     /// Its id.
@@ -135,6 +137,36 @@ pub struct Job {
     pub finished_at: Option<DateTime<Utc>>,
     /// The attempts that did not succeed, oldest first, at most the last [`Job::HISTORY_LIMIT`].
     pub history: Vec<AttemptRecord>,
+}
+
+/// Without what the job carries: a job may be logged.
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("group", &self.group)
+            .field("status", &self.status)
+            .field("data", &Withheld)
+            .field("payload", &self.payload.as_ref().map(|_| Withheld))
+            .field("content_type", &self.content_type)
+            .field("name", &self.name)
+            .field("reference", &self.reference)
+            .field("priority", &self.priority)
+            .field("expires_at", &self.expires_at)
+            .field("lease", &self.lease)
+            .field("dedup_id", &self.dedup_id)
+            .field("result", &self.result.as_ref().map(|_| Withheld))
+            .field("error", &self.error)
+            .field("attempts", &self.attempts)
+            .field("max_attempts", &self.max_attempts)
+            .field("run_at", &self.run_at)
+            .field("created_at", &self.created_at)
+            .field("last_started_at", &self.last_started_at)
+            .field("finished_at", &self.finished_at)
+            .field("history", &self.history)
+            .finish()
+    }
 }
 
 impl Job {

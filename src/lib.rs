@@ -18,6 +18,7 @@ mod inspect;
 mod janitor;
 mod job;
 mod job_error;
+mod json;
 mod leased;
 mod leases;
 mod listener;
@@ -49,6 +50,7 @@ mod store;
 pub mod testing;
 mod turn;
 mod watchdog;
+mod withheld;
 mod worker;
 
 pub use async_trait::async_trait;

@@ -36,7 +36,7 @@ pub(crate) fn check_queue(name: &str) -> Result<(), NameError> {
 }
 
 pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
-    check("schema", name, SCHEMA_LIMIT)?;
+    check("schema", name, usize::MAX)?;
     if name.len() > SCHEMA_LIMIT {
         return Err(NameError::TooLong {
             field: "schema",
@@ -44,8 +44,14 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
             limit: SCHEMA_LIMIT,
         });
     }
-    if name.starts_with("pg_") {
+    // In a search path "$user" is the schema of whoever looks.
+    if name.starts_with("pg_") || ["information_schema", "$user"].contains(&name) {
         return Err(NameError::Reserved { name: name.to_owned() });
+    }
+    // The bodies of the migrations' functions stand between $$, and the others are replaced in them.
+    let part = ["$$", "{schema}", "{schema_text}", "{go}"].into_iter().find(|p| name.contains(p));
+    if let Some(part) = part {
+        return Err(NameError::Unusable { name: name.to_owned(), part });
     }
     Ok(())
 }
@@ -72,7 +78,13 @@ mod tests {
     #[test]
     fn a_schema_is_an_identifier_of_its_own() {
         assert!(check_schema("My \"odd\" schema").is_ok());
-        assert!(check_schema(&"ü".repeat(26)).is_err());
+        assert!(matches!(
+            check_schema(&"ü".repeat(26)),
+            Err(NameError::TooLong { length: 52, limit: 50, .. })
+        ));
+        assert!(matches!(check_schema("$user"), Err(NameError::Reserved { .. })));
+        assert!(matches!(check_schema("a$$b"), Err(NameError::Unusable { part: "$$", .. })));
+        assert!(check_schema("{}$ ?1 $2").is_ok());
         assert!(matches!(check_schema("pg_jobs"), Err(NameError::Reserved { .. })));
     }
 }

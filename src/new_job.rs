@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::bytes::JobData;
 use crate::error::EnqueueError;
+use crate::json::{DEPTH_LIMIT, depth, has_nul};
 use crate::name;
 use crate::retry::MAX_DELAY;
 
@@ -53,7 +54,8 @@ enum Content {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(data) => f.debug_tuple("Json").field(data).finish(),
+            Self::Json(Ok(data)) => f.debug_struct("Json").field("length", &data.len()).finish(),
+            Self::Json(Err(error)) => f.debug_tuple("Json").field(error).finish(),
             Self::Bytes { content_type, bytes } => f
                 .debug_struct("Bytes")
                 .field("content_type", content_type)
@@ -350,6 +352,10 @@ fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData
             if has_nul(&data) {
                 return Err(EnqueueError::DataHasNul { index });
             }
+            let depth = depth(&data);
+            if depth > DEPTH_LIMIT {
+                return Err(EnqueueError::DataTooDeep { index, depth, limit: DEPTH_LIMIT });
+            }
             Ok(JobData::Json(data))
         }
         Content::Bytes { content_type, bytes } => {
@@ -381,26 +387,9 @@ pub(crate) struct CheckedJob {
     pub(crate) dedup_by_content: bool,
 }
 
-/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of backslashes. jsonb refuses it.
-pub(crate) fn has_nul(json: &str) -> bool {
-    json.match_indices("\\u0000").any(|(at, _)| {
-        let escapes = json[..at].bytes().rev().take_while(|b| *b == b'\\').count();
-        escapes % 2 == 0
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_escaped_nul_is_found_and_a_written_backslash_is_not() {
-        let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
-        assert!(has_nul(&json("a\0b")));
-        assert!(has_nul(&json("\\\0")));
-        assert!(!has_nul(&json("\\u0000")));
-        assert!(!has_nul(&json("plain")));
-    }
 
     #[test]
     fn settings_out_of_range_are_named() {

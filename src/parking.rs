@@ -57,6 +57,8 @@ impl Client {
         group: &str,
         job: Option<i64>,
     ) -> Result<Redriven, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
         let report = self.store.redrive_parked(executor, queue, group, job).await?;
         match report.jobs {
             _ if report.busy => Err(group_busy(queue, group)),
@@ -77,6 +79,8 @@ impl Client {
         group: &str,
         job: Option<i64>,
     ) -> Result<u64, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
         match self.store.discard_parked(executor, queue, group, job).await? {
             None => Err(group_busy(queue, group)),
             Some(0) => Err(not_parked(queue, group, job)),

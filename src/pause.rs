@@ -24,6 +24,7 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
+        check_reason(reason)?;
         Ok(self.store.pause_queue(executor, queue, reason).await?)
     }
 
@@ -36,6 +37,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
         if self.store.resume_queue(executor, queue).await? {
             return Ok(());
         }
@@ -59,6 +61,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
+        check_reason(reason)?;
         Ok(self.store.pause_group(executor, queue, group, reason).await?)
     }
 
@@ -99,5 +102,25 @@ impl Client {
         queue: &str,
     ) -> Result<Vec<PausedGroup>, sqlx::Error> {
         self.store.paused_groups(executor, queue).await
+    }
+}
+
+/// Any text that `PostgreSQL` can hold.
+fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
+    const LIMIT: usize = 4_000;
+    let Some(reason) = reason else {
+        return Ok(());
+    };
+    let out_of_range = |value| ControlError::OutOfRange {
+        setting: "the reason of the pause",
+        value,
+        range: "text of at most 4000 characters without NUL",
+    };
+    if reason.contains('\0') {
+        return Err(out_of_range(String::from("a text with a NUL character")));
+    }
+    match reason.chars().count() {
+        length if length > LIMIT => Err(out_of_range(format!("a text of {length} characters"))),
+        _ => Ok(()),
     }
 }

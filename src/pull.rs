@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgExecutor;
@@ -13,7 +13,10 @@ use sqlx::postgres::PgDatabaseError;
 use uuid::Uuid;
 
 use crate::client::Client;
+use crate::job_error::storable_text;
+use crate::json::has_nul;
 use crate::store::{ReceivedRow, Said};
+use crate::withheld::{Withheld, json_error, quiet};
 
 /// What to receive: `Receive::new("queue").max(10)`.
 #[derive(Debug, Clone)]
@@ -67,7 +70,7 @@ impl Receive {
 }
 
 /// A job that was received.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Received {
     /// What [`Client::ack`], [`Client::nack`] and [`Client::extend`] want to see.
@@ -95,13 +98,32 @@ pub struct Received {
     pub visible_until: DateTime<Utc>,
 }
 
+/// Without what the job carries: a job may be logged.
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("receipt", &self.receipt)
+            .field("id", &self.id)
+            .field("group", &self.group)
+            .field("attempt", &self.attempt)
+            .field("data", &Withheld)
+            .field("payload", &self.payload.as_ref().map(|_| Withheld))
+            .field("content_type", &self.content_type)
+            .field("name", &self.name)
+            .field("reference", &self.reference)
+            .field("enqueued_at", &self.enqueued_at)
+            .field("visible_until", &self.visible_until)
+            .finish()
+    }
+}
+
 impl Received {
     /// The data as a type. Not for raw bytes: those are in [`payload`](Self::payload).
     ///
     /// # Errors
     /// What serde said.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        T::deserialize(&self.data)
+        T::deserialize(&self.data).map_err(|error| serde_json::Error::custom(json_error(&error)))
     }
 }
 
@@ -209,7 +231,7 @@ impl From<sqlx::Error> for PullError {
         {
             return Self::Refused { message: e.message().to_owned(), hint: hint.to_owned() };
         }
-        Self::Database(error)
+        Self::Database(quiet(error))
     }
 }
 
@@ -240,6 +262,16 @@ impl Client {
         what: Receive,
     ) -> Result<Vec<Received>, PullError> {
         let Receive { queue, most, visibility, group, attempt_id } = what;
+        for (field, text) in [
+            ("queue", Some(&queue)),
+            ("group", group.as_ref()),
+            ("receive attempt id", attempt_id.as_ref()),
+        ] {
+            // All else is checked by the function of the database.
+            if text.is_some_and(|text| text.contains('\0')) {
+                return Err(has_a_nul(&format!("the {field}")));
+            }
+        }
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
         let rows = self.store.receive(executor, &queue, most, visibility, group, attempt_id);
@@ -276,6 +308,9 @@ impl Client {
     ) -> Result<(), PullError> {
         let result = serde_json::to_string(result)
             .map_err(|source| PullError::Serialize { job: receipt.job, source })?;
+        if has_nul(&result) {
+            return Err(has_a_nul(&format!("the result of job {}", receipt.job)));
+        }
         let said = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
         done(said, receipt)
     }
@@ -312,7 +347,8 @@ impl Client {
         delay: Duration,
         error: &str,
     ) -> Result<(), PullError> {
-        let said = self.store.nack(executor, &receipt.to_string(), delay, Some(error)).await?;
+        let error = storable_text(error);
+        let said = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
         done(said, receipt)
     }
 
@@ -332,6 +368,13 @@ impl Client {
     ) -> Result<(), PullError> {
         let said = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
         done(said, receipt)
+    }
+}
+
+fn has_a_nul(what: &str) -> PullError {
+    PullError::Refused {
+        message: format!("{what} has a NUL character, which PostgreSQL cannot hold"),
+        hint: String::from("Remove or encode it."),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::shared::Shared;
 use crate::store::{
     Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, Then, begin_short,
 };
+use crate::withheld::quiet;
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -236,7 +237,7 @@ impl Run {
             sleep(pause).await;
         }
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.shared.report(&BackgroundError::Settle { queue, job, source });
+        self.shared.report(&BackgroundError::Settle { queue, job, source: source.map(quiet) });
         End::Lost
     }
 

@@ -23,6 +23,7 @@ use crate::outcome::{Outcome, RunResult};
 use crate::record::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried, is_refusal};
 use crate::shared::Shared;
 use crate::store::{Succeeded, begin_short};
+use crate::withheld::quiet;
 
 /// How many jobs one transaction settles.
 const BATCH: usize = 100;
@@ -220,7 +221,7 @@ fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx
             continue;
         }
         let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
-        shared.report(&BackgroundError::Settle { queue, job, source: failed.take() });
+        shared.report(&BackgroundError::Settle { queue, job, source: failed.take().map(quiet) });
         finished.answer(Settled::Ended(End::Lost));
     }
     *waiting = rest;

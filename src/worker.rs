@@ -19,6 +19,7 @@ use crate::queue::Hold;
 use crate::shared::Shared;
 use crate::slots::{Occupancy, QueueSlots, Reserved};
 use crate::stall::Doing;
+use crate::withheld::quiet;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
@@ -230,7 +231,9 @@ impl Worker {
                         schema: self.shared.store.names().schema().to_owned(),
                         source,
                     },
-                    Ok(Err(source)) => BackgroundError::Claim { queue: queue(), source },
+                    Ok(Err(source)) => {
+                        BackgroundError::Claim { queue: queue(), source: quiet(source) }
+                    }
                     _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
                 })
             }

@@ -10,6 +10,7 @@ use super::template::{Names, PG, Template, limit, select, sql};
 use super::{Store, unfinished};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
+use crate::json::Readable;
 use crate::queue::AfterHalt;
 
 #[derive(Debug)]
@@ -264,6 +265,10 @@ impl Store {
     }
 }
 
+fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sqlx::Error> {
+    Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
+}
+
 fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let status: String = row.try_get(3)?;
@@ -274,7 +279,7 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         group: row.try_get(2)?,
         status: JobStatus::parse(&status)
             .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
-        data: row.try_get::<Option<_>, _>(4)?.unwrap_or_default(),
+        data: readable(row, 4)?.unwrap_or_default(),
         payload: row.try_get(14)?,
         content_type: row.try_get(15)?,
         name: row.try_get(16)?,
@@ -285,7 +290,7 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .try_get::<Option<i64>, _>(20)?
             .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
         dedup_id: row.try_get(21)?,
-        result: row.try_get(5)?,
+        result: readable(row, 5)?,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),

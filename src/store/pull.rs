@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, Postgres, Row};
 
 use super::Store;
 use super::template::Names;
+use crate::json::Readable;
 
 /// The calls, with the schema's name in them.
 #[derive(Debug)]
@@ -127,7 +128,7 @@ fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         id: row.try_get("id")?,
         group: row.try_get("group_id")?,
         attempt: u32::try_from(attempt).unwrap_or(0),
-        data: row.try_get("data")?,
+        data: row.try_get::<Option<Readable>, _>("data")?.map(|json| json.0),
         payload: row.try_get("payload")?,
         content_type: row.try_get("content_type")?,
         name: row.try_get("name")?,

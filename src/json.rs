@@ -1,0 +1,91 @@
+//! JSON, as the database takes it and as it comes back.
+
+use serde_json::Value;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgTypeInfo, PgValueFormat, PgValueRef};
+use sqlx::{Decode, Postgres, Type};
+
+/// How deep JSON may be nested: no handler could read more with `serde_json`.
+pub(crate) const DEPTH_LIMIT: usize = 127;
+
+/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of backslashes. jsonb refuses it.
+pub(crate) fn has_nul(json: &str) -> bool {
+    json.match_indices("\\u0000").any(|(at, _)| {
+        let escapes = json[..at].bytes().rev().take_while(|b| *b == b'\\').count();
+        escapes % 2 == 0
+    })
+}
+
+/// How deep JSON text is nested, as far as that is too much.
+pub(crate) fn depth(json: &str) -> usize {
+    let opens = |byte: &u8| matches!(byte, b'[' | b'{');
+    if json.as_bytes().iter().filter(|byte| opens(byte)).count() <= DEPTH_LIMIT {
+        return 0;
+    }
+    let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// `jsonb` that can always be read: what other producers may have written, and `serde_json` cannot hold (nested deeper than
+/// [`DEPTH_LIMIT`], numbers beyond `f64`), comes as a string, its text. One such job must not keep others from being seen.
+pub(crate) struct Readable(pub(crate) Value);
+
+impl Type<Postgres> for Readable {
+    fn type_info() -> PgTypeInfo {
+        <Value as Type<Postgres>>::type_info()
+    }
+}
+
+impl Decode<'_, Postgres> for Readable {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        let binary = value.format() == PgValueFormat::Binary;
+        let text = match value.as_bytes()? {
+            // The version of jsonb's binary form.
+            [1, text @ ..] if binary => text,
+            text => text,
+        };
+        match serde_json::from_slice(text) {
+            Ok(value) => Ok(Self(value)),
+            Err(_) => Ok(Self(Value::String(std::str::from_utf8(text)?.to_owned()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escaped_nul_is_found_and_a_written_backslash_is_not() {
+        let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
+        assert!(has_nul(&json("a\0b")));
+        assert!(has_nul(&json("\\\0")));
+        assert!(!has_nul(&json("\\u0000")));
+        assert!(!has_nul(&json("plain")));
+    }
+
+    #[test]
+    fn depth_is_counted_outside_of_strings() {
+        let nested = |n: usize| "[".repeat(n) + "\"[\\\"{\"" + &"]".repeat(n);
+        assert_eq!(depth(&nested(DEPTH_LIMIT - 10)), 0, "as good as none");
+        assert_eq!(depth(&nested(DEPTH_LIMIT)), DEPTH_LIMIT);
+        assert_eq!(depth(&nested(DEPTH_LIMIT + 1)), DEPTH_LIMIT + 1);
+        assert_eq!(depth(&"{}".repeat(1_000)), 1);
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(DEPTH_LIMIT)).is_ok());
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(DEPTH_LIMIT + 1)).is_err());
+    }
+}
