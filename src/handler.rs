@@ -48,7 +48,8 @@ use crate::outcome::RunResult;
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
     /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. What does not decode
-    /// into it is a failed attempt, tried again by the queue's policy.
+    /// into it is a failed attempt, tried again by the queue's policy; its message says what the type expected, not what the
+    /// data was.
     type Data: DeserializeOwned + Send;
     /// Stored as the job's `result`.
     type Output: Serialize + Send;

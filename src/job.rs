@@ -101,7 +101,8 @@ pub struct Job {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// What the producer gave; null if it gave raw bytes.
+    /// What the producer gave; null if it gave raw bytes. JSON that only `PostgreSQL` can read (nested deeper than 127 levels,
+    /// numbers beyond `f64`) comes as a string: its text. So does such a `result`.
     pub data: serde_json::Value,
     /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes).
     pub payload: Option<Vec<u8>>,

@@ -81,7 +81,8 @@ pub struct Received {
     pub group: Option<String>,
     /// Which attempt this is, from 1. Attempts that went back with the one before them count here too.
     pub attempt: u32,
-    /// What the producer gave; JSON `null` where it gave a payload.
+    /// What the producer gave; JSON `null` where it gave a payload. JSON that only `PostgreSQL` can read (nested deeper than
+    /// 127 levels, numbers beyond `f64`) comes as a string: its text.
     pub data: Value,
     /// The bytes that the producer gave instead.
     pub payload: Option<Vec<u8>>,

@@ -1,0 +1,71 @@
+-- Roles with least rights for the schema `seriatim`. Run it as the schema's owner, or as a superuser, after every
+-- migration: new tables are nobody's, but PostgreSQL lets everybody call a new function until that is revoked.
+-- Then: grant seriatim_producer to web; grant seriatim_worker to jobs; grant seriatim_observer to dashboard;
+--
+-- Members can do what is said here and nothing else: no DDL (`migrate()` finds the schema up to date and does nothing),
+-- no reading of what jobs carry but by the workers. tests/all/roles.rs runs this file and tries.
+
+do $$
+declare
+  role text;
+begin
+  foreach role in array array['seriatim_producer', 'seriatim_worker', 'seriatim_observer'] loop
+    if not exists (select from pg_catalog.pg_roles where rolname = role) then
+      execute format('create role %I nologin', role);
+    end if;
+  end loop;
+end $$;
+
+-- By default everybody may call the functions, and draw ids: of use only to who may use the schema, but not least rights.
+revoke all on all tables in schema seriatim from public;
+revoke all on all sequences in schema seriatim from public;
+revoke all on all functions in schema seriatim from public;
+grant usage on schema seriatim to seriatim_producer, seriatim_worker, seriatim_observer;
+-- For migrate(), which looks whether there is anything to do.
+grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriatim_observer;
+
+-- Producers enqueue: Client::enqueue, enqueue_many and enqueue_batch, and the function enqueue. They can neither read what
+-- jobs carry, nor change or delete a job.
+grant usage on sequence seriatim.job_id_seq to seriatim_producer;
+grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
+  turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
+-- For the wake-up: does anybody work on this group already?
+grant select (id, queue, group_id, status, run_at, turn_at) on seriatim.job to seriatim_producer;
+grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
+-- The queue's delay and deduplication.
+grant select on seriatim.queue to seriatim_producer;
+grant select, insert on seriatim.dedup to seriatim_producer;
+grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
+grant execute on function
+  seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text),
+  seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.looks_idle(text, text)
+  to seriatim_producer;
+
+-- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack and extend by hand; housekeeping; and what is
+-- asked about jobs: job, cancel, retry, skip, resume, redrive, purge, release_node, explain.
+grant seriatim_producer to seriatim_worker;
+grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
+  seriatim.receive_attempt, seriatim.dedup to seriatim_worker;
+grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
+-- To lock these rows; PostgreSQL wants the right to update some column for it.
+grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
+grant execute on all functions in schema seriatim to seriatim_worker;
+-- Not for workers: pause and resume of queues and groups, configure_queue, set_group_policy. For an operator's role:
+--   grant seriatim_worker to seriatim_operator;
+--   grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
+
+-- Observers see what there is and where it stands, and nothing that jobs carry or handlers said: counts, paused_queue,
+-- paused_groups, queue_settings, and selects of these columns.
+grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
+  turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
+  name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
+grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, boost, halted_at,
+  halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
+grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request to seriatim_observer;
+grant execute on function seriatim.server_since(), seriatim.is_doubted(uuid, uuid, timestamptz),
+  seriatim.doubt_until(uuid, uuid) to seriatim_observer;
+-- halted_groups, parked_groups, explain_job and explain_group show the messages of errors too: what handlers said, which
+-- may tell of what jobs carry. Where that may be seen:
+--   grant select (error) on seriatim.job to seriatim_observer;
+--   grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
+-- job, group_jobs and jobs_by_reference read whole jobs, and are for workers.
