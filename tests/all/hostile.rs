@@ -211,7 +211,7 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
     let said: HashMap<String, String> =
         cases.iter().map(|(case, _)| (case.queue.clone(), case.said.clone())).collect();
     let mut running = processor(database, 20).await.slots(4).node(&cases[0].0.queue);
-    for (case, _) in cases {
+    for (n, (case, _)) in cases.iter().enumerate() {
         let said = said.clone();
         let run = handler(move |job, data| {
             let said = said[job.queue()].clone();
@@ -224,7 +224,8 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
                 }
             })
         });
-        running = running.queue(queue(&case.queue).concurrency(1).hold(hold), run);
+        running = running
+            .queue(queue(&case.queue).concurrency(1).hold(hold).jobs_per_turn(1 + n % 2), run);
     }
     let running = running.build().unwrap().start();
     for (case, [echoed, failed, panicked]) in cases {

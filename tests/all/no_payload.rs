@@ -8,12 +8,14 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use seriatim::{
-    ActiveJob, Client, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob, QueueOptions,
-    Receive, RetryPolicy, async_trait,
+    ActiveJob, Client, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob,
+    ProcessorBuilder, QueueOptions, Receive, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgDatabaseError;
 
-use crate::support::{by_hand, chain, database, ended, handler, job, processor, queue, value};
+use crate::support::{
+    by_hand, chain, database, ended, handler, job, job_when, processor, queue, value,
+};
 
 const MARKER: &str = "Zq9SECRETq9Z";
 
@@ -103,30 +105,9 @@ const WAYS: [(&str, FailureKind); 12] = [
     ("fine", FailureKind::Ignored),
 ];
 
-async fn fail_in_every_way(hold: Hold, lines: &Lines) {
-    let database = database().await;
-    let pool = database.pool();
-    by_hand(
-        pool,
-        "create table public.one (n int unique deferrable initially deferred);
-         insert into public.one values (1);
-         alter table seriatim.job add constraint host_says_no check (queue <> 'refused' or result is null);
-         alter table seriatim.job add constraint host_says_no_data check (queue <> 'closed')",
-    )
-    .await;
-    let reported = Lines::default();
-    let hook = reported.clone();
+fn failing(builder: ProcessorBuilder, hold: Hold) -> ProcessorBuilder {
     let echo = || handler(|_, data| Box::pin(async move { Ok(data) }));
-    let running = processor(&database, 20)
-        .await
-        .slots(4)
-        .on_error(move |error| {
-            io::Write::write_all(
-                &mut hook.clone(),
-                format!("{error:?} {}", chain(error)).as_bytes(),
-            )
-            .unwrap();
-        })
+    builder
         .queue(once("number", hold), Takes::<u32>::new())
         .queue(once("strict", hold), Takes::<Strict>::new())
         .queue(once("kind", hold), Takes::<Kind>::new())
@@ -154,9 +135,37 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         )
         .queue(once("refused", hold), echo())
         .queue(once("fine", hold), echo())
-        .build()
-        .unwrap()
-        .start();
+        .queue(
+            once("turn", hold).jobs_per_turn(2),
+            handler(|_, data| {
+                Box::pin(async move {
+                    if data == "second" {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(data)
+                })
+            }),
+        )
+}
+
+async fn fail_in_every_way(hold: Hold, lines: &Lines) {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "create table public.one (n int unique deferrable initially deferred);
+         insert into public.one values (1);
+         alter table seriatim.job add constraint host_says_no check (queue <> 'refused' or result is null);
+         alter table seriatim.job add constraint host_says_no_data check (queue <> 'closed')",
+    )
+    .await;
+    let reported = Lines::default();
+    let hook = reported.clone();
+    let builder = processor(&database, 20).await.slots(4).on_error(move |error| {
+        io::Write::write_all(&mut hook.clone(), format!("{error:?} {}", chain(error)).as_bytes())
+            .unwrap();
+    });
+    let running = failing(builder, hold).build().unwrap().start();
     for (name, kind) in WAYS {
         let new = match name {
             "bytes" => NewJob::bytes("bytes", "text/plain", MARKER),
@@ -184,6 +193,13 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         let why = Client::default().explain_job(pool, id).await.unwrap().unwrap();
         assert!(!format!("{why} {why:?}").contains(MARKER), "{why}");
     }
+    // Nor in what is said of a session whose last statement has recorded the result of the job before.
+    let turn = [MARKER, "second"].map(|data| NewJob::new("turn", data).group("g").max_attempts(2));
+    let second = seriatim::enqueue_many(pool, turn).await.unwrap()[1].id();
+    job_when(pool, second, |job| job.status == JobStatus::Started && job.attempts == 1).await;
+    let why = Client::default().explain_job(pool, second).await.unwrap().unwrap();
+    let why = format!("{why} {why:?}");
+    assert!(!why.contains(MARKER) && !why.contains(&hex()), "{why}");
     // Nor in what a producer is told by a constraint of the host, whose detail quotes the row.
     let closed = seriatim::enqueue(pool, NewJob::new("closed", MARKER)).await.unwrap_err();
     assert!(chain(&closed).contains("host_says_no_data"), "{closed}");
@@ -198,10 +214,14 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         let text = lines.text();
         let leak = text.lines().find(|line| line.contains(MARKER));
         assert_eq!(leak, None, "{what}");
-        let hex = MARKER.bytes().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-        assert!(!text.contains(&hex), "{what} has it as hex");
+        assert!(!text.contains(&hex()), "{what} has it as hex");
     }
     database.remove().await.unwrap();
+}
+
+/// As it stands in a literal of the library.
+fn hex() -> String {
+    MARKER.bytes().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
