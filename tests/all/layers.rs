@@ -12,6 +12,7 @@ const LAYERS: [&[&str]; 6] = [
         "job",
         "new_job",
         "bytes",
+        "json",
         "queue_settings",
         "job_error",
         "outcome",
