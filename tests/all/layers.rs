@@ -13,6 +13,7 @@ const LAYERS: [&[&str]; 6] = [
         "new_job",
         "bytes",
         "json",
+        "withheld",
         "queue_settings",
         "job_error",
         "outcome",
