@@ -15,6 +15,7 @@ use crate::active_job::{ActiveJob, Keeper, Lease};
 use crate::attempt::{End, Run};
 use crate::hold::RETRY_SKIPPED;
 use crate::leases::Kept;
+use crate::mishap::lost_lease;
 use crate::monitor::Signals;
 use crate::outcome::RunResult;
 use crate::record::Late;
@@ -205,6 +206,11 @@ impl Run {
             return (RunResult::Cancelled, true);
         }
         let began = Instant::now();
+        if let Keeper::Lease(lease) = &job.keeper
+            && !lease.kept.stands(began)
+        {
+            return (lost_lease(), false);
+        }
         unrecorded.since.get_or_insert(began);
         let (ask, mut asked) = mpsc::unbounded_channel();
         if let Keeper::Lease(lease) = &mut job.keeper {

@@ -62,6 +62,13 @@ impl Drop for Kept {
 }
 
 impl Kept {
+    /// Whether a handler may begin. A process that was frozen since its claim has not heard that its lease is over.
+    pub(crate) fn stands(&self, now: Instant) -> bool {
+        let table = self.leases.table();
+        let entry = table.kept.get(&self.key);
+        entry.is_some_and(|e| now < e.until + OVERTIME && !e.signals.lost.is_cancelled())
+    }
+
     /// From now on it is for the next job of the turn.
     pub(crate) fn turn_to(&mut self, job: i64) {
         self.signals.cancel = CancellationToken::new();
@@ -175,5 +182,29 @@ impl Leases {
                 entry.signals.lost.cancel();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_over_before_its_handler_began_does_not_stand() {
+        let leases = Arc::new(Leases::default());
+        let claim = LeasedClaim {
+            queue: "q".to_owned(),
+            group: Some("g".to_owned()),
+            job: 1,
+            behind: Vec::new(),
+            token: Uuid::from_u128(1),
+            lease: 1.0,
+        };
+        let (lease, asked_at) = (Duration::from_secs(1), Instant::now());
+        let kept = leases.keep(claim, lease, asked_at);
+        assert!(kept.stands(asked_at + lease));
+        assert!(!kept.stands(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
+        kept.signals.lost.cancel();
+        assert!(!kept.stands(asked_at));
     }
 }
