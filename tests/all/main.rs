@@ -17,6 +17,7 @@ mod enqueue_limits;
 mod examples;
 mod expiry;
 mod explaining;
+mod faults;
 mod hostile;
 mod hostile_payloads;
 mod hostile_schemas;

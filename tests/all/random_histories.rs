@@ -9,7 +9,7 @@ mod chaos;
 mod produce;
 mod program;
 mod pull;
-mod recorder;
+pub mod recorder;
 mod run;
 mod shrink;
 mod worker;

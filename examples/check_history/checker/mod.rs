@@ -5,7 +5,7 @@ mod attempts;
 mod effects;
 mod ends;
 pub(crate) mod event;
-mod history;
+pub(crate) mod history;
 mod life;
 mod order;
 mod overlap;

@@ -1,0 +1,289 @@
+//! Judges a round: what was promised, by the checker, and how long it took to recover.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::io::{BufReader, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use super::act::Kind;
+use super::drive::{Injected, Round};
+use crate::checker::event::{Delayed, Ended, Event, Found, Name, Time};
+use crate::checker::violation::Promise;
+use crate::checker::{History, check, tell};
+use crate::random_histories::recorder::path;
+
+/// What rounds came to, added up.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub jobs: usize,
+    pub attempts: usize,
+    pub unanswered: usize,
+    pub broken: BTreeMap<String, usize>,
+    pub stories: Vec<String>,
+    /// How often, how many attempts it hit, and the times to the next success of their groups.
+    pub faults: BTreeMap<Kind, (usize, usize, Vec<Duration>)>,
+    /// What handlers' own errors cost their groups.
+    pub own: Vec<Duration>,
+    /// What the error hook was told, by variant.
+    pub errors: BTreeMap<String, usize>,
+    pub drains: Vec<Duration>,
+    /// Groups' successes that never came.
+    pub never: usize,
+    /// Starts out of order after the line was written by hand.
+    pub out_of_order: usize,
+    /// For how long handlers that were frozen went on when they were woken up.
+    pub woken: Vec<Duration>,
+}
+
+pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mut Figures) {
+    let mut head = String::new();
+    let event = Event::History { version: 1, uncertainty: 0, delayed: Delayed::Hold, claims_ahead };
+    line(&mut head, &event);
+    let seen = read(&round, &head).unwrap();
+    let mut tail = head;
+    read_back(pool, &seen, &round, &mut tail).await;
+    drop(seen);
+    let mut history = read(&round, &tail).unwrap();
+    figures.thaw(&mut history, &round);
+    let mut violations = check(&history);
+    if round.injected.iter().any(|fault| fault.kind.may_cost_order()) {
+        figures.out_of_order += violations.counts.remove(&Promise::P1).unwrap_or(0);
+        violations.kept.retain(|its| its.promise != Promise::P1);
+    }
+    if !violations.is_empty() {
+        let file = keep(&round, &tail);
+        figures.stories.push(format!("history: {}", file.display()));
+    }
+    for (promise, n) in &violations.counts {
+        *figures.broken.entry(promise.to_string()).or_default() += n;
+    }
+    figures.stories.extend(violations.kept.iter().map(|its| tell(&history, its)));
+    figures.add(&history, &round);
+}
+
+fn line(text: &mut String, event: &Event) {
+    writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
+}
+
+/// What the processes wrote, and what is said besides.
+fn read(round: &Round, besides: &str) -> Result<History, String> {
+    let mut all: Box<dyn Read> = Box::new(std::io::Cursor::new(besides.to_owned()));
+    for file in &round.files {
+        // A worker may have been killed before it wrote anything.
+        if let Ok(file) = std::fs::File::open(path(round.folder.path(), file)) {
+            all = Box::new(all.chain(file));
+        }
+    }
+    History::read(BufReader::new(all)).map_err(|error| {
+        let file = keep(round, besides);
+        format!("{error}: {}", file.display())
+    })
+}
+
+/// Keeps a history for whoever looks into it; where it is.
+fn keep(round: &Round, besides: &str) -> PathBuf {
+    let mut text = besides.to_owned();
+    for file in &round.files {
+        text += &std::fs::read_to_string(path(round.folder.path(), file)).unwrap_or_default();
+    }
+    let name = format!("faults-{}-{}.jsonl", std::process::id(), round.since);
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// What the queue and the handlers' table say at the end.
+async fn read_back(pool: &PgPool, seen: &History, round: &Round, text: &mut String) {
+    let jobs: Vec<(String, String)> =
+        sqlx::query_as("select data->>'name', status::text from seriatim.job where id > $1")
+            .bind(round.since)
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let there: HashMap<&str, &str> =
+        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
+    for job in &seen.jobs {
+        let status = match there.get(job.name.0.as_str()) {
+            None if round.deleted.contains(&job.name.0) => Found::Cancelled,
+            None => Found::Missing,
+            Some(&"succeeded") => Found::Succeeded,
+            Some(&"failed") => Found::Failed,
+            Some(&"cancelled") => Found::Cancelled,
+            Some(_) => Found::Waiting,
+        };
+        line(text, &Event::Status { job: job.name.clone(), status });
+    }
+    let effects: Vec<(String, i64)> =
+        sqlx::query_as("select key, count(*) from public.effect group by key")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let found: HashSet<&str> = effects.iter().map(|(key, _)| key.as_str()).collect();
+    for (key, count) in &effects {
+        let count = u64::try_from(*count).unwrap();
+        line(text, &Event::Found { key: Name(key.clone()), count });
+    }
+    for effect in seen.jobs.iter().flat_map(|job| &job.effects) {
+        if !found.contains(effect.key.0.as_str()) {
+            line(text, &Event::Found { key: effect.key.clone(), count: 0 });
+        }
+    }
+}
+
+/// A run of a group, as far as it matters here.
+struct Went {
+    group: usize,
+    process: usize,
+    start: Time,
+    until: Time,
+    ended: Option<Ended>,
+}
+
+impl Figures {
+    /// A handler that was frozen past its lease did nothing meanwhile: it ended when it was frozen, as far as others can tell.
+    /// What it does when it wakes up, before it is dropped, is told apart.
+    fn thaw(&mut self, history: &mut History, round: &Round) {
+        let frozen = |fault: &&Injected| fault.kind == Kind::WorkerFrozen && fault.from < fault.end;
+        for fault in round.injected.iter().filter(frozen) {
+            let name = fault.process.as_deref();
+            let Some(process) = history.processes.iter().position(|p| Some(&*p.name.0) == name)
+            else {
+                continue;
+            };
+            for run in history.jobs.iter_mut().flat_map(|job| &mut job.runs) {
+                if let Some((end, _)) = &mut run.end
+                    && run.process == process
+                    && run.start < fault.woken
+                    && *end >= fault.woken
+                {
+                    self.woken.push(micros(*end - fault.woken));
+                    *end = fault.begin.max(run.start);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, history: &History, round: &Round) {
+        let enqueued = |job: &&crate::checker::history::Job| {
+            job.status.is_some_and(|status| status != Found::Missing)
+        };
+        self.jobs += history.jobs.iter().filter(enqueued).count();
+        let unknown = |job: &&crate::checker::history::Job| {
+            let outcome = job.enqueue.as_ref().map(|enqueue| enqueue.outcome);
+            outcome == Some(crate::checker::event::Enqueued::Unknown)
+        };
+        self.unanswered += history.jobs.iter().filter(unknown).count();
+        self.drains.extend(round.drained);
+        for said in round.log.entries() {
+            if let Some((_, error)) = said.split_once(": error: ") {
+                let variant = error.split(':').next().unwrap_or_default();
+                *self.errors.entry(variant.to_owned()).or_default() += 1;
+            }
+        }
+        let mut went = Vec::new();
+        let mut successes = vec![Vec::new(); history.groups.len()];
+        for job in &history.jobs {
+            let Some(group) = job.enqueue.as_ref().and_then(|enqueue| enqueue.group) else {
+                continue;
+            };
+            for run in &job.runs {
+                let ended = run.end.map(|(_, outcome)| outcome);
+                let until = history.until(run);
+                if ended == Some(Ended::Succeeded) {
+                    successes[group].push(until);
+                }
+                went.push(Went { group, process: run.process, start: run.start, until, ended });
+            }
+        }
+        self.attempts += went.len();
+        for times in &mut successes {
+            times.sort_unstable();
+        }
+        let next = |group: usize, after: Time| {
+            let times: &Vec<Time> = &successes[group];
+            let at = times.partition_point(|&time| time <= after);
+            times.get(at).map(|time| micros(time - after))
+        };
+        for fault in &round.injected {
+            let its = self.faults.entry(fault.kind).or_default();
+            its.0 += 1;
+            for run in went.iter().filter(|run| hits(history, fault, run)) {
+                its.1 += 1;
+                match next(run.group, fault.from) {
+                    Some(time) => its.2.push(time),
+                    // Nothing came behind a job that had succeeded.
+                    None if run.ended == Some(Ended::Succeeded) => {}
+                    None => self.never += 1,
+                }
+            }
+        }
+        if round.injected.is_empty() {
+            let failed = went.iter().filter(|run| run.ended == Some(Ended::Retry));
+            self.own.extend(failed.filter_map(|run| next(run.group, run.until)));
+        }
+    }
+}
+
+impl Figures {
+    pub fn report(&self) {
+        println!(
+            "{} jobs, {} attempts, {} enqueues without an answer, drained in {}",
+            self.jobs,
+            self.attempts,
+            self.unanswered,
+            spread(&self.drains)
+        );
+        for (kind, (times, hit, took)) in &self.faults {
+            println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(took));
+        }
+        if !self.own.is_empty() {
+            println!(
+                "{} attempts failed by themselves; recovered in {}",
+                self.own.len(),
+                spread(&self.own)
+            );
+        }
+        println!("errors: {:?}", self.errors);
+        if !self.woken.is_empty() {
+            println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
+        }
+        println!("out of order after the line was written by hand: {}", self.out_of_order);
+        println!("violations: {:?}, groups that never went on: {}", self.broken, self.never);
+        for story in &self.stories {
+            println!("{story}");
+        }
+    }
+
+    /// Nothing lost, nothing doubled, everything done.
+    pub fn are_fine(&self) {
+        assert!(self.broken.is_empty(), "{:?}\n{}", self.broken, self.stories.join("\n"));
+        assert_eq!(self.never, 0, "groups never went on");
+        assert!(self.jobs > 0);
+    }
+}
+
+/// The median, the 95th of a hundred, and the last.
+fn spread(times: &[Duration]) -> String {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let Some(last) = times.last() else { return String::from("-") };
+    let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
+    format!("p50 {:.2?}, p95 {:.2?}, max {last:.2?}", at(50), at(95))
+}
+
+fn micros(time: Time) -> Duration {
+    Duration::from_micros(u64::try_from(time).unwrap_or(0))
+}
+
+/// Whether a run was under way and was ended by the fault, or went on through all of it.
+fn hits(history: &History, fault: &Injected, run: &Went) -> bool {
+    let its =
+        fault.process.as_ref().is_none_or(|name| history.processes[run.process].name.0 == *name);
+    let meanwhile = run.start <= fault.end && run.until >= fault.begin;
+    let through =
+        !fault.kind.is_over_at_once() && run.start <= fault.begin && run.until >= fault.end;
+    its && meanwhile && (run.ended != Some(Ended::Succeeded) || through)
+}

@@ -1,0 +1,98 @@
+//! A standby that follows a server, and can take its place.
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use seriatim::testing::Server;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection, PgPool};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{by_hand, eventually};
+
+/// Ends when dropped.
+#[derive(Debug)]
+pub struct Standby {
+    _process: Child,
+    _folder: TempDir,
+    port: u16,
+}
+
+impl Standby {
+    /// A standby of the server, without which that commits nothing; or why there is none.
+    pub async fn of(server: &Server, pool: &PgPool) -> Result<Self, String> {
+        let (data, programs) = (server.data_directory().unwrap(), server.binaries().unwrap());
+        let program = programs.join("pg_basebackup");
+        if !program.is_file() {
+            return Err(String::from("the server's programs have no `pg_basebackup`"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let options: PgConnectOptions = server.url().parse().unwrap();
+        let from = options.get_port().to_string();
+        let made = Command::new(program)
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast", "-p", &from, "-D"])
+            .arg(&path)
+            .output()
+            .await
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let owner = format!("--reference={}", data.display());
+        let own = Command::new("chown").args(["-R", &owner]).arg(folder.path()).status();
+        assert!(own.await.unwrap().success());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let owner = std::fs::metadata(data).unwrap();
+        let mut command = Command::new(programs.join("postgres"));
+        // As it was started itself; whoever is not root stays who it is.
+        if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
+            command.uid(owner.uid()).gid(owner.gid());
+        }
+        let process = command
+            .arg("-D")
+            .arg(&path)
+            .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "unix_socket_directories="])
+            .args(["-c", "fsync=off", "-c", "max_connections=60", "-c", "deadlock_timeout=100ms"])
+            .args(["-c", "max_prepared_transactions=20"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        by_hand(pool, "alter system set synchronous_standby_names = '*'").await;
+        by_hand(pool, "select pg_reload_conf()").await;
+        eventually(
+            pool,
+            "select count(*) from pg_stat_replication where sync_state = 'sync'",
+            1_i64,
+        )
+        .await;
+        Ok(Self { _process: process, _folder: folder, port })
+    }
+
+    /// The URL of what `url` names, here.
+    pub fn url(&self, url: &str) -> String {
+        let options: PgConnectOptions = url.parse().unwrap();
+        url.replacen(&format!(":{}/", options.get_port()), &format!(":{}/", self.port), 1)
+    }
+
+    /// It takes the place of the server.
+    pub async fn is_promoted(&self, url: &str) {
+        let options: PgConnectOptions = self.url(url).parse().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let promoted = async || -> Result<bool, sqlx::Error> {
+            let mut conn: PgConnection = options.connect().await?;
+            sqlx::query_scalar("select pg_promote()").fetch_one(&mut conn).await
+        };
+        while !matches!(promoted().await, Ok(true)) {
+            assert!(Instant::now() < deadline, "it is not promoted");
+            // It may just be starting.
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
