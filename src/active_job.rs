@@ -23,9 +23,10 @@ use crate::slots::Occupied;
 use crate::store::{FREE_PLANS, PINNED_PLANS, SessionId, Started};
 
 /// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
-/// for the transaction. Hence these words, and not its own.
-const SAVEPOINT: &str = "savepoint seriatim_handler";
-const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler";
+/// for the transaction. Hence these words, and not its own. What follows them is as in any other hold: behind the savepoint
+/// plans are the handler's own, and behind a success the library's again.
+const SAVEPOINT: &str = "savepoint seriatim_handler; ";
+const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler; ";
 const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
 
 /// The job that a handler runs, and the transaction that holds it.
@@ -208,8 +209,8 @@ impl ActiveJob {
             Savepoint::None => {
                 self.savepoint = Savepoint::Entering;
                 if conn.begun {
-                    let savepoint = SAVEPOINT.into_sql_str();
-                    PgTransactionManager::begin(conn, Some(savepoint)).await?;
+                    let savepoint = AssertSqlSafe([SAVEPOINT, FREE_PLANS].concat());
+                    PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
                 } else {
                     PgTransactionManager::begin(conn, None).await?;
                     // Behind the savepoint: rolling back to it pins the plans again.
@@ -317,13 +318,16 @@ async fn leave_own_savepoint(
     result: RunResult,
 ) -> Result<RunResult, RunResult> {
     let result = match result {
-        RunResult::Succeeded(output) => match sqlx::raw_sql(LEAVE).execute(&mut **conn).await {
-            Ok(_) => return Ok(RunResult::Succeeded(output)),
-            Err(error) => match broken(&error, true) {
-                lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
-                refused => refused,
-            },
-        },
+        RunResult::Succeeded(output) => {
+            let leave = AssertSqlSafe([LEAVE, PINNED_PLANS].concat());
+            match sqlx::raw_sql(leave).execute(&mut **conn).await {
+                Ok(_) => return Ok(RunResult::Succeeded(output)),
+                Err(error) => match broken(&error, true) {
+                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                    refused => refused,
+                },
+            }
+        }
         other => other,
     };
     match sqlx::raw_sql(UNDO).execute(&mut **conn).await {

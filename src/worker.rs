@@ -81,6 +81,8 @@ impl Worker {
             let pause = if reserved.count() == 0 {
                 None
             } else if self.leased() && !self.shared.leases.may_claim() {
+                // They may be another queue's meanwhile.
+                drop(reserved);
                 Some(self.poll)
             } else {
                 self.fill_slots(&mut state, reserved).await

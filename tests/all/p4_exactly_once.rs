@@ -317,3 +317,36 @@ async fn a_query_given_up_that_never_ends_does_not_keep_the_group_beyond_the_tim
     assert_eq!(report.still_running, 0);
     database.remove().await.unwrap();
 }
+
+/// The library's statements have their plans pinned. A handler's have not, in each of its turns, nor after a savepoint of its
+/// own was rolled back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handlers_statements_are_planned_by_the_sessions_own_settings() {
+    let database = database().await;
+    let pool = database.pool();
+    let sql = "select string_agg(name || ' ' || (setting = reset_val), ', ') from pg_settings \
+               where name like 'enable_%' or name in ('plan_cache_mode', 'jit') having not bool_and(setting = reset_val)";
+    let run = handler(move |job, _| {
+        Box::pin(async move {
+            let mut odd = Vec::new();
+            for _ in 0..2 {
+                let tx = job.tx().await?;
+                odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *tx).await?);
+                let mut inner = tx.begin().await?;
+                odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *inner).await?);
+                inner.rollback().await?;
+            }
+            Ok(json!(odd))
+        })
+    });
+    let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
+    let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let options = queue("q").concurrency(1).jobs_per_turn(2);
+    let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    for enqueued in jobs {
+        let job = ended(pool, enqueued.id()).await;
+        assert_eq!((job.status, job.result), (JobStatus::Succeeded, Some(json!([]))));
+    }
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
