@@ -202,27 +202,26 @@ impl Figures {
         for times in &mut successes {
             times.sort_unstable();
         }
-        let next = |group: usize, after: Time| {
-            let times: &Vec<Time> = &successes[group];
-            let at = times.partition_point(|&time| time <= after);
-            times.get(at).map(|time| micros(time - after))
+        // A group may have gone on before the fault was over.
+        let next = |run: &Went, since: Time| {
+            let times: &Vec<Time> = &successes[run.group];
+            let at = times.partition_point(|&time| time < run.until);
+            times.get(at).map(|time| micros(time - since))
         };
         for fault in &round.injected {
             let its = self.faults.entry(fault.kind).or_default();
             its.0 += 1;
             for run in went.iter().filter(|run| hits(history, fault, run)) {
                 its.1 += 1;
-                match next(run.group, fault.from) {
+                match next(run, fault.from) {
                     Some(time) => its.2.push(time),
-                    // Nothing came behind a job that had succeeded.
-                    None if run.ended == Some(Ended::Succeeded) => {}
                     None => self.never += 1,
                 }
             }
         }
         if round.injected.is_empty() {
             let failed = went.iter().filter(|run| run.ended == Some(Ended::Retry));
-            self.own.extend(failed.filter_map(|run| next(run.group, run.until)));
+            self.own.extend(failed.filter_map(|run| next(run, run.until)));
         }
     }
 }
