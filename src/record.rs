@@ -17,9 +17,7 @@ use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
-use crate::store::{
-    Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, Then, begin_short,
-};
+use crate::store::{Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Then, begin_short};
 use crate::withheld::quiet;
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
@@ -87,9 +85,9 @@ impl Run {
             let stayed = self.stay_in_hold(conn, result).await;
             return stayed.map_err(|error| Late(Some(broken(&error, true)), None));
         }
-        if conn.begun
-            && let RunResult::Succeeded(result) = &result
+        if let RunResult::Succeeded(result) = &result
             && self.claim.behind.is_empty()
+            && self.done.is_empty()
         {
             let succeeded = self.succeed_at_once(conn, result).await;
             return succeeded.map_err(|error| Late(Some(broken(&error, true)), None));
@@ -97,14 +95,6 @@ impl Run {
         // The statements of all else have their plans pinned.
         if conn.begun && sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await.is_err() {
             return Err(Late(Some(result), None));
-        }
-        // Behind the last job, the group is to be retired.
-        if let RunResult::Succeeded(result) = &result
-            && self.claim.behind.is_empty()
-            && (held.followed || self.claim.group.is_none())
-        {
-            let succeeded = self.succeed_in_hold(conn, result).await;
-            return succeeded.map_err(|error| Late(Some(broken(&error, true)), None));
         }
         let Ok(asked) = self.cancel_requested(conn, &result).await else {
             return Err(Late(Some(result), None));
@@ -122,23 +112,6 @@ impl Run {
             Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
             Err(_) => Err(Late(None, Some(outcome))),
         }
-    }
-
-    /// Records a success and passes the turn on, in one statement.
-    async fn succeed_in_hold(
-        &self,
-        conn: &mut SlotConnection,
-        result: &str,
-    ) -> Result<End, sqlx::Error> {
-        let (queue, claim) = (&*self.queue.name, &self.claim);
-        let success = Succeeded { queue, claim, earlier: &self.done, result };
-        let kept = self.queue.keep.succeeded;
-        if !self.shared.store.settle_success(conn, success, kept).await? {
-            // The rows are locked by us: somebody rewrote them by hand before we locked them.
-            return Err(sqlx::Error::RowNotFound);
-        }
-        conn.commit().await?;
-        Ok(self.ended(&Outcome::Succeeded { result: String::new() }))
     }
 
     /// Records a success, passes the turn on and commits, in one round trip.
@@ -162,7 +135,7 @@ impl Run {
     ) -> Result<End, sqlx::Error> {
         let Shared { store, .. } = &*self.shared;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        if conn.begun {
+        if self.lease.is_none() {
             return self.stay_at_once(conn, &result).await;
         }
         let mut done = self.done.clone();

@@ -130,8 +130,9 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "rollback to recorded").await;
             let success = || Succeeded { queue: Q, claim, earlier: &[], result: "null" };
             meter.restart(conn).await;
-            assert!(store.settle_success(conn, success(), true).await.unwrap());
-            meter.check(conn, "settle of a success", 30).await;
+            let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
+            assert!(settled.unwrap().ended);
+            meter.check(conn, "settle of a success", 60).await;
             run(conn, "rollback to recorded").await;
             meter.restart(conn).await;
             store.settle_many(conn, &[success()], true).await.unwrap();

@@ -18,8 +18,7 @@ use super::{Store, unfinished};
 pub(super) struct Statements {
     lock_alone: Template,
     /// By whether jobs are kept.
-    pass: [Template; 2],
-    retire: [Template; 2],
+    groups: [Template; 2],
     loose: [Template; 2],
 }
 
@@ -38,8 +37,7 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
             lock_alone: lock_alone(names),
-            pass: [false, true].map(|keep| groups(names, keep, false)),
-            retire: [false, true].map(|keep| groups(names, keep, true)),
+            groups: [false, true].map(|keep| groups(names, keep)),
             loose: [false, true].map(|keep| loose(names, keep)),
         }
     }
@@ -91,9 +89,9 @@ fn ended(names: &Names, keep: bool) -> SubQueryStatement {
         .into()
 }
 
-/// Records the jobs of groups whose rows this transaction has locked, and passes their turns on; with `retire` it has locked
-/// them alone in a statement before, and deletes those that are drained.
-fn groups(names: &Names, keep: bool, retire: bool) -> Template {
+/// Records the jobs of groups whose rows this transaction has locked alone in a statement before, passes their turns on, and
+/// deletes the rows of those that are drained.
+fn groups(names: &Names, keep: bool) -> Template {
     let row = select()
         .columns([("g", "queue"), ("g", "group_id")])
         .from_as(names.queue_group(), "g")
@@ -118,11 +116,10 @@ fn groups(names: &Names, keep: bool, retire: bool) -> Template {
         .and_where(unfinished("u"))
         .and_where(sql("u.id <> all(?5)"))
         .to_owned();
-    let drained = if retire { none_of(any) } else { sql("false") };
     let ours = select()
         .columns([("g", "queue"), ("g", "group_id"), ("claimed", "claim")])
         .expr_as(Expr::SubQuery(None, Box::new(next.into())), "priority")
-        .expr_as(drained, "drained")
+        .expr_as(none_of(any), "drained")
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
@@ -159,10 +156,8 @@ fn groups(names: &Names, keep: bool, retire: bool) -> Template {
         ))
         .to_owned();
     let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id")]);
-    let mut writes = vec![cte("ended", ended(names, keep)), cte("passed", passed)];
-    if retire {
-        writes.push(cte("retired", retired));
-    }
+    let ended = cte("ended", ended(names, keep));
+    let writes = vec![ended, cte("passed", passed), cte("retired", retired)];
     settled(claimed, ours, writes)
 }
 
@@ -230,20 +225,7 @@ impl Store {
             locked.insert(row.try_get(0)?);
         }
         let locked = claims.iter().filter(|of| locked.contains(&of.claim.token));
-        settle(&self.settle_many.retire[keep], conn, locked).await
-    }
-
-    /// Settles a claim whose rows this transaction holds, and whose group has more to do; whether it did.
-    pub(crate) async fn settle_success(
-        &self,
-        conn: &mut PgConnection,
-        success: Succeeded<'_>,
-        keep: bool,
-    ) -> Result<bool, sqlx::Error> {
-        let Statements { pass, loose, .. } = &self.settle_many;
-        let of_kind = if success.claim.group.is_some() { pass } else { loose };
-        let settled = settle(&of_kind[usize::from(keep)], conn, [&success].into_iter()).await?;
-        Ok(settled.contains(&success.claim.token))
+        settle(&self.settle_many.groups[keep], conn, locked).await
     }
 }
 
