@@ -30,7 +30,7 @@ grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
 -- For the wake-up: does anybody work on this group already?
-grant select (id, queue, group_id, status, run_at, turn_at) on seriatim.job to seriatim_producer;
+grant select (id, queue, group_id, flagged, status, run_at, turn_at) on seriatim.job to seriatim_producer;
 grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
 -- The queue's delay and deduplication.
 grant select on seriatim.queue to seriatim_producer;
@@ -38,7 +38,8 @@ grant select, insert on seriatim.dedup to seriatim_producer;
 grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text),
-  seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.looks_idle(text, text)
+  seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.looks_idle(text, text[], boolean),
+  seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 
 -- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack and extend by hand; housekeeping; and what is

@@ -132,11 +132,12 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             meter.restart(conn).await;
             let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
             assert!(settled.unwrap().ended);
-            meter.check(conn, "settle of a success", 60).await;
+            meter.check(conn, "settle of a success", 100).await;
             run(conn, "rollback to recorded").await;
             meter.restart(conn).await;
             store.settle_many(conn, &[success()], true).await.unwrap();
-            meter.check(conn, "settle of many", 60).await;
+            // Behind what the two before have left.
+            meter.check(conn, "settle of many", 100).await;
             run(conn, "rollback to recorded").await;
         }
         // As if nothing followed, so that it tries to retire.

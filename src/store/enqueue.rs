@@ -2,7 +2,7 @@
 
 use std::mem::take;
 
-use sea_query::{Expr, InsertStatement, JoinType, OnConflict, Order, SelectStatement};
+use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
@@ -13,90 +13,103 @@ use super::template::{Names, Template, cte, rows_of, select, select_into, sql, w
 use crate::bytes::JobData;
 use crate::job::Enqueued;
 use crate::new_job::CheckedJob;
-use crate::queue_settings::QueueSettings;
 
 #[derive(Debug)]
 pub(super) struct Statements {
-    with_notify: Template,
-    without_notify: Template,
+    /// By whether it notifies.
+    one: [Template; 2],
+    many: [Template; 2],
 }
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        Self { with_notify: insert(names, true), without_notify: insert(names, false) }
+        Self {
+            one: [false, true].map(|notify| insert(names, false, notify)),
+            many: [false, true].map(|notify| insert(names, true, notify)),
+        }
     }
 }
 
-/// One INSERT for any number of jobs; the first of each group is flagged.
+/// One INSERT for one job, or for any number; the first of each group is flagged.
 ///
 /// Locks nothing but its own rows and, for jobs with a deduplication id only, those of their ids; looks nothing else up
 /// that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once per queue, and only for a queue
 /// in which an unlocked look shows an idle group (at SERIALIZABLE: always).
-fn insert(names: &Names, notify: bool) -> Template {
+fn insert(names: &Names, many: bool, notify: bool) -> Template {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
         .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(["flagged", "turn_at"]))
-        .returning(sea_query::Query::returning().columns(["queue", "group_id", "run_at"]));
-    select_into(&mut inserted, rows());
+        .returning(
+            sea_query::Query::returning().columns(["queue", "group_id", "flagged", "run_at"]),
+        );
+    select_into(&mut inserted, rows(many));
     let mut answer = select();
-    answer.column("id").column("first").from("verdict").order_by("place", Order::Asc);
-    let mut ctes = vec![
-        cte("entry", entry(names)),
-        cte("claimed", claim_ids(names)),
-        cte("verdict", verdict()),
-        cte("inserted", inserted),
-    ];
-    if notify {
-        let woken =
-            select().expr_as(sql("count(pg_notify(?18, queue))"), "woken").from("idle").to_owned();
-        // Named, so that it runs; its value is of no use.
-        answer.expr_as(Expr::SubQuery(None, Box::new(woken.into())), "woken");
-        ctes.extend([cte("due", due()), cte("idle", idle(names))]);
+    answer.column("id").column("first").from("entry");
+    if many {
+        answer.order_by("place", Order::Asc);
     }
-    with(ctes, answer)
+    if notify {
+        // Named, so that it runs; its value is of no use.
+        answer.expr_as(Expr::SubQuery(None, Box::new(woken(names, many).into())), "woken");
+    }
+    with([cte("entry", entry(names, many)), cte("inserted", inserted)], answer)
 }
 
-/// The jobs as they were given, each with an id: those of duplicates are lost.
-fn input(names: &Names) -> SelectStatement {
-    rows_of(&[
-        (1, "queue"),
-        (2, "group_id"),
-        (3, "data"),
-        (4, "payload"),
-        (5, "content_type"),
-        (6, "delay"),
-        (7, "run_at"),
-        (8, "max_attempts"),
-        (9, "timeout_ms"),
-        (10, "name"),
-        (11, "reference"),
-        (12, "priority"),
-        (13, "expires_at"),
-        (14, "time_to_live"),
-        (15, "lease_ms"),
-        (16, "dedup_id"),
-        (17, "by_content"),
-    ])
-    .expr_as(sql("generate_subscripts(?1, 1)"), "place")
-    .expr_as(sql(names.next_id()), "id")
-    .to_owned()
+/// The jobs as they were given.
+const INPUT: [(u8, &str, &str); 17] = [
+    (1, "queue", "text"),
+    (2, "group_id", "text"),
+    (3, "data", "text"),
+    (4, "payload", "bytea"),
+    (5, "content_type", "text"),
+    (6, "delay", "float8"),
+    (7, "run_at", "timestamptz"),
+    (8, "max_attempts", "int4"),
+    (9, "timeout_ms", "int8"),
+    (10, "name", "text"),
+    (11, "reference", "text"),
+    (12, "priority", "int2"),
+    (13, "expires_at", "timestamptz"),
+    (14, "time_to_live", "float8"),
+    (15, "lease_ms", "int8"),
+    (16, "dedup_id", "text"),
+    (17, "by_content", "bool"),
+];
+
+/// Each with an id, drawn before anything could change their order: those of duplicates are lost.
+fn input(names: &Names, many: bool) -> SelectStatement {
+    let rows = if many {
+        rows_of(&INPUT.map(|(n, name, _)| (n, name)))
+            .expr_as(sql("generate_subscripts(?1, 1)"), "place")
+            .to_owned()
+    } else {
+        let mut one = select();
+        for (n, name, kind) in INPUT {
+            one.expr_as(sql(format!("?{n}::{kind}")), name);
+        }
+        one
+    };
+    select()
+        .expr(sql("r.*"))
+        .expr_as(sql(names.next_id()), "id")
+        .from_subquery(rows, "r")
+        .to_owned()
 }
 
 /// The jobs by their queue's settings, which are read without a lock.
-fn entry(names: &Names) -> SelectStatement {
+fn given(names: &Names, many: bool) -> SelectStatement {
     let delay = "coalesce(i.delay, q.delay_ms / 1000.0)";
     let content =
         "encode(sha256(coalesce(i.payload, convert_to(i.data::jsonb::text, 'UTF8'))), 'hex')";
     let key = format!(
         "coalesce(i.dedup_id, case when i.by_content or q.dedup_by_content then {content} end)"
     );
-    let window = QueueSettings::DEDUP_WINDOW.as_secs();
-    select()
+    let mut given = select();
+    given
         .exprs(
             [
                 "i.id",
-                "i.place",
                 "i.queue",
                 "i.group_id",
                 "i.data",
@@ -124,68 +137,30 @@ fn entry(names: &Names) -> SelectStatement {
             "expires_at",
         )
         .expr_as(sql(key), "dedup_id")
-        // Hashed: with the longest queue and id, the longest group would not fit an index entry.
-        .expr_as(
-            sql("case when q.dedup_scope = 'group' and i.group_id is not null \
-                 then encode(sha256(convert_to(i.group_id, 'UTF8')), 'hex') else '' end"),
-            "scope",
-        )
-        .expr_as(sql(format!("coalesce(q.dedup_window_ms / 1000.0, {window})")), "dedup_window")
-        .from_subquery(input(names), "i")
-        .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"))
-        .to_owned()
+        .from_subquery(input(names, many), "i")
+        .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"));
+    if many {
+        given.expr(sql("i.place"));
+    }
+    given
 }
 
-/// Gives each deduplication id that is new, or whose window is over, to the first job of the statement that has it;
-/// waits for other open transactions with the same id, and for nobody else.
-///
-/// In the order of the ids, so that two statements do not wait for each other. The window is judged by one instant, or
-/// a row could keep its job and get a new window.
-fn claim_ids(names: &Names) -> InsertStatement {
-    let first = select()
-        .distinct_on(["queue", "scope", "dedup_id"])
-        .columns(["queue", "scope", "dedup_id", "id"])
-        .expr(sql("clock_timestamp() + make_interval(secs => dedup_window)"))
-        .from("entry")
-        .and_where(sql("dedup_id is not null"))
-        .order_by("queue", Order::Asc)
-        .order_by("scope", Order::Asc)
-        .order_by("dedup_id", Order::Asc)
-        .order_by("place", Order::Asc)
-        .to_owned();
-    let over = |column: &str| {
-        sql(format!(
-            "case when dedup.expires_at <= statement_timestamp() then excluded.{column} else dedup.{column} end"
-        ))
-    };
-    let mut claimed = InsertStatement::new();
-    claimed
-        .into_table(names.dedup())
-        .columns(["queue", "scope", "dedup_id", "job_id", "expires_at"])
-        .on_conflict(
-            OnConflict::columns(["queue", "scope", "dedup_id"])
-                .value("job_id", over("job_id"))
-                .value("expires_at", over("expires_at"))
-                .to_owned(),
-        )
-        .returning(sea_query::Query::returning().columns(["queue", "scope", "dedup_id", "job_id"]));
-    select_into(&mut claimed, first);
-    claimed
-}
-
-/// `first`: whose id it is, the job's own if it has none or is the first.
-fn verdict() -> SelectStatement {
-    select()
-        .expr(sql("e.*"))
-        .expr_as(sql("coalesce(c.job_id, e.id)"), "first")
-        .from_as("entry", "e")
-        .join_as(
-            JoinType::LeftJoin,
-            "claimed",
-            "c",
-            sql("c.queue = e.queue and c.scope = e.scope and c.dedup_id = e.dedup_id"),
-        )
-        .to_owned()
+/// `first`: whose id it is, the job's own if it has no deduplication id or is the first with it.
+fn entry(names: &Names, many: bool) -> SelectStatement {
+    let claim_dedup_id = names.quoted("claim_dedup_id");
+    let first = format!(
+        "case when n.dedup_id is null then n.id \
+         else {claim_dedup_id}(n.queue, n.group_id, n.dedup_id, n.id) end"
+    );
+    let mut given = given(names, many);
+    if many {
+        // So that two statements do not wait for each other's ids.
+        given
+            .order_by("queue", Order::Asc)
+            .order_by("dedup_id", Order::Asc)
+            .order_by("place", Order::Asc);
+    }
+    select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
 }
 
 /// What is inserted, and from what.
@@ -207,42 +182,43 @@ const COLUMNS: [(&str, &str); 15] = [
     ("dedup_id", "dedup_id"),
 ];
 
-fn rows() -> SelectStatement {
+fn rows(many: bool) -> SelectStatement {
     let step = HEAD_START.as_secs();
+    let first_of_group = if many {
+        "group_id is not null and row_number() over (partition by queue, group_id order by place) = 1"
+    } else {
+        "group_id is not null"
+    };
     select()
         .exprs(COLUMNS.map(|(_, value)| sql(value)))
-        .expr(sql(
-            "group_id is not null and row_number() over (partition by queue, group_id order by place) = 1",
-        ))
+        .expr(sql(first_of_group))
         // The place in line of a job without a group. One that is not due yet gets its head start when it is.
         .expr(sql(format!(
             "case when run_at <= clock_timestamp() then run_at - priority * interval '{step} s' \
              else least(run_at, expires_at) end"
         )))
-        .from("verdict")
+        .from("entry")
         .and_where(sql("first = id"))
-        .order_by("place", Order::Asc)
         .to_owned()
 }
 
-/// The groups of the inserted jobs that are due, each once: a subquery would be looked into once per job.
-fn due() -> SelectStatement {
-    select()
-        .distinct()
-        .columns(["queue", "group_id"])
-        .from("inserted")
-        .and_where(sql("run_at <= clock_timestamp()"))
-        .to_owned()
-}
-
-/// The queues of those that look idle: a hint. See `looks_idle` in the migrations.
-fn idle(names: &Names) -> SelectStatement {
+/// Wakes the queues that look idle: a hint. See `looks_idle` in the migrations.
+fn woken(names: &Names, many: bool) -> SelectStatement {
     let looks_idle = names.quoted("looks_idle");
+    let mut due = select();
+    due.column("queue").from("inserted").and_where(sql("run_at <= clock_timestamp()"));
+    if many {
+        due.expr_as(sql("array_agg(group_id) filter (where group_id is not null)"), "groups")
+            .expr_as(sql("bool_or(group_id is null)"), "plain")
+            .and_where(sql("flagged or group_id is null"))
+            .group_by_col("queue");
+    } else {
+        due.expr_as(sql("array[group_id]"), "groups").expr_as(sql("group_id is null"), "plain");
+    }
     select()
-        .distinct()
-        .column("queue")
-        .from("due")
-        .and_where(sql(format!("{looks_idle}(queue, group_id)")))
+        .expr(sql("count(pg_notify(?18, queue))"))
+        .from_subquery(due, "due")
+        .and_where(sql(format!("{looks_idle}(queue, groups, plain)")))
         .to_owned()
 }
 
@@ -256,8 +232,11 @@ fn column<T>(
     if column.iter().all(Option::is_none) { Vec::new() } else { column }
 }
 
-/// Binds the jobs column by column, in the order of [`input`].
-fn bind(template: &Template, mut jobs: Vec<CheckedJob>) -> Query<'static, Postgres, PgArguments> {
+/// Binds the jobs column by column, in the order of [`INPUT`].
+fn bind_many(
+    template: &Template,
+    mut jobs: Vec<CheckedJob>,
+) -> Query<'static, Postgres, PgArguments> {
     let jobs = &mut jobs[..];
     let queues: Vec<String> = jobs.iter_mut().map(|job| take(&mut job.queue)).collect();
     let mut payloads = Vec::new();
@@ -297,17 +276,50 @@ fn bind(template: &Template, mut jobs: Vec<CheckedJob>) -> Query<'static, Postgr
         .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
 }
 
+/// Binds a job in the order of [`INPUT`].
+fn bind_one(template: &Template, job: CheckedJob) -> Query<'static, Postgres, PgArguments> {
+    let (data, payload, content_type) = match job.content {
+        JobData::Json(data) => (Some(data), None, None),
+        JobData::Bytes { content_type, bytes } => (None, Some(bytes), content_type),
+    };
+    template
+        .query()
+        .bind(job.queue)
+        .bind(job.group)
+        .bind(data)
+        .bind(payload)
+        .bind(content_type)
+        .bind(job.delay.map(|delay| delay.as_secs_f64()))
+        .bind(job.run_at)
+        .bind(job.max_attempts)
+        .bind(job.timeout_ms)
+        .bind(job.name)
+        .bind(job.reference)
+        .bind(job.priority)
+        .bind(job.expires_at)
+        .bind(job.time_to_live.map(|time| time.as_secs_f64()))
+        .bind(job.lease_ms)
+        .bind(job.dedup_id)
+        .bind(job.dedup_by_content)
+}
+
 impl Store {
     /// Inserts `jobs` in one statement; the answers come in input order.
     pub(crate) async fn insert_jobs(
         &self,
         executor: impl PgExecutor<'_>,
-        jobs: Vec<CheckedJob>,
+        mut jobs: Vec<CheckedJob>,
         notify: bool,
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
-        let template =
-            if notify { &self.enqueue.with_notify } else { &self.enqueue.without_notify };
-        let mut query = bind(template, jobs);
+        let Statements { one, many } = &self.enqueue;
+        let of_kind = usize::from(notify);
+        let mut query = match (jobs.pop(), jobs.is_empty()) {
+            (Some(job), true) => bind_one(&one[of_kind], job),
+            (last, _) => {
+                jobs.extend(last);
+                bind_many(&many[of_kind], jobs)
+            }
+        };
         if notify {
             query = query.bind(self.names.channel());
         }

@@ -9,7 +9,7 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 10] = [
+const MIGRATIONS: [(i64, &str, &str); 11] = [
     (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
     (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
     (3, "enqueue function", include_str!("../../migrations/0003_enqueue_function.sql")),
@@ -20,6 +20,7 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
     (8, "round trips", include_str!("../../migrations/0008_round_trips.sql")),
     (9, "doubts", include_str!("../../migrations/0009_doubts.sql")),
     (10, "presence look", include_str!("../../migrations/0010_presence_look.sql")),
+    (11, "lean enqueue", include_str!("../../migrations/0011_lean_enqueue.sql")),
 ];
 
 /// The newest version that this crate knows.
