@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::connection::{HeldAhead, SlotConnection};
 use crate::shared::Shared;
 use crate::store::{
-    CLAIM_LEASE, HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting,
-    notice_lost_clients,
+    CLAIM_LEASE, HeldAtOnce, HeldJob, HoldAnswer, Started, begin_hold, begin_short, cannot_check,
+    gave_up_waiting, notice_lost_clients,
 };
 
 /// Between two tries at a row that somebody is looking at.
@@ -28,24 +28,30 @@ pub(crate) async fn hold_known(
     known: HeldJob,
     conn: &mut SlotConnection,
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
-    watch_client(shared, conn).await?;
     let ahead = conn.ahead.take().filter(|ahead| ahead.job == claim.job);
-    let (pid, asked_at) = if let Some(HeldAhead { pid, asked_at, .. }) = ahead {
-        (Some(pid), asked_at)
+    let (held, asked_at) = if let Some(HeldAhead { pid, asked_at, .. }) = ahead {
+        (Some(HeldAtOnce { pid, session: None }), asked_at)
     } else {
         let asked_at = Instant::now();
         conn.begun = true;
-        match shared.store.begin_and_hold(conn, claim).await {
-            Err(error) if gave_up_waiting(&error) => (None, asked_at),
-            answer => (answer?, asked_at),
+        let first = (!conn.watched).then_some(&shared.limits);
+        match shared.store.begin_and_hold(conn, claim, first).await {
+            Err(error) if gave_up_waiting(&error) || cannot_check(&error, &shared.limits) => {
+                (None, asked_at)
+            }
+            answer => {
+                let held = answer?;
+                conn.watched = true;
+                (held, asked_at)
+            }
         }
     };
-    let Some(pid) = pid else {
+    let Some(HeldAtOnce { pid, session }) = held else {
         conn.rollback().await?;
         return hold(shared, queue, claim, CLAIM_LEASE, conn).await;
     };
     // Behind a transaction pooler each transaction may have another one.
-    let session = match conn.session.filter(|session| session.pid == pid) {
+    let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
         Some(session) => session,
         None => shared.store.session(conn).await?,
     };

@@ -63,6 +63,17 @@ struct State {
     backoff: Duration,
 }
 
+impl State {
+    /// Gives back all but so many connections: first those that held no job yet, which would cost its begin some more.
+    fn keep(&mut self, most: usize) {
+        let excess = self.spare.len().saturating_sub(most);
+        if excess > 0 {
+            self.spare.sort_by_key(|conn| conn.watched);
+            self.spare.drain(..excess);
+        }
+    }
+}
+
 impl Worker {
     /// Runs until told to stop and all slots are empty.
     pub(crate) async fn run(self) {
@@ -101,7 +112,7 @@ impl Worker {
         let all = state.busy || (self.leased() && !self.slots.bounded());
         let reserved = self.slots.reserve(free, all);
         // No connection is kept without a slot: another queue may have the slot, and need the connection.
-        state.spare.truncate(reserved.count().max(self.kept(state)));
+        state.keep(reserved.count().max(self.kept(state)));
         if state.spare.len() + state.coming.len() > reserved.count() {
             state.coming.detach_all();
         }
@@ -169,7 +180,7 @@ impl Worker {
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             let kept = self.kept(state);
-            state.spare.truncate(kept);
+            state.keep(kept);
             state.coming.detach_all();
         }
         match (claimed.more, brought) {

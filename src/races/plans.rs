@@ -174,7 +174,7 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         // A page of 64 flags, and ten jobs, behind what the rounds before have left.
         meter.check(conn, "claim at once", 1500 + 64 * 12 + 10 * 40).await;
         for (claim, _) in claimed.jobs.iter().take(2) {
-            let held = store.begin_and_hold(conn, claim).await.unwrap();
+            let held = store.begin_and_hold(conn, claim, None).await.unwrap();
             assert!(held.is_some());
             meter.check(conn, "hold at once", 20).await;
             store.settle_at_once(conn, claim, "null", true, Then::Nothing).await.unwrap();

@@ -136,11 +136,18 @@ fn given(names: &Names, many: bool) -> SelectStatement {
             ),
             "expires_at",
         )
-        .expr_as(sql(key), "dedup_id")
+        .expr_as(sql(key.clone()), "dedup_id")
         .from_subquery(input(names, many), "i")
         .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"));
     if many {
-        given.expr(sql("i.place"));
+        // One after the other in an order of their own, so that two statements do not wait for each other's ids; of those
+        // with the same id the first one counts.
+        given
+            .expr(sql("i.place"))
+            .order_by_expr(sql("i.queue"), Order::Asc)
+            .order_by_expr(sql(key), Order::Asc)
+            .order_by_expr(sql("case when q.dedup_scope = 'group' then i.group_id end"), Order::Asc)
+            .order_by_expr(sql("i.place"), Order::Asc);
     }
     given
 }
@@ -152,14 +159,7 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
         "case when n.dedup_id is null then n.id \
          else {claim_dedup_id}(n.queue, n.group_id, n.dedup_id, n.id) end"
     );
-    let mut given = given(names, many);
-    if many {
-        // So that two statements do not wait for each other's ids.
-        given
-            .order_by("queue", Order::Asc)
-            .order_by("dedup_id", Order::Asc)
-            .order_by("place", Order::Asc);
-    }
+    let given = given(names, many);
     select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
 }
 

@@ -47,10 +47,10 @@ pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
 pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
-pub(crate) use round_trip::{ClaimedAtOnce, Then};
+pub(crate) use round_trip::{ClaimedAtOnce, HeldAtOnce, Then};
 pub(crate) use session::{
-    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, gave_up_waiting, keep_open,
-    notice_lost_clients, short,
+    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
+    gave_up_waiting, keep_open, notice_lost_clients, short,
 };
 pub(crate) use settle::Keep;
 pub(crate) use settle_many::Succeeded;

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
+use chrono::DateTime;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use super::Store;
 use super::claim::{Started, Terms};
 use super::hold::{HeldJob, SessionId, held_job};
 use super::peek::until;
-use super::session::{BEGIN, knows_transaction_timeout};
+use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use super::template::literal;
 use crate::turn::Go;
 
@@ -36,6 +37,19 @@ pub(crate) enum Then {
     /// Commits, and begins and holds the next job of the turn.
     Hold,
 }
+
+/// A job that is held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldAtOnce {
+    /// The server's process.
+    pub(crate) pid: i32,
+    /// Its session, where it was asked for.
+    pub(crate) session: Option<SessionId>,
+}
+
+/// Since when there is this session, in microseconds: however the session writes times.
+const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigint \
+    from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
 
 /// What a settle came to.
 #[derive(Debug, Clone, Copy)]
@@ -91,17 +105,29 @@ impl Store {
         })
     }
 
-    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. The server's process that holds it;
-    /// none: somebody has a row for a moment, the claim is doubted or lost, or the job is to be cancelled, and the
-    /// transaction is to be rolled back.
+    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. None: somebody has a row for a
+    /// moment, the claim is doubted or lost, or the job is to be cancelled, and the transaction is to be rolled back.
+    ///
+    /// With `first` it is the session's first hold: it is told to [notice](super::notice_lost_clients) when its client is
+    /// gone, and asked which it is. Error 22023 then says that it cannot.
     pub(crate) async fn begin_and_hold(
         &self,
         conn: &mut PgConnection,
         claim: &Started,
-    ) -> Result<Option<i32>, sqlx::Error> {
-        let text = self.hold_message(conn, claim, claim.job);
+        first: Option<&SessionLimits>,
+    ) -> Result<Option<HeldAtOnce>, sqlx::Error> {
+        let mut text = self.hold_message(conn, claim, claim.job);
+        if let Some(limits) = first {
+            // In a transaction of its own: a job that fails must not undo it.
+            text = format!("begin; {}; commit; {text}; {SINCE}", notice(limits));
+        }
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
-        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+        let Some(pid) = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)? else {
+            return Ok(None);
+        };
+        let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
+        let since = since.and_then(DateTime::from_timestamp_micros);
+        Ok(Some(HeldAtOnce { pid, session: since.map(|since| SessionId { pid, since }) }))
     }
 
     fn hold_message(&self, conn: &PgConnection, claim: &Started, job: i64) -> String {

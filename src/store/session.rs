@@ -88,18 +88,27 @@ pub(crate) async fn notice_lost_clients(
     conn: &mut PgConnection,
     limits: &SessionLimits,
 ) -> Result<(), sqlx::Error> {
-    if limits.check_interval.load(Ordering::Relaxed) {
-        let with_check = format!("{NOTICE_HOST}{NOTICE_CLIENT}");
-        match sqlx::raw_sql(AssertSqlSafe(with_check)).execute(&mut *conn).await {
-            // 22023: this platform cannot check.
-            Err(sqlx::Error::Database(e)) if e.code().as_deref() == Some("22023") => {
-                limits.check_interval.store(false, Ordering::Relaxed);
-                tracing::warn!("this server cannot check for lost clients inside a query: {e}");
-            }
-            other => return other.map(drop),
-        }
+    match sqlx::raw_sql(AssertSqlSafe(notice(limits))).execute(&mut *conn).await {
+        Err(error) if cannot_check(&error, limits) => {}
+        other => return other.map(drop),
     }
     sqlx::raw_sql(NOTICE_HOST).execute(conn).await.map(drop)
+}
+
+/// The settings of [`notice_lost_clients`], as far as the server is known to have them.
+pub(super) fn notice(limits: &SessionLimits) -> String {
+    let check = limits.check_interval.load(Ordering::Relaxed);
+    format!("{NOTICE_HOST}{}", if check { NOTICE_CLIENT } else { "" })
+}
+
+/// 22023: this platform cannot check for clients inside of a query. It is not asked again.
+pub(crate) fn cannot_check(error: &sqlx::Error, limits: &SessionLimits) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    let cannot = code.is_some_and(|code| code == "22023");
+    if cannot && limits.check_interval.swap(false, Ordering::Relaxed) {
+        tracing::warn!("this server cannot check for lost clients inside a query: {error}");
+    }
+    cannot
 }
 
 /// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,

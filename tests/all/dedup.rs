@@ -166,6 +166,8 @@ async fn jobs_without_an_id_leave_no_trace_and_lock_no_row() {
 async fn statements_with_the_same_ids_in_any_order_do_not_deadlock() {
     let database = database().await;
     let pool = database.pool();
+    let by_group = QueueSettings::new("by group").dedup_scope(DedupScope::Group);
+    Client::default().configure_queue(pool, by_group).await.unwrap();
     let produce = async |reverse: bool| {
         let mut written = 0;
         for round in 0..100 {
@@ -173,7 +175,11 @@ async fn statements_with_the_same_ids_in_any_order_do_not_deadlock() {
             if reverse {
                 ids.reverse();
             }
-            let batch = ids.iter().map(|id| NewJob::new("q", id).dedup_id(format!("{round} {id}")));
+            // In every other round they differ by their groups alone.
+            let batch = ids.iter().map(|id| match round % 2 {
+                0 => NewJob::new("q", id).dedup_id(format!("{round} {id}")),
+                _ => NewJob::new("by group", id).group(id.to_string()).dedup_id(round.to_string()),
+            });
             let answers = seriatim::enqueue_many(pool, batch).await.expect("no deadlock");
             written += answers.iter().filter(|answer| !answer.is_duplicate()).count();
         }
