@@ -82,6 +82,10 @@ impl Janitor<'_> {
     ) -> Result<Vec<(String, Kept)>, sqlx::Error> {
         let mut kept = Vec::new();
         let mut conn = WorkConnection::from(self.side.acquire().await?);
+        if !round && !self.store.awaits_house(&mut conn).await? {
+            conn.done();
+            return Ok(kept);
+        }
         let requests =
             self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
         let ours = requests.await?;

@@ -6,9 +6,10 @@ use sea_query::{
     DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, TableRef,
     UpdateStatement,
 };
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use super::control::cancelled;
+use super::session::{BEGIN, PINNED_PLANS};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 use super::{Store, unfinished};
 use crate::job::JobStatus;
@@ -221,6 +222,22 @@ impl Store {
         };
         let prune = self.prune.prune[at].query().bind(queue).bind(age.as_secs_f64()).bind(batch);
         Ok(prune.execute(conn).await?.rows_affected())
+    }
+
+    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own: the look is
+    /// taken every second by every process.
+    pub(crate) async fn awaits_house(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let request = self.names.quoted("cancel_request");
+        let group = self.names.quoted("queue_group");
+        let look = format!(
+            "{BEGIN}; {PINNED_PLANS}; \
+             select (select r.job_id from {request} r limit 1) is not null \
+               or (select g.queue from {group} g where (g.halt_until is not null or g.park_to is not null) \
+                   and (g.halt_until <= clock_timestamp() or g.park_to is not null) limit 1) is not null; \
+             commit"
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
     }
 
     /// Carries out what was asked of jobs that are queued, and forgets what is done.
