@@ -4,6 +4,7 @@
 //! `SERIATIM_FAULTS_SECONDS=1500 cargo test --release --test all faults::all_of_them -- --nocapture` is the long run.
 
 mod act;
+mod clock;
 mod disk;
 mod drive;
 mod judge;
@@ -15,6 +16,7 @@ mod worker;
 use std::time::{Duration, Instant};
 
 use act::Kind;
+use clock::Clock;
 use disk::Disk;
 use drive::{Driver, Setup};
 use judge::{Figures, judge};
@@ -45,6 +47,7 @@ fn small(lease: Option<u64>) -> Setup {
         networks: 0,
         server: &[],
         front: false,
+        programs: None,
     }
 }
 
@@ -216,6 +219,60 @@ async fn the_disk_is_full() {
         }
     }
     driven(driver, Kind::DiskFull, 1, Duration::from_millis(500)).await.are_fine();
+}
+
+/// Jumps of a server's clock, in turn, with time for jobs to run after each; under both holds.
+async fn clock_jumps(jumps: &[i64]) {
+    let clock = match Clock::new().await {
+        Ok(clock) => clock,
+        Err(reason) => {
+            println!("skipped: no clock can jump here: {reason}");
+            return;
+        }
+    };
+    let setup = Setup { programs: Some(clock.programs()), ..small(None) };
+    let mut driver = Driver::new(setup).await;
+    driver.clock = Some(clock);
+    for lease in [None, LEASE] {
+        driver.setup.lease = lease;
+        let mut figures = Figures::default();
+        driver.begin().await;
+        // Jobs run in between.
+        sleep(Duration::from_secs(3)).await;
+        let mut last = Instant::now();
+        for &seconds in jumps {
+            let before = driver.time().await;
+            driver.inflict(Kind::ClockJumped(seconds)).await;
+            last = Instant::now();
+            let jumped = driver.time().await - before;
+            assert!((jumped - seconds).abs() <= 2, "by {jumped} s, not {seconds}");
+            // A second jump must not come within the grace of a doubt that the first one caused.
+            sleep(Duration::from_secs(3)).await;
+        }
+        driver.end().await;
+        let round = driver.take_round();
+        let took = last.elapsed();
+        println!("lease {lease:?} ms, jumps by {jumps:?} s: all had run {took:.1?} after the last");
+        judge(&driver.pool, round, false, &mut figures).await;
+        figures.report();
+        figures.are_fine();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_jumps_ahead() {
+    clock_jumps(&[10, 3_600]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_jumps_back_by_seconds() {
+    clock_jumps(&[-10]).await;
+}
+
+/// What was there waits for the time that it had; so the clock is put right in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_jumps_back_by_an_hour_and_is_put_right() {
+    clock_jumps(&[-3_600, 3_600]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,8 @@ pub enum Kind {
     ClaimNulled,
     DiskFull,
     StandbyPromoted,
+    /// By so many seconds.
+    ClockJumped(i64),
 }
 
 impl Kind {
@@ -93,6 +95,7 @@ impl Kind {
                 | Self::JobDeleted
                 | Self::GroupDeleted
                 | Self::ClaimNulled
+                | Self::ClockJumped(_)
         )
     }
 }
@@ -177,6 +180,11 @@ impl Driver {
                 self.server.stop_immediately().await.unwrap();
                 standby.is_promoted(&self.direct).await;
                 front.leads_to(&standby.url(&self.direct));
+                self.note(kind, begin, None);
+            }
+            Kind::ClockJumped(seconds) => {
+                let Some(clock) = &mut self.clock else { return };
+                clock.jump(seconds);
                 self.note(kind, begin, None);
             }
             Kind::JobDeleted => self.delete_a_job(begin).await,

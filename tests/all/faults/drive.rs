@@ -1,5 +1,6 @@
 //! Drives a round: a server, workers and producers, to which faults are done, until everything has run and is judged.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::act::Kind;
+use super::clock::Clock;
 use super::disk::Disk;
 use super::network::Network;
 use super::produce::{Load, Producer, Shared};
@@ -36,6 +38,8 @@ pub struct Setup {
     pub server: &'static [(&'static str, &'static str)],
     /// Everybody connects through one network, which can lead elsewhere.
     pub front: bool,
+    /// The server's programs, if not those that there are.
+    pub programs: Option<PathBuf>,
 }
 
 /// A fault, when it was, and whose it was.
@@ -81,6 +85,7 @@ pub struct Driver {
     pub front: Option<Network>,
     pub standby: Option<Standby>,
     pub disk: Option<Disk>,
+    pub clock: Option<Clock>,
     /// Past the workers' networks.
     pub pool: PgPool,
     pub seats: Vec<Seat>,
@@ -101,6 +106,10 @@ impl Driver {
             .iter()
             .chain(setup.server)
             .fold(Server::builder(), |builder, (name, value)| builder.setting(*name, *value));
+        let builder = match &setup.programs {
+            Some(programs) => builder.binaries(programs),
+            None => builder,
+        };
         let server = builder.start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
         let front = if setup.front { Some(Network::to(&database.url()).await) } else { None };
@@ -123,6 +132,7 @@ impl Driver {
             front,
             standby: None,
             disk: None,
+            clock: None,
             pool,
             seats: Vec::new(),
             shared: Arc::default(),
@@ -239,6 +249,12 @@ impl Driver {
     /// What is left to be judged.
     pub fn take_round(&mut self) -> Round {
         std::mem::replace(&mut self.round, Round::new(0))
+    }
+
+    /// What the server takes for the time, in seconds.
+    pub async fn time(&self) -> i64 {
+        let time = sqlx::query_scalar("select extract(epoch from clock_timestamp())::int8");
+        time.fetch_one(&self.pool).await.unwrap()
     }
 
     pub fn note(&mut self, kind: Kind, begin: Time, process: Option<String>) {
