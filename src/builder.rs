@@ -67,28 +67,31 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Whether to listen for wake-ups, in a session of its own. Default true; behind a transaction pooler: false.
+    /// Whether to listen for wake-ups, in a session of its own. Default true, and false as soon as a transaction pooler is
+    /// seen: see [`presence`](Self::presence).
     pub fn listen(mut self, listen: bool) -> Self {
         self.listen = listen;
         self
     }
 
     /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
-    /// jobs over soon after it died, however long their leases are. Default true; behind a transaction pooler: false,
-    /// which it also becomes by itself when such a pooler is noticed. Then leases alone decide.
+    /// jobs over soon after it died, however long their leases are. Default true, and false as soon as a transaction pooler
+    /// is seen. Then leases alone decide.
     ///
-    /// # Behind a transaction pooler
-    /// All connections of a processor have the options of its pool, so they all go through the pooler. What it needs:
-    /// * `presence(false)`, and [`listen(false)`](Self::listen): without wake-ups the poll finds the work;
-    /// * prepared statements; without them claims fail with the codes 26000 and 42P05. A pooler that keeps track of them for
-    ///   its clients (`PgBouncer` from 1.21, with `max_prepared_statements`) should need nothing, but tested is 1.18. That needs `server_reset_query = deallocate all` with
-    ///   `server_reset_query_always = 1`, and the pool's options `statement_cache_capacity(0)`; an enqueue, or whatever
-    ///   else has arguments, works there within a transaction only, as everything that the driver sends in two parts;
-    /// * `ignore_startup_parameters = extra_float_digits` in `PgBouncer`, for the driver.
+    /// # Behind a pooler
+    /// All connections of a processor have the options of its pool, so they all go through the pooler. What kind that is, it
+    /// sees by itself before its first claim. Behind a pooler of transactions it says so
+    /// ([`BackgroundError::TransactionPooler`]) and goes on without wake-ups, presence and names of statements; where `listen`
+    /// and `presence` were switched off before, it says nothing. Behind a pooler of statements it claims nothing
+    /// ([`BackgroundError::StatementPooler`]).
     ///
     /// The processor's own statements are all in transactions, which set for themselves what they need; nothing that
     /// matters to others stays in a session. Both [holds](crate::Hold) work: the locks of a
-    /// [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the pooler.
+    /// [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the pooler. A handler's own statements
+    /// with arguments need `.persistent(false)` there, unless the pooler keeps track of prepared statements, or forgets
+    /// them after each transaction; and calls of a [`Client`] need a transaction and
+    /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs `ignore_startup_parameters = extra_float_digits`, for
+    /// the driver. `docs/poolers.md` has it all as a table.
     pub fn presence(mut self, show: bool) -> Self {
         self.presence = show;
         self

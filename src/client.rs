@@ -89,6 +89,29 @@ impl Client {
         self
     }
 
+    /// Whether statements are prepared under names, once for a connection. Default true. A
+    /// [`Processor`](crate::Processor) sees by itself what it needs.
+    ///
+    /// False is for connections through a transaction pooler that keeps no track of names (`PgBouncer` before 1.21): in a
+    /// transaction everything works there then, whatever other clients left behind. What is called out of a transaction, on
+    /// a pool, does not: the driver sends it in two parts, and each may meet another session.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// use seriatim::{Client, NewJob};
+    ///
+    /// let jobs = Client::default().named_statements(false);
+    /// let mut tx = pool.begin().await?;
+    /// jobs.enqueue(&mut *tx, NewJob::new("invoices", &7).group("customer-7")).await?;
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn named_statements(mut self, names: bool) -> Self {
+        self.store = Arc::new(self.store.apart(names));
+        self
+    }
+
     /// The schema's name.
     pub fn schema(&self) -> &str {
         self.store.names().schema()

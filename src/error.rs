@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::stall::Stall;
+use crate::withheld::quiet;
 
 /// A name that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -195,7 +196,13 @@ pub enum ConfigureError {
     },
     /// The database refused.
     #[error("the settings did not reach the database")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for ConfigureError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(quiet(error))
+    }
 }
 
 /// Why a request about a job or a group failed. Nothing was changed.
@@ -281,7 +288,13 @@ pub enum ControlError {
     Name(#[from] NameError),
     /// The database refused.
     #[error("the request did not reach the database")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for ControlError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(quiet(error))
+    }
 }
 
 /// Every mistake in a processor's settings, at once.
@@ -425,6 +438,19 @@ pub enum BackgroundError {
     /// The wake-up session failed. Polling goes on.
     #[error("the wake-up session failed, polling goes on")]
     Listener(#[source] sqlx::Error),
+    /// A pooler that hands out sessions for a transaction at a time is between this processor and the server. The processor
+    /// goes on without what needs a session of its own, as with `listen(false)` and `presence(false)`; said once, unless both
+    /// were said already.
+    #[error(
+        "a transaction pooler is in between: the processor goes on without wake-ups (jobs are found by polling) and without presence (a dead worker's leases end by themselves). Connect directly or through a session pooler to have both, or say listen(false) and presence(false)"
+    )]
+    TransactionPooler,
+    /// A pooler that hands out sessions for a statement at a time is between this processor and the server: no transaction
+    /// can be had. The processor claims nothing.
+    #[error(
+        "a pooler of statements is in between, behind which there are no transactions, so no job is claimed: set its mode to `transaction` or `session`, or connect directly"
+    )]
+    StatementPooler(#[source] sqlx::Error),
     /// Housekeeping failed. It is tried again.
     #[error("housekeeping failed")]
     Janitor(#[source] sqlx::Error),

@@ -42,11 +42,12 @@ impl Client {
         pool: &PgPool,
         subject: Subject<'_>,
     ) -> Result<Option<(Facts, Option<SessionSeen>)>, sqlx::Error> {
-        let mut conn = pool.acquire().await?;
-        let Some(facts) = self.store.facts(&mut conn, subject).await? else { return Ok(None) };
+        // In a transaction, which a transaction pooler gives to one session; each statement with a snapshot of its own.
+        let mut tx = pool.begin_with("begin isolation level read committed read only").await?;
+        let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
         let session = match facts.locked_by.as_deref() {
             Some(xid) if facts.claimed() => {
-                self.store.locker(&mut conn, xid, facts.group.is_some()).await?
+                self.store.locker(&mut tx, xid, facts.group.is_some()).await?
             }
             _ => None,
         };

@@ -40,6 +40,7 @@ mod queue_settings;
 mod races;
 mod record;
 mod retry;
+mod route;
 mod settler;
 mod shared;
 mod shutdown;

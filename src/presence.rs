@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::monitor::LIMIT;
+use crate::route;
 use crate::shared::Shared;
 use crate::store::{LeasedClaim, ProcessorRow, gave_up_waiting, keep_open, short};
 
@@ -117,6 +118,9 @@ impl Keeper<'_> {
         let mut certainty = Certainty::default();
         let mut next = Instant::now();
         let leases = &self.shared.leases;
+        if !self.shared.route.is_open().await {
+            return;
+        }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -194,8 +198,7 @@ impl Keeper<'_> {
                 *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
             } else {
                 // The session is not the one that took the lock: there is a pooler between.
-                tracing::warn!("no presence behind a transaction pooler: leases alone decide");
-                self.wanted = false;
+                route::notice(self.shared, true);
                 session.key = None;
                 extend_all = true;
             }
@@ -224,7 +227,8 @@ impl Keeper<'_> {
             // The host may have a lock of the same number, once in a great while.
             for _ in 0..3 {
                 let number = fastrand::i64(..);
-                if self.wanted && store.take_presence(conn, number).await? {
+                let wanted = self.wanted && !self.shared.route.pooled.is_cancelled();
+                if wanted && store.take_presence(conn, number).await? {
                     key = Some(number);
                     break;
                 }

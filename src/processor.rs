@@ -19,6 +19,7 @@ use crate::listener;
 use crate::presence::Keeper;
 use crate::pulse::Pulse;
 use crate::queue::QueueOptions;
+use crate::route;
 use crate::settler;
 use crate::shared::{self, Shared};
 use crate::shutdown::ShutdownReport;
@@ -86,12 +87,15 @@ impl Processor {
             on_error,
         } = self.settings;
         let side_stop = CancellationToken::new();
-        let shared = Arc::new(Shared::new(client.store, &pool, on_error));
+        // What is learned about this pool's connections is not true of the client's others.
+        let store = Arc::new(client.store.apart(!client.store.is_nameless()));
+        let shared = Arc::new(Shared::new(store, &pool, on_error));
         let stop = shared.stop.clone();
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
+        spawn_look(&mut side_tasks, &shared, listen || presence, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settler::run(finished, Arc::clone(&shared)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
@@ -143,6 +147,17 @@ fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
         .map(|host| host.trim().to_owned());
     let node = node.or_else(|| host.clone()).unwrap_or_else(|| String::from("unknown"));
     ProcessorRow { id, node, host, pid: i32::try_from(std::process::id()).unwrap_or(0) }
+}
+
+/// Looks whether a pooler takes sessions away, before anybody needs to know.
+fn spawn_look(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    wants: bool,
+    stop: &CancellationToken,
+) {
+    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    tasks.spawn(async move { route::look(&shared, wants, &stop).await });
 }
 
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
@@ -220,10 +235,17 @@ fn spawn_listener(
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
         let channel = shared.store.names().channel();
-        listener::run(&shared.side, &channel, wakes, &stop, |error| {
-            shared.report(&error);
-        })
-        .await;
+        if !shared.route.is_open().await {
+            return;
+        }
+        tokio::select! {
+            biased;
+            // The session that would be told of wake-ups is the pooler's.
+            () = shared.route.pooled.cancelled() => {}
+            () = listener::run(&shared.side, &channel, wakes, &stop, |error| {
+                shared.report(&error);
+            }) => {}
+        }
     });
 }
 
@@ -236,6 +258,9 @@ fn spawn_janitor(
 ) {
     let (shared, stop) = (Arc::clone(shared), stop.clone());
     tasks.spawn(async move {
+        if !shared.route.is_open().await {
+            return;
+        }
         let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
         janitor.run(&stop, |error| shared.report(&error)).await;
     });

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::leases::Leases;
 use crate::monitor::Monitor;
+use crate::route::Route;
 use crate::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
 
@@ -21,6 +22,7 @@ pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 /// What the parts of a processor share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
+    pub(crate) route: Route,
     pub(crate) limits: SessionLimits,
     pub(crate) monitor: Arc<Monitor>,
     pub(crate) leases: Arc<Leases>,
@@ -41,6 +43,7 @@ impl Shared {
     pub(crate) fn new(store: Arc<Store>, pool: &PgPool, on_error: Option<ErrorHook>) -> Self {
         Self {
             store,
+            route: Route::default(),
             limits: SessionLimits::default(),
             monitor: Arc::default(),
             leases: Arc::default(),

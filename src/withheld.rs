@@ -103,9 +103,20 @@ impl fmt::Debug for Quiet {
 
 impl fmt::Display for Quiet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.0.fmt(f)?;
+        match self.0.code().as_deref() {
+            // No such statement, or one of that name already; or one with other arguments.
+            Some("26000" | "42P05") => f.write_str(POOLED),
+            Some("08P01") if self.0.message().contains("prepared statement") => f.write_str(POOLED),
+            _ => Ok(()),
+        }
     }
 }
+
+/// What to do where a session has not the prepared statements that the driver takes it to have.
+const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
+                      named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
+                      1.21 on with max_prepared_statements)";
 
 impl StdError for Quiet {}
 

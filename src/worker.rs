@@ -77,6 +77,10 @@ impl State {
 impl Worker {
     /// Runs until told to stop and all slots are empty.
     pub(crate) async fn run(self) {
+        tokio::select! {
+            _ = self.shared.route.is_open() => {}
+            () = self.stop.cancelled() => {}
+        }
         let mut state = State {
             slots: JoinSet::new(),
             occupancy: Arc::default(),

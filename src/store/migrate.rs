@@ -2,7 +2,7 @@
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 use super::{Names, Store};
@@ -53,7 +53,7 @@ impl Store {
     pub(crate) async fn migrate(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
         let database =
             |source| MigrateError::Database { schema: self.names.schema().to_owned(), source };
-        match self.applied(conn).await.map_err(database)? {
+        match self.applied_here(conn).await.map_err(database)? {
             // Nothing to do, and no right to create anything is needed.
             Some(LATEST) => return Ok(()),
             Some(found) if found > LATEST => {
@@ -77,16 +77,37 @@ impl Store {
         }
     }
 
+    /// In a transaction, which a transaction pooler gives to one session.
+    async fn applied_here(&self, conn: &mut PgConnection) -> Result<Option<i64>, sqlx::Error> {
+        let begin = "begin isolation level read committed read only";
+        PgTransactionManager::begin(conn, Some(begin.into_sql_str())).await?;
+        let applied = self.applied(conn).await;
+        PgTransactionManager::rollback(conn).await?;
+        applied
+    }
+
+    /// Leaves no statement's name in the session, and none in the connection's cache: the migrator's have names, whatever
+    /// others have left there.
+    async fn forget_names(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        if self.is_nameless() {
+            conn.clear_cached_statements().await?;
+            sqlx::raw_sql("deallocate all").execute(conn).await?;
+        }
+        Ok(())
+    }
+
     async fn migrate_in_transaction(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
         let schema = || self.names.schema().to_owned();
         let database = |source| MigrateError::Database { schema: schema(), source };
         let quoted = self.quoted_schema();
-        let lock = sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))");
+        let lock =
+            sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))").persistent(false);
         lock.bind(format!("seriatim migrate {quoted}"))
             .execute(&mut *conn)
             .await
             .map_err(database)?;
-        let exists = sqlx::query("select to_regnamespace($1) is not null").bind(&quoted);
+        let exists =
+            sqlx::query("select to_regnamespace($1) is not null").persistent(false).bind(&quoted);
         let exists: bool =
             exists.fetch_one(&mut *conn).await.and_then(|row| row.try_get(0)).map_err(database)?;
         let mut setup = format!("set local search_path = {quoted}");
@@ -95,7 +116,9 @@ impl Store {
         }
         sqlx::raw_sql(AssertSqlSafe(setup)).execute(&mut *conn).await.map_err(database)?;
         let table = self.names.quoted("migration");
-        migrator(&table).run_direct(None, &mut *conn, false).await.map_err(|error| match error {
+        self.forget_names(conn).await.map_err(database)?;
+        let migrated = migrator(&table).run_direct(None, &mut *conn, false).await;
+        migrated.map_err(|error| match error {
             sqlx::migrate::MigrateError::VersionMissing(found) => {
                 MigrateError::Newer { schema: schema(), found, known: LATEST }
             }
@@ -105,7 +128,8 @@ impl Store {
             sqlx::migrate::MigrateError::Execute(source)
             | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => database(source),
             other => database(sqlx::Error::Migrate(Box::new(other))),
-        })
+        })?;
+        self.forget_names(conn).await.map_err(database)
     }
 
     /// The version of the schema in the database; none: not there, or not readable.
@@ -114,12 +138,13 @@ impl Store {
         conn: &mut PgConnection,
     ) -> Result<Option<i64>, sqlx::Error> {
         let table = self.names.quoted("migration");
-        let there = sqlx::query("select to_regclass($1) is not null").bind(&table);
+        let there =
+            sqlx::query("select to_regclass($1) is not null").persistent(false).bind(&table);
         if !there.fetch_one(&mut *conn).await?.try_get::<bool, _>(0)? {
             return Ok(None);
         }
         let version = format!("select max(version) from {table}");
-        sqlx::query(AssertSqlSafe(version)).fetch_one(conn).await?.try_get(0)
+        sqlx::query(AssertSqlSafe(version)).persistent(false).fetch_one(conn).await?.try_get(0)
     }
 
     fn quoted_schema(&self) -> String {

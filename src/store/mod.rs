@@ -25,6 +25,7 @@ mod park;
 mod pause;
 mod peek;
 mod policy;
+mod pooler;
 mod presence;
 mod prune;
 mod pull;
@@ -35,6 +36,7 @@ mod settle;
 mod settle_many;
 mod template;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) use batch::Done;
@@ -45,6 +47,7 @@ pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
+pub(crate) use pooler::{Between, between};
 pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use round_trip::{ClaimedAtOnce, HeldAtOnce, Then};
@@ -54,6 +57,7 @@ pub(crate) use session::{
 };
 pub(crate) use settle::Keep;
 pub(crate) use settle_many::Succeeded;
+use template::Nameless;
 pub(crate) use template::Names;
 
 /// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
@@ -65,6 +69,7 @@ fn unfinished(alias: &str) -> sea_query::Expr {
 #[derive(Debug)]
 pub(crate) struct Store {
     names: Names,
+    nameless: Nameless,
     adopt: adopt::Statements,
     batch: batch::Statements,
     boost: boost::Statements,
@@ -100,8 +105,8 @@ static DEFAULT: LazyLock<Arc<Store>> = LazyLock::new(|| Arc::new(Store::new(DEFA
 
 impl Store {
     pub(crate) fn new(schema: &str) -> Self {
-        let names = Names::new(schema);
-        Self {
+        let (names, nameless) = (Names::new(schema), Nameless::default());
+        template::looking_at(&nameless.clone(), || Self {
             adopt: adopt::Statements::new(&names),
             batch: batch::Statements::new(&names),
             boost: boost::Statements::new(&names),
@@ -129,7 +134,26 @@ impl Store {
             settle: settle::Statements::new(&names),
             settle_many: settle_many::Statements::new(&names),
             names,
+            nameless,
+        })
+    }
+
+    /// Another one for the same schema: what is known of its connections is not true of others'.
+    pub(crate) fn apart(&self, names: bool) -> Self {
+        let apart = Self::new(self.names.schema());
+        if !names {
+            apart.sends_no_names();
         }
+        apart
+    }
+
+    /// From here on its statements have no names: for connections through a transaction pooler.
+    pub(crate) fn sends_no_names(&self) {
+        self.nameless.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.nameless.load(Ordering::Relaxed)
     }
 
     pub(crate) fn default_schema() -> Arc<Self> {

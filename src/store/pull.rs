@@ -3,36 +3,38 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sea_query::Values;
 use serde_json::Value;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgExecutor, Postgres, Row};
+use sqlx::{PgExecutor, Postgres, Row};
 
 use super::Store;
-use super::template::Names;
+use super::template::{Names, Template};
 use crate::json::Readable;
 
 /// The calls, with the schema's name in them.
 #[derive(Debug)]
 pub(super) struct Statements {
-    receive: String,
-    ack: String,
-    nack: String,
-    extend: String,
+    receive: Template,
+    ack: Template,
+    nack: Template,
+    extend: Template,
 }
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let call = |columns: &str, function: &str, arguments: &str| {
-            format!("select {columns} from {}({arguments})", names.quoted(function))
+            let call = format!("select {columns} from {}({arguments})", names.quoted(function));
+            Template::new((call, Values(Vec::new())))
         };
         let columns = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
                        enqueued_at, visible_until";
         Self {
-            receive: call(columns, "receive", "$1, $2, make_interval(secs => $3), $4, $5"),
-            ack: call("*", "ack", "$1, $2::jsonb"),
-            nack: call("*", "nack", "$1, make_interval(secs => $2), $3"),
-            extend: call("*", "extend", "$1, make_interval(secs => $2)"),
+            receive: call(columns, "receive", "?1, ?2, make_interval(secs => ?3), ?4, ?5"),
+            ack: call("*", "ack", "?1, ?2::jsonb"),
+            nack: call("*", "nack", "?1, make_interval(secs => ?2), ?3"),
+            extend: call("*", "extend", "?1, make_interval(secs => ?2)"),
         }
     }
 }
@@ -59,10 +61,6 @@ pub(crate) enum Said {
     Done,
     Stale,
     Busy,
-}
-
-fn query(sql: &str) -> Query<'static, Postgres, PgArguments> {
-    sqlx::query(AssertSqlSafe(sql.to_owned()))
 }
 
 impl Store {
@@ -116,8 +114,8 @@ impl Store {
 }
 
 /// A call with its first argument.
-fn query_of<'q>(sql: &str, first: &'q str) -> Query<'q, Postgres, PgArguments> {
-    let query: Query<'q, Postgres, PgArguments> = query(sql);
+fn query_of<'q>(call: &Template, first: &'q str) -> Query<'q, Postgres, PgArguments> {
+    let query: Query<'q, Postgres, PgArguments> = call.query();
     query.bind(first.to_owned())
 }
 

@@ -179,7 +179,7 @@ impl Store {
     pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
         let sql =
             "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
-        let row = sqlx::query(sql).fetch_one(conn).await?;
+        let row = sqlx::query(sql).persistent(!self.is_nameless()).fetch_one(conn).await?;
         Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
     }
 }

@@ -3,8 +3,10 @@
 //! Building and rendering costs as much as a tenth of a claim's round trip; binding a rendered one costs nothing.
 //! Literals that a partial index or a plan depends on are inlined: a bound one loses the index at the sixth execution.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sea_query::{
     CommonTableExpression, DynIden, Expr, InsertStatement, IntoIden, IntoTableRef,
@@ -18,6 +20,24 @@ use sqlx::{AssertSqlSafe, Postgres};
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     sql: Arc<str>,
+    nameless: Nameless,
+}
+
+/// Whether statements are sent without names. A transaction pooler that keeps no track of names hands a client's session, and
+/// with it the names, to the next client; what has no name is gone before its transaction ends.
+pub(crate) type Nameless = Arc<AtomicBool>;
+
+thread_local! {
+    /// That of the store whose statements are being compiled.
+    static COMPILING: RefCell<Nameless> = RefCell::default();
+}
+
+/// Runs `compile`, all of whose templates look at `nameless` from then on.
+pub(super) fn looking_at<T>(nameless: &Nameless, compile: impl FnOnce() -> T) -> T {
+    let before = COMPILING.replace(Arc::clone(nameless));
+    let compiled = compile();
+    COMPILING.set(before);
+    compiled
 }
 
 /// `LIMIT` takes only a number: this much plus n stands for argument n.
@@ -36,12 +56,14 @@ pub(super) fn sql(text: impl Into<std::borrow::Cow<'static, str>>) -> Expr {
 impl Template {
     /// Compiles what a sea-query statement's `build(PostgresQueryBuilder)` gave.
     pub(super) fn new((rendered, values): (String, Values)) -> Self {
-        Self { sql: number(&rendered, &values).into() }
+        let nameless = COMPILING.with_borrow(Arc::clone);
+        Self { sql: number(&rendered, &values).into(), nameless }
     }
 
     /// The statement, ready for its arguments.
     pub(super) fn query(&self) -> Query<'static, Postgres, PgArguments> {
-        sqlx::query(AssertSqlSafe(Arc::clone(&self.sql)))
+        let named = !self.nameless.load(Ordering::Relaxed);
+        sqlx::query(AssertSqlSafe(Arc::clone(&self.sql))).persistent(named)
     }
 }
 

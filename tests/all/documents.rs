@@ -10,13 +10,14 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "SECURITY.md",
     "docs/faults.md",
     "docs/sqs-fifo.md",
     "docs/history.md",
+    "docs/poolers.md",
 ];
 
 fn root() -> &'static Path {

@@ -46,6 +46,7 @@ const LAYERS: [&[&str]; 6] = [
         "leases",
         "hold",
         "presence",
+        "route",
     ],
     &["handler", "active_job", "attempt", "leased", "record", "settler"],
     &["worker"],

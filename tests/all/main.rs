@@ -39,6 +39,7 @@ mod outcomes;
 mod parking;
 mod pausing;
 mod pooler;
+mod poolers_are_seen;
 mod priorities;
 mod proxy;
 mod pull;

@@ -1,4 +1,4 @@
-//! A PgBouncer in front of a database, in transaction mode: a session is a client's for one transaction at a time.
+//! A PgBouncer in front of a database: in transaction mode a session is a client's for one transaction at a time.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,6 +10,20 @@ use tokio::time::Instant;
 
 use crate::support::PATIENCE;
 
+/// The pooler, or the end of the test, with the reason.
+macro_rules! pooler {
+    ($start:expr) => {
+        match $start.await {
+            Ok(pooler) => pooler,
+            Err(reason) => {
+                println!("skipped: there is no pooler here: {reason}");
+                return;
+            }
+        }
+    };
+}
+pub(crate) use pooler;
+
 /// Ends when dropped.
 #[derive(Debug)]
 pub struct Pooler {
@@ -18,9 +32,26 @@ pub struct Pooler {
     _folder: tempfile::TempDir,
 }
 
+/// What lets sqlx's prepared statements be: no name is there for the next transaction.
+const FORGETS: &str = "server_reset_query = deallocate all\nserver_reset_query_always = 1\n";
+
 impl Pooler {
-    /// A pooler with so many sessions, or why there is none.
+    /// A pooler of transactions with so many sessions, which forget prepared statements; or why there is none.
     pub async fn start(database: &TestDatabase, sessions: u32) -> Result<Self, String> {
+        Self::start_as(database, sessions, "transaction", FORGETS).await
+    }
+
+    /// A pooler in a mode, which was told no more than it must be.
+    pub async fn plain(database: &TestDatabase, sessions: u32, mode: &str) -> Result<Self, String> {
+        Self::start_as(database, sessions, mode, "").await
+    }
+
+    async fn start_as(
+        database: &TestDatabase,
+        sessions: u32,
+        mode: &str,
+        besides: &str,
+    ) -> Result<Self, String> {
         if !database.server().is_private() {
             return Err(String::from("it would have to log in to a server of somebody else's"));
         }
@@ -28,13 +59,12 @@ impl Pooler {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("pgbouncer.ini");
-        // Version 1.18 knows no prepared statements: what a client leaves behind is in the next one's way.
+        // Version 1.18 knows no prepared statements: what a client leaves behind is in the next one's way, unless it `FORGETS`.
         let text = format!(
             "[databases]\n* = host={} port={} user={}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\ndefault_pool_size = {sessions}\n\
-             ignore_startup_parameters = extra_float_digits\n\
-             server_reset_query = deallocate all\nserver_reset_query_always = 1\n",
+             auth_type = any\npool_mode = {mode}\ndefault_pool_size = {sessions}\n\
+             ignore_startup_parameters = extra_float_digits\n{besides}",
             server.get_host(),
             server.get_port(),
             server.get_username(),
@@ -60,9 +90,14 @@ impl Pooler {
 
     /// Where the database is, through the pooler; without a cache of prepared statements.
     pub fn url(&self, database: &TestDatabase) -> String {
+        format!("{}&statement-cache-capacity=0", self.plain_url(database))
+    }
+
+    /// Where it is for the driver as it comes.
+    pub fn plain_url(&self, database: &TestDatabase) -> String {
         let server: PgConnectOptions = database.url().parse().unwrap();
         let (direct, pooled) = (format!(":{}/", server.get_port()), format!(":{}/", self.port));
-        format!("{}&statement-cache-capacity=0", database.url().replace(&direct, &pooled))
+        database.url().replace(&direct, &pooled)
     }
 }
 

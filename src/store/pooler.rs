@@ -1,0 +1,60 @@
+//! What is between a client and its sessions.
+
+use sqlx::{PgConnection, Row};
+
+/// Who hands out the server's sessions.
+#[derive(Debug)]
+pub(crate) enum Between {
+    /// A connection keeps its session: nobody is between, or a pooler of sessions.
+    Nothing,
+    /// A connection has a session for a transaction at a time.
+    Transactions,
+    /// A connection has a session for a statement at a time: no transaction can be had.
+    Statements(sqlx::Error),
+}
+
+/// How often it looks. One look finds a pooler that is idle; others' transactions may come between.
+const LOOKS: usize = 3;
+
+/// Which session it is. A process id alone may come again, and is another process on another host.
+macro_rules! session {
+    ($before:literal) => {
+        concat!(
+            $before,
+            "select pid::text || ' ' || backend_start::text from pg_catalog.pg_stat_get_activity(pg_backend_pid())"
+        )
+    };
+}
+
+/// Looks who hands out the sessions of two connections that are open at once: never a false alarm, since such connections
+/// have two sessions, and keep them, unless a pooler takes them away. After an error neither is to be used again.
+pub(crate) async fn between(
+    one: &mut PgConnection,
+    other: &mut PgConnection,
+) -> Result<Between, sqlx::Error> {
+    let own = session(one, session!("")).await?;
+    for _ in 0..LOOKS {
+        // Busy with a transaction, so that `one` cannot have its session for the next one. One message each, which a pooler
+        // of transactions gives to one session.
+        let others = match session(other, session!("begin; ")).await {
+            Err(error) if refuses_transactions(&error) => return Ok(Between::Statements(error)),
+            others => others?,
+        };
+        let again = session(one, session!("")).await?;
+        sqlx::raw_sql("rollback").execute(&mut *other).await?;
+        if own == others || own != again {
+            return Ok(Between::Transactions);
+        }
+    }
+    Ok(Between::Nothing)
+}
+
+async fn session(conn: &mut PgConnection, sql: &'static str) -> Result<String, sqlx::Error> {
+    let rows = sqlx::raw_sql(sql).fetch_all(conn).await?;
+    rows.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+}
+
+/// As `PgBouncer` says it, in English whatever the server's language is.
+fn refuses_transactions(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|e| e.message().contains("statement pooling mode"))
+}
