@@ -99,20 +99,25 @@ impl Unrecorded<'_> {
 }
 
 impl Run {
-    /// Runs the attempt, and those of the jobs behind it, to their ends, kept by a lease that was asked for at `asked_at`.
+    /// Keeps the claim by its lease, which was asked for at `asked_at`, from now on.
+    pub(crate) fn kept(&mut self, held: &HashMap<i64, HeldJob>, asked_at: Instant) -> Kept {
+        let first = held.get(&self.claim.job);
+        let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
+        self.lease = Some(time);
+        self.keep(time, asked_at)
+    }
+
+    /// Runs the attempt, and those of the jobs behind it, to their ends.
     pub(crate) async fn into_end_leased(
         mut self,
         mut held: HashMap<i64, HeldJob>,
         pool: PgPool,
-        mut asked_at: Instant,
+        mut kept: Kept,
         slot: Occupied,
     ) {
         let mut slot = Some(slot);
         let shared = Arc::clone(&self.shared);
-        let first = held.get(&self.claim.job);
-        let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
-        self.lease = Some(time);
-        let mut kept = self.keep(time, asked_at);
+        let Some(time) = self.lease else { return };
         let mut unrecorded = Unrecorded::default();
         while let Some(held) = held.remove(&self.claim.job) {
             let mut counted = shared.counters.begin();
@@ -152,7 +157,7 @@ impl Run {
                     // What is being recorded at this moment may be recorded twice, which changes nothing.
                     self.done = std::mem::take(&mut unrecorded.done);
                     self.last = !stays;
-                    asked_at = Instant::now();
+                    let asked_at = Instant::now();
                     if matches!(keeper, Keeper::Lease(_)) {
                         job.slot = slot.take();
                     }

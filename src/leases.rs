@@ -32,6 +32,8 @@ struct Table {
     next: u64,
     /// Others may have taken this process for dead.
     uncertain: bool,
+    /// This process is seen to live, and so sees who doubts it.
+    present: bool,
     kept: HashMap<u64, Entry>,
 }
 
@@ -167,6 +169,12 @@ impl Leases {
         }
     }
 
+    /// The tokens of all claims that it keeps, if whoever is doubted by mistake sees that in time.
+    pub(crate) fn known(&self) -> Option<Vec<Uuid>> {
+        let table = self.table();
+        table.present.then(|| table.kept.values().map(|e| e.claim.token).collect())
+    }
+
     /// Whether to claim at all: what was claimed by a process that others take for dead would be taken over at once.
     pub(crate) fn may_claim(&self) -> bool {
         !self.table().uncertain
@@ -177,6 +185,7 @@ impl Leases {
         let uncertain = certain_until.is_some_and(|until| now >= until);
         let mut table = self.table();
         table.uncertain = uncertain;
+        table.present = certain_until.is_some() && !uncertain;
         for entry in table.kept.values() {
             if uncertain || now >= entry.until + OVERTIME {
                 entry.signals.lost.cancel();

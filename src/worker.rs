@@ -1,10 +1,11 @@
 //! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -12,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{QueueRuntime, Run};
 use crate::claim::{self, Claimed, First};
-use crate::connection::SlotConnection;
+use crate::connection::{SlotConnection, WorkConnection};
 use crate::error::BackgroundError;
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
 use crate::slots::{Occupancy, QueueSlots, Reserved};
 use crate::stall::Doing;
+use crate::store::short;
 use crate::withheld::quiet;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
@@ -30,6 +32,10 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_millis(20);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
+/// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
+const STRAYS: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
+/// How long a look for such claims may take.
+const STRAYS_LIMIT: Duration = Duration::from_secs(1);
 /// After a claim that failed; doubled up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
@@ -61,6 +67,8 @@ struct State {
     /// The last claim left something for a thorough one, or failed.
     thorough: bool,
     backoff: Duration,
+    /// When to look for claims whose answers were lost.
+    strays: [Option<Instant>; 2],
 }
 
 impl State {
@@ -90,8 +98,10 @@ impl Worker {
             first: First::Groups,
             thorough: false,
             backoff: BACKOFF.0,
+            strays: [None; 2],
         };
         while !self.stop.is_cancelled() {
+            self.doubt_strays(&mut state).await;
             let reserved = self.reserve(&mut state);
             let pause = if reserved.count() == 0 {
                 None
@@ -107,6 +117,42 @@ impl Worker {
         state.spare.clear();
         state.coming.detach_all();
         while state.slots.join_next().await.is_some() {}
+    }
+
+    /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
+    /// end. Between two claims, when it knows of all others.
+    async fn doubt_strays(&self, state: &mut State) {
+        let now = Instant::now();
+        let Some(at) = state.strays.iter_mut().find(|at| at.is_some_and(|at| at <= now)) else {
+            return;
+        };
+        let Some(known) = self.shared.leases.known() else {
+            *at = Some(now + STRAYS[0]);
+            return;
+        };
+        let (store, id, queue) = (&self.shared.store, self.shared.processor, &*self.queue.name);
+        let doubt = async {
+            let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
+            let doubt =
+                async |conn: &mut PgConnection| store.doubt_strays(conn, id, queue, &known).await;
+            let doubted = short(&mut conn, doubt).await?;
+            conn.done();
+            Ok::<u64, sqlx::Error>(doubted)
+        };
+        match timeout(STRAYS_LIMIT, doubt).await {
+            Ok(Ok(doubted)) => {
+                *at = None;
+                if doubted > 0 {
+                    tracing::info!(
+                        doubted,
+                        queue,
+                        "claims whose answers were lost will be taken over"
+                    );
+                }
+            }
+            // A claim that fails as well says more.
+            _ => *at = Some(now + STRAYS[0]),
+        }
     }
 
     /// Takes slots for a claim: all that are free if there is work, one to look for some.
@@ -162,13 +208,14 @@ impl Worker {
         for claim in claimed.jobs {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.behind].concat();
-            let run = Run::new(shared, queue, claim);
+            let mut run = Run::new(shared, queue, claim);
             let slot = state.occupancy.take(reserved.start());
-            let known = jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
+            let known: HashMap<_, _> =
+                jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
             if leased {
-                let pool = self.pool.clone();
+                let (pool, kept) = (self.pool.clone(), run.kept(&known, asked_at));
                 state.slots.spawn(async move {
-                    run.into_end_leased(known, pool, asked_at, slot).await;
+                    run.into_end_leased(known, pool, kept, slot).await;
                     None
                 });
             } else if let Some(conn) = state.spare.pop() {
@@ -239,6 +286,9 @@ impl Worker {
             }
             failed => {
                 state.thorough = true;
+                if self.leased() {
+                    state.strays = STRAYS.map(|time| Some(Instant::now() + time));
+                }
                 if let Some(conn) = state.spare.pop() {
                     conn.close();
                 }
@@ -289,6 +339,7 @@ impl Worker {
     async fn wait(&self, state: &mut State, pause: Option<Duration>) {
         self.pulse.begins(Doing::Waiting);
         let room = self.free(state) > 0;
+        let (now, look_at) = (Instant::now(), state.strays.into_iter().flatten().min());
         let paused = async {
             match pause {
                 Some(pause) => sleep(pause).await,
@@ -303,6 +354,7 @@ impl Worker {
             () = self.slots.given(), if room => {}
             () = self.wake.notified(), if pause.is_some() => {}
             () = paused => {}
+            () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
         }
         while let Some(ended) = state.slots.try_join_next() {
             state.spare.extend(ended.ok().flatten());

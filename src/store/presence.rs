@@ -24,6 +24,8 @@ pub(super) struct Statements {
     free_keys: Template,
     doubt_groups: Template,
     doubt_loose: Template,
+    doubt_stray_groups: Template,
+    doubt_stray_loose: Template,
     forget: Template,
 }
 
@@ -70,8 +72,10 @@ impl Statements {
             judge_lock: Template::new(judge_lock.build(PG)),
             others: others(names),
             free_keys: free_keys(),
-            doubt_groups: doubt_groups(names),
-            doubt_loose: doubt_loose(names),
+            doubt_groups: doubt_groups(names, "true"),
+            doubt_loose: doubt_loose(names, "true"),
+            doubt_stray_groups: doubt_groups(names, "g.queue = ?3 and g.claim <> all(?4)"),
+            doubt_stray_loose: doubt_loose(names, "j.queue = ?3 and j.claim <> all(?4)"),
             forget: forget(names),
         }
     }
@@ -135,13 +139,14 @@ fn free_keys() -> Template {
     with([cte("other", rows_of(&[(1, "id"), (2, "presence_key")]))], query)
 }
 
-/// Doubts the claims of dead processes, once: they are due a grace later, however long their leases are.
-fn doubt_groups(names: &Names) -> Template {
+/// Doubts claims of processes, all or some, once: they are due a grace later, however long their leases are.
+fn doubt_groups(names: &Names, which: &'static str) -> Template {
     let theirs = select()
         .columns(["queue", "group_id", "claim"])
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.job_id is not null and g.claimed_by = any(?1)"))
         .and_where(sql("g.suspect is distinct from g.claim"))
+        .and_where(sql(which))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let doubted = UpdateStatement::new()
@@ -155,12 +160,13 @@ fn doubt_groups(names: &Names) -> Template {
     with([cte("theirs", theirs)], doubted)
 }
 
-fn doubt_loose(names: &Names) -> Template {
+fn doubt_loose(names: &Names, which: &'static str) -> Template {
     let theirs = select()
         .columns(["id", "claim"])
         .from_as(names.job(), "j")
         .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = any(?1)"))
         .and_where(sql("j.suspect is distinct from j.claim"))
+        .and_where(sql(which))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let doubted = UpdateStatement::new()
@@ -303,5 +309,21 @@ impl Store {
         let loose = sql.doubt_loose.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
         sql.forget.query().bind(&dead).execute(conn).await?;
         Ok(groups.rows_affected() + loose.rows_affected())
+    }
+
+    /// Doubts a queue's claims of this process that it does not know; how many.
+    pub(crate) async fn doubt_strays(
+        &self,
+        conn: &mut PgConnection,
+        id: i64,
+        queue: &str,
+        known: &[Uuid],
+    ) -> Result<u64, sqlx::Error> {
+        let mut doubted = 0;
+        for doubt in [&self.presence.doubt_stray_groups, &self.presence.doubt_stray_loose] {
+            let doubt = doubt.query().bind([id]).bind(GRACE.as_secs_f64()).bind(queue).bind(known);
+            doubted += doubt.execute(&mut *conn).await?.rows_affected();
+        }
+        Ok(doubted)
     }
 }

@@ -30,6 +30,7 @@ mod layers;
 mod lease_hold;
 mod leased_turns;
 mod looking;
+mod lost_answers;
 mod migrate;
 mod namespace;
 mod no_payload;
