@@ -37,15 +37,8 @@ create table job (
   error jsonb,                                 -- of the last attempt that failed: kind, message, chain, attempt
   history jsonb not null default '[]',         -- the last attempts that did not succeed, oldest first
 
-  constraint job_queue_length check (char_length(queue) between 1 and 200),
-  constraint job_group_length check (char_length(group_id) between 1 and 400),
-  constraint job_attempts check (attempts >= 0 and attempts_forgiven between 0 and attempts),
-  constraint job_max_attempts check (max_attempts > 0),
-  constraint job_timeout check (timeout_ms > 0),
   -- An adopter could do nothing with such a flag, and would stumble over it again and again.
-  constraint job_flagged check (not flagged or group_id is not null),
-  constraint job_finished check ((finished_at is not null) = (status in ('succeeded', 'failed', 'cancelled'))),
-  constraint job_claim check (claim is null or (group_id is null and status = 'started'))
+  constraint job_flagged check (not flagged or group_id is not null)
 ) with (
   -- Each job is updated two or three times soon after its insert: leave room for the new versions on its page.
   fillfactor = 80,
@@ -58,8 +51,6 @@ create table job (
 
 -- Every index that the hot path reads is partial: history costs it nothing.
 create index job_unfinished on job (queue, group_id, id) where status in ('queued', 'started');
--- In the order in which groups are adopted; due ones first.
-create index job_flagged on job (queue, run_at, id) where flagged;
 -- The flagged jobs of one group, for the look at its head.
 create index job_flagged_group on job (queue, group_id, id) where flagged;
 -- Jobs without a group: waiting, and running.
@@ -101,25 +92,3 @@ create table cancel_request (
   requested_at timestamptz not null default clock_timestamp()
 );
 create index cancel_request_job on cancel_request (job_id);
-
--- Whether an enqueue should wake a worker: a hint, from a look that locks nothing. A group with a row is in line already,
--- and its worker will come to the job.
--- A function, for its settings: in a producer's session, a plan made while the tables were as good as empty would go on
--- scanning them.
-create function looks_idle(of_queue text, of_group text) returns boolean
-language plpgsql stable
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-begin
-  -- There a look would be a dependency, by which producers abort each other (40001).
-  if current_setting('transaction_isolation') = 'serializable' then
-    return true;
-  end if;
-  if of_group is null then
-    return not exists (
-      select from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.run_at <= now());
-  end if;
-  return not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group);
-end $$;

@@ -3,7 +3,60 @@
 -- A temporary table of the caller's must not stand in for one of these.
 select set_config('search_path', current_setting('search_path') || ', pg_temp', true);
 
-alter function looks_idle(text, text) set search_path from current;
+-- Whether an enqueue should wake a worker: a hint, from a look that locks nothing. A group with a row is in line already,
+-- and its worker will come to the job. One function for all groups of an enqueue, and for its jobs without a group.
+create function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
+language plpgsql stable
+set search_path from current
+-- In a producer's session, a plan made while the tables were as good as empty would go on scanning them.
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+  of_group text;
+begin
+  -- There a look would be a dependency, by which producers abort each other (40001).
+  if current_setting('transaction_isolation') = 'serializable' then
+    return true;
+  end if;
+  if and_plain and not exists (
+    select from job j
+    where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now())
+  then
+    return true;
+  end if;
+  foreach of_group in array coalesce(of_groups, '{}') loop
+    if not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group) then
+      return true;
+    end if;
+  end loop;
+  return false;
+end $$;
+
+-- Gives a deduplication id that is new, or whose window is over, to a job; whose it is. Waits for another open transaction with
+-- the same id, and for nobody else.
+create function claim_dedup_id(of_queue text, of_group text, once text, for_job bigint) returns bigint
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+  -- The window is judged by one instant, or a row could keep its job and get a new window.
+  judged_at constant timestamptz := clock_timestamp();
+  setting queue;
+  first_job bigint;
+begin
+  select s.* into setting from queue s where s.name = of_queue;
+  -- Hashed: with the longest queue and id, the longest group would not fit an index entry.
+  insert into dedup as d (queue, scope, dedup_id, job_id, expires_at)
+  values (of_queue, case when setting.dedup_scope = 'group' and of_group is not null
+    then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end, once,
+    for_job, judged_at + make_interval(secs => coalesce(setting.dedup_window_ms, 300000) / 1000.0))
+  on conflict (queue, scope, dedup_id) do update set
+    job_id = case when d.expires_at <= judged_at then excluded.job_id else d.job_id end,
+    expires_at = case when d.expires_at <= judged_at then excluded.expires_at else d.expires_at end
+  returning d.job_id into first_job;
+  return first_job;
+end $$;
 
 -- What is wrong with what a caller gave.
 
@@ -56,8 +109,6 @@ declare
   once text := dedup_id;
   first_job bigint;
   setting queue;
-  -- The window is judged by one instant, or a row could keep its job and get a new window.
-  judged_at constant timestamptz := clock_timestamp();
 begin
   perform check_queue(of_queue);
   perform check_name('group', of_group, 400);
@@ -95,14 +146,7 @@ begin
     once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
   end if;
   if once is not null then
-    insert into dedup as d (queue, scope, dedup_id, job_id, expires_at)
-    values (of_queue, case when setting.dedup_scope = 'group' and of_group is not null
-      then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end, once,
-      enqueue.id, clock_timestamp() + make_interval(secs => coalesce(setting.dedup_window_ms, 300000) / 1000.0))
-    on conflict (queue, scope, dedup_id) do update set
-      job_id = case when d.expires_at <= judged_at then excluded.job_id else d.job_id end,
-      expires_at = case when d.expires_at <= judged_at then excluded.expires_at else d.expires_at end
-    returning d.job_id into first_job;
+    first_job := claim_dedup_id(of_queue, of_group, once, enqueue.id);
     if first_job <> enqueue.id then
       id := first_job;
       duplicate := true;
@@ -116,7 +160,7 @@ begin
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
     enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * interval '10 s' else least(due_at, expiry) end);
-  if due_at <= clock_timestamp() and looks_idle(of_queue, of_group) then
+  if due_at <= clock_timestamp() and looks_idle(of_queue, array[of_group], of_group is null) then
     perform pg_notify(current_schema() || '.wake', of_queue);
   end if;
   return next;

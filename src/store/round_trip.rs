@@ -1,6 +1,6 @@
 //! Claim, hold and settle in one round trip each: what a worker does for most jobs.
 //!
-//! The functions are `migrations/0008_round_trips.sql`'s. A hold goes with the begin of its transaction in one message, and a
+//! The functions are `migrations/0007_round_trips.sql`'s. A hold goes with the begin of its transaction in one message, and a
 //! settle with its commit, of which sqlx counts nothing. Their arguments are literals: statements that are prepared would not
 //! fit in one message, and answers come as text.
 

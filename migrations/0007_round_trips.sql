@@ -135,92 +135,113 @@ begin
 end $$
 $f$,
 
--- Adopts a page of flags that are due, as src/store/adopt.rs does, which says why each flag may go. How many groups are in
--- line, whether the page was full, and whether some flags had to stay. Needs the adopter's lock.
+-- Adopts a page of flags that are due, or of one group all of its flags; further pages while some had to stay, each without the
+-- groups that those before met, so that no number of one group's flags hides another group (P8). How many groups are in line
+-- now, and whether there are more flags. Needs the adopter's lock.
+--
+-- A flag goes only together with a row that this transaction has inserted, or has locked while it was free (the next look comes
+-- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
+-- That is why nothing strands (P3).
 $f$
-create function {schema}.adopt_page(of_queue text, page integer, out in_line integer, out is_full boolean, out has_kept boolean)
+create function {schema}.adopt(of_queue text, of_group text, page integer, out in_line integer, out more boolean)
 language plpgsql volatile
 as $$
 declare
-  ids bigint[]; groups text[]; priorities smallint[];
+  after_at timestamptz := '-infinity'; after_id bigint := 0; skipped text[] := '{}';
+  ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
   names text[]; firsts bigint[]; heads smallint[];
-  safe text[] := '{}'; safe_from bigint[] := '{}';
+  safe text[]; safe_from bigint[];
   found_names text[]; found_from bigint[];
   cleared integer;
 begin
-  select array_agg(f.id), array_agg(f.group_id), array_agg(f.priority) into ids, groups, priorities
-  from (select j.id, j.group_id, j.priority from {schema}.job j
-    where j.queue = of_queue and j.flagged
-      and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end <= now()
-    order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end, j.id
-    limit page for no key update skip locked) f;
   in_line := 0;
-  is_full := false;
-  has_kept := false;
-  if ids is null then
-    return;
-  end if;
-  select array_agg(f.name), array_agg(f.id), array_agg(f.priority) into names, firsts, heads
-  from (select distinct on (f.name) f.name, f.id, f.priority from unnest(groups, ids, priorities) f(name, id, priority)
-    order by f.name, f.id) f;
+  more := false;
+  for n in 1..16 loop
+    if of_group is null then
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
+        into ids, groups, ats, priorities
+      from (select j.id, j.group_id, {look_at} as look_at, j.priority from {schema}.job j
+        where j.queue = of_queue and j.flagged and j.group_id <> all (skipped) and {look_at} <= now()
+          and ({look_at}, j.id) > (after_at, after_id)
+        order by {look_at}, j.id
+        limit page for no key update skip locked) f;
+    else
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
+        into ids, groups, ats, priorities
+      from (select j.id, j.group_id, {look_at} as look_at, j.priority from {schema}.job j
+        where j.queue = of_queue and j.group_id = of_group and j.flagged
+        order by j.id limit page for no key update skip locked) f;
+    end if;
+    more := coalesce(cardinality(ids), 0) >= page;
+    exit when ids is null;
+    after_at := ats[cardinality(ats)];
+    after_id := ids[cardinality(ids)];
+    select array_agg(f.name), array_agg(f.id), array_agg(f.priority) into names, firsts, heads
+    from (select distinct on (f.name) f.name, f.id, f.priority from unnest(groups, ids, priorities) f(name, id, priority)
+      order by f.name, f.id) f;
 
-  -- Free rows: locked, and woken unless halted. Every flag may go.
-  with flag as materialized (
-    select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id)),
-  free as materialized (
-    select g.queue, g.group_id, flag.first_id from flag join lateral (
-      select g.queue, g.group_id from {schema}.queue_group g
-      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
-      limit 1 for no key update skip locked) g on true),
-  woken as (
-    update {schema}.queue_group g set
-      ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
-        select h.priority from {schema}.job h where h.queue = free.queue and h.group_id = free.group_id
-          and h.status in ('queued', 'started') and h.id >= least(g.head_id, free.first_id)
-        order by h.id limit 1), 0)) else g.ready_at end,
-      head_id = least(g.head_id, free.first_id), boost = 0
-    from free where g.queue = free.queue and g.group_id = free.group_id
-      and (g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id))
-  select array_agg(free.group_id), array_agg(0) into found_names, found_from from free;
-  safe := safe || found_names;
-  safe_from := safe_from || found_from;
-
-  if cardinality(safe) < cardinality(names) then
-    -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
-    with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
-    select array_agg(g.group_id), array_agg(g.head_id) into found_names, found_from from flag join lateral (
-      select g.group_id, g.head_id from {schema}.queue_group g
-      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
-      limit 1 for key share skip locked) g on true;
-    safe := safe || found_names;
-    safe_from := safe_from || found_from;
-  end if;
-
-  if cardinality(safe) < cardinality(names) then
-    -- No rows. Only what was inserted counts: a conflict is no proof that the row stays.
+    safe := '{}';
+    safe_from := '{}';
+    -- Free rows: locked, and woken unless halted. Every flag may go.
     with flag as materialized (
-      select of_queue as queue, f.group_id, f.first_id, f.priority
-      from unnest(names, firsts, heads) f(group_id, first_id, priority)),
-    inserted as (
-      insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
-      select flag.queue, flag.group_id, now() - interval '10 s' * flag.priority, flag.first_id
-      from flag
-      where (select g.group_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.group_id limit 1) is null
-      on conflict do nothing returning queue_group.group_id)
-    select array_agg(inserted.group_id), array_agg(0) into found_names, found_from from inserted;
+      select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id)),
+    free as materialized (
+      select g.queue, g.group_id, flag.first_id from flag join lateral (
+        select g.queue, g.group_id from {schema}.queue_group g
+        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
+        limit 1 for no key update skip locked) g on true),
+    woken as (
+      update {schema}.queue_group g set
+        ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
+          select h.priority from {schema}.job h where h.queue = free.queue and h.group_id = free.group_id
+            and h.status in ('queued', 'started') and h.id >= least(g.head_id, free.first_id)
+          order by h.id limit 1), 0)) else g.ready_at end,
+        head_id = least(g.head_id, free.first_id), boost = 0
+      from free where g.queue = free.queue and g.group_id = free.group_id
+        and (g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id))
+    select array_agg(free.group_id), array_agg(0) into found_names, found_from from free;
     safe := safe || found_names;
     safe_from := safe_from || found_from;
-  end if;
 
-  in_line := cardinality(safe);
-  update {schema}.job j set flagged = false
-  where j.id = any (array(
-    select f.id from unnest(groups, ids) f(name, id)
-    where f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name)));
-  get diagnostics cleared = row_count;
-  is_full := cardinality(ids) >= page;
-  has_kept := cleared < cardinality(ids);
+    if cardinality(safe) < cardinality(names) then
+      -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
+      with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
+      select array_agg(g.group_id), array_agg(g.head_id) into found_names, found_from from flag join lateral (
+        select g.group_id, g.head_id from {schema}.queue_group g
+        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
+        limit 1 for key share skip locked) g on true;
+      safe := safe || found_names;
+      safe_from := safe_from || found_from;
+    end if;
+
+    if cardinality(safe) < cardinality(names) then
+      -- No rows. Only what was inserted counts: a conflict is no proof that the row stays.
+      with flag as materialized (
+        select of_queue as queue, f.group_id, f.first_id, f.priority
+        from unnest(names, firsts, heads) f(group_id, first_id, priority)),
+      inserted as (
+        insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
+        select flag.queue, flag.group_id, now() - interval '10 s' * flag.priority, flag.first_id
+        from flag
+        where (select g.group_id from {schema}.queue_group g
+          where g.queue = flag.queue and g.group_id = flag.group_id limit 1) is null
+        on conflict do nothing returning queue_group.group_id)
+      select array_agg(inserted.group_id), array_agg(0) into found_names, found_from from inserted;
+      safe := safe || found_names;
+      safe_from := safe_from || found_from;
+    end if;
+
+    in_line := in_line + cardinality(safe);
+    update {schema}.job j set flagged = false
+    where j.id = any (array(
+      select f.id from unnest(groups, ids) f(name, id)
+      where f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name)));
+    get diagnostics cleared = row_count;
+    exit when of_group is not null or not more or cleared = cardinality(ids);
+    skipped := skipped || array(select distinct f.name from unnest(groups, ids) f(name, id)
+      where not coalesce(
+        f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name), false));
+  end loop;
 end $$
 $f$,
 
@@ -243,7 +264,7 @@ as $$
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
   flags_due boolean; groups_due boolean; loose_due boolean;
-  n integer := 0; ran integer; want integer; taken integer; in_line integer := 0; is_full boolean; has_kept boolean;
+  n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[];
 begin
   -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
@@ -271,8 +292,8 @@ begin
       order by j.turn_at limit 1) is not null,
     (select j.id from {schema}.job j
       where j.queue = of_queue and j.flagged
-        and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end <= now()
-      order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1) is not null,
+        and {look_at} <= now()
+      order by {look_at} limit 1) is not null,
     (select g.ready_at from {schema}.queue_group g
       where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity'
       order by g.ready_at limit 1) is not null,
@@ -286,20 +307,19 @@ begin
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
         order by j.turn_at limit 1),
-      (select case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end
+      (select {look_at}
         from {schema}.job j
         where j.queue = of_queue and j.flagged
-          and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end > now()
-        order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1)),
+          and {look_at} > now()
+        order by {look_at} limit 1)),
       'infinity') - clock_timestamp())
     into is_thorough, flags_due, groups_due, loose_due, next_in;
 
   if not is_thorough and flags_due then
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
-      select a.in_line, a.is_full, a.has_kept into in_line, is_full, has_kept
-      from {schema}.adopt_page(of_queue, least(greatest(slots * 2, 64), 256)) a;
-      is_more := is_full;
-      is_thorough := is_full and has_kept;
+      -- More than there are slots, and not many more: those that run do not wait for the others.
+      select a.in_line, a.more into in_line, is_more
+      from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256)) a;
     else
       is_more := true;
     end if;
@@ -399,8 +419,9 @@ begin
 end $$
 $f$
   ] loop
-    execute replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
+    execute replace(replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
       '{schema_text}', quote_literal(current_schema())),
+      '{look_at}', $look$case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end$look$),
       '{go}', $go$case when j.created_at < ignore_before then 'ignored'
           when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) then 'exhausted'
           when j.expires_at <= now() then 'expired' else 'run' end$go$);
