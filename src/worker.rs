@@ -32,6 +32,8 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_millis(20);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
+/// A lone job, behind which nothing follows, must not cost a connection for each slot.
+const REACH: usize = 4;
 /// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
 const STRAYS: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
 /// How long a look for such claims may take.
@@ -61,8 +63,10 @@ struct State {
     /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
     /// and would begin anew each time if it was given up.
     coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
-    /// The last claim took all that it could: get connections for all free slots.
+    /// The last claim took all that it could.
     busy: bool,
+    /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
+    reach: usize,
     first: First,
     /// The last claim left something for a thorough one, or failed.
     thorough: bool,
@@ -95,6 +99,7 @@ impl Worker {
             spare: Vec::new(),
             coming: JoinSet::new(),
             busy: false,
+            reach: 1,
             first: First::Groups,
             thorough: false,
             backoff: BACKOFF.0,
@@ -155,9 +160,12 @@ impl Worker {
         }
     }
 
-    /// Takes slots for a claim: all that are free if there is work, one to look for some.
+    /// Takes slots for a claim: those that are free if there is work, one to look for some.
     fn reserve(&self, state: &mut State) -> Reserved {
-        let free = self.free(state);
+        let mut free = self.free(state);
+        if !self.leased() {
+            free = free.min(state.reach);
+        }
         // A look of leases may take all slots: they are its own, and cost no connections.
         let all = state.busy || (self.leased() && !self.slots.bounded());
         let reserved = self.slots.reserve(free, all);
@@ -196,7 +204,7 @@ impl Worker {
             Err(error) => {
                 self.shared.report(&error);
                 state.spare.clear();
-                state.busy = false;
+                (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
@@ -227,6 +235,7 @@ impl Worker {
             }
         }
         state.busy = claimed.more && brought > 0;
+        state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.more(state.busy);
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
