@@ -35,7 +35,7 @@ begin
       perform from job j where j.id = of_job and j.claim = token and j.status = 'started';
     else
       perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token
-        and of_job between g.job_id and coalesce(g.batch_end, g.job_id) for no key update skip locked;
+        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
       if found then
         perform from job j where j.id = of_job and j.status = 'started' for no key update skip locked;
         if found then
@@ -45,7 +45,7 @@ begin
       end if;
       perform from queue_group g join job j on j.id = of_job and j.status = 'started'
       where g.queue = of_queue and g.group_id = of_group and g.claim = token
-        and of_job between g.job_id and coalesce(g.batch_end, g.job_id);
+        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
     end if;
     if not found then
       state := 'stale';

@@ -42,9 +42,10 @@ begin
     where j.id = of_job and j.claim = with_token and j.suspect is null and j.status = 'started'
     for no key update skip locked;
   else
+    -- By coalesce it does not match queue_group_claimed, by which all claims of the queue would be read.
     perform from {schema}.queue_group g
     where g.queue = of_queue and g.group_id = of_group and g.claim = with_token and g.suspect is null
-      and of_job between g.job_id and coalesce(g.batch_end, g.job_id)
+      and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
     for no key update skip locked;
     if not found then
       return null;

@@ -122,7 +122,8 @@ fn hold_group(names: &Names) -> Template {
         .expr_as(sql("g.suspect is not null"), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
-        .and_where(sql("?4 between g.job_id and coalesce(g.batch_end, g.job_id)"))
+        // Said so, it does not match `queue_group_claimed`, by which all claims of the queue would be read.
+        .and_where(sql("?4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let job = select()
