@@ -40,9 +40,14 @@ pub(crate) async fn between(
             Err(error) if refuses_transactions(&error) => return Ok(Between::Statements(error)),
             others => others?,
         };
+        if own == others {
+            // Said now: where it is the only session, `one` would wait for it.
+            sqlx::raw_sql("rollback").execute(&mut *other).await?;
+            return Ok(Between::Transactions);
+        }
         let again = session(one, session!("")).await?;
         sqlx::raw_sql("rollback").execute(&mut *other).await?;
-        if own == others || own != again {
+        if own != again {
             return Ok(Between::Transactions);
         }
     }

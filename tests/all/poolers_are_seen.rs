@@ -10,6 +10,7 @@ use seriatim::{
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
+use tokio::time::Instant;
 
 use crate::pooler::{Pooler, pooler};
 use crate::support::{
@@ -87,6 +88,24 @@ async fn a_transaction_pooler_is_seen_at_the_start_and_the_work_is_done_without_
     let locks = "select count(*) from pg_locks where locktype = 'advisory' and database =
                  (select oid from pg_database where datname = current_database())";
     assert_eq!(value::<i64>(database.pool(), locks).await, 0, "no presence was tried");
+    pool.close().await;
+    drop(pooler);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_pooler_with_a_single_session_is_seen() {
+    let database = database().await;
+    let pooler = pooler!(Pooler::plain(&database, 1, "transaction"));
+    let pool = pool_at(&pooler.plain_url(&database)).await;
+    let errors = Errors::default();
+    let begun = Instant::now();
+    let running = processor(&pool, &errors).build().unwrap().start();
+    let seen = |said: &[String]| said.iter().any(|said| said.starts_with("TransactionPooler: "));
+    let said = errors.0.wait("it is seen", seen).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "by the first look: {:?}", begun.elapsed());
+    running.shutdown(Duration::from_secs(5)).await;
     pool.close().await;
     drop(pooler);
     database.remove().await.unwrap();
