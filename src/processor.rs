@@ -157,7 +157,9 @@ fn spawn_look(
     stop: &CancellationToken,
 ) {
     let (shared, stop) = (Arc::clone(shared), stop.clone());
-    tasks.spawn(async move { route::look(&shared, wants, &stop).await });
+    // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
+    let looking = shared.route.looking();
+    tasks.spawn(async move { route::look(&shared, wants, &stop, looking).await });
 }
 
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
@@ -30,6 +30,11 @@ pub(crate) struct Route {
 }
 
 impl Route {
+    /// Lets everybody go on when it is dropped, with whoever was to look.
+    pub(crate) fn looking(&self) -> DropGuard {
+        self.looked.clone().drop_guard()
+    }
+
     /// Waits until somebody has looked; whether there is a way at all.
     pub(crate) async fn is_open(&self) -> bool {
         self.looked.cancelled().await;
@@ -37,9 +42,13 @@ impl Route {
     }
 }
 
-/// Looks until it is known or `stop`. What it means for the settings `wants` (whether sessions of its own were wanted).
-pub(crate) async fn look(shared: &Shared, wants: bool, stop: &CancellationToken) {
-    let _looked = shared.route.looked.clone().drop_guard();
+/// Looks until it is known or `stop`, and has `looking` drop then. What it means for the settings `wants` (whether sessions of its own were wanted).
+pub(crate) async fn look(
+    shared: &Shared,
+    wants: bool,
+    stop: &CancellationToken,
+    _looking: DropGuard,
+) {
     let known = async {
         loop {
             if let Ok(Ok(found)) = timeout(LIMIT, ask(shared)).await {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, FailureKind, JobError, JobStatus, NewJob, Running};
+use seriatim::{ActiveJob, FailureKind, JobError, JobStatus, NewJob, Processor, Running};
 use sqlx::PgPool;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Errors, Log, by_hand, database, drained, ended, enqueue, eventually, handler, job, job_of,
-    nothing_remains, processor, queue, value,
+    Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler, job,
+    job_of, nothing_remains, processor, queue, value,
 };
 
 #[derive(Clone, Default)]
@@ -348,4 +348,29 @@ fn no_session_outlives_the_runtime() {
          where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()",
         0_i64,
     ));
+}
+
+#[test]
+fn a_runtime_that_ends_at_once_leaves_no_thread_behind() {
+    let held = Arc::new(());
+    let left = Arc::downgrade(&held);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let running = runtime.block_on(async {
+        let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
+        Processor::builder(pool)
+            .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+            .on_error(move |_| _ = &held)
+            .build()
+            .unwrap()
+            .start()
+    });
+    // Before any of its tasks began. What the processor's own thread has goes with it.
+    drop(runtime);
+    drop(running);
+    let begun = std::time::Instant::now();
+    while left.strong_count() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "the monitor's thread waits for what has ended");
+        // A thread that ends has no event to wait for.
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
