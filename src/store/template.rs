@@ -20,6 +20,8 @@ use sqlx::{AssertSqlSafe, Postgres};
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     sql: Arc<str>,
+    /// The same with another end: the driver uses the name that a connection has for a text, whatever it is told.
+    without_name: Arc<str>,
     nameless: Nameless,
 }
 
@@ -57,13 +59,15 @@ impl Template {
     /// Compiles what a sea-query statement's `build(PostgresQueryBuilder)` gave.
     pub(super) fn new((rendered, values): (String, Values)) -> Self {
         let nameless = COMPILING.with_borrow(Arc::clone);
-        Self { sql: number(&rendered, &values).into(), nameless }
+        let sql = number(&rendered, &values);
+        Self { without_name: format!("{sql} ").into(), sql: sql.into(), nameless }
     }
 
     /// The statement, ready for its arguments.
     pub(super) fn query(&self) -> Query<'static, Postgres, PgArguments> {
-        let named = !self.nameless.load(Ordering::Relaxed);
-        sqlx::query(AssertSqlSafe(Arc::clone(&self.sql))).persistent(named)
+        let nameless = self.nameless.load(Ordering::Relaxed);
+        let sql = if nameless { &self.without_name } else { &self.sql };
+        sqlx::query(AssertSqlSafe(Arc::clone(sql))).persistent(!nameless)
     }
 }
 

@@ -9,7 +9,7 @@ use seriatim::{
     Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, Receive, RetryPolicy,
 };
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Row};
 use tokio::time::Instant;
 
 use crate::pooler::{Pooler, pooler};
@@ -196,6 +196,23 @@ async fn leave_names(pool: &PgPool) -> BTreeSet<i32> {
         busy.push(tx);
     }
     left
+}
+
+/// As where a pooler was noticed late, or another client of the program has used the connection.
+#[tokio::test]
+async fn a_name_that_a_connection_remembers_is_not_used() {
+    let database = database().await;
+    let mut conn = database.connect().await.unwrap();
+    let client = Client::default().named_statements(false);
+    seriatim::enqueue(&mut conn, NewJob::new("q", &1)).await.unwrap();
+    conn.execute("deallocate all").await.unwrap();
+    for n in 0..2 {
+        client.enqueue(&mut conn, NewJob::new("q", &n)).await.unwrap();
+    }
+    let remembered = seriatim::enqueue(&mut conn, NewJob::new("q", &1)).await.unwrap_err();
+    assert!(chain(&remembered).contains("named_statements(false)"), "{}", chain(&remembered));
+    conn.close().await.unwrap();
+    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
