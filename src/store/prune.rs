@@ -232,8 +232,8 @@ impl Store {
         let look = format!(
             "{BEGIN}; {PINNED_PLANS}; \
              select (select r.job_id from {request} r limit 1) is not null \
-               or (select g.queue from {group} g where (g.halt_until is not null or g.park_to is not null) \
-                   and (g.halt_until <= clock_timestamp() or g.park_to is not null) limit 1) is not null; \
+               or (select g.queue from {group} g where g.halt_until <= now() limit 1) is not null \
+               or (select g.queue from {group} g where g.halt_until is null and g.park_to is not null limit 1) is not null; \
              commit"
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
