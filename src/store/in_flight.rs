@@ -72,7 +72,8 @@ fn take_lapsed(names: &Names) -> Template {
             "g",
             sql("g.queue = lapsed.queue and g.group_id = lapsed.group_id"),
         )
-        .and_where(sql("g.job_id is not null and g.ready_at <= now()"))
+        // Not `is not null`: the index of all claimed groups would do as well then, once for each that lapsed.
+        .and_where(sql("coalesce(g.job_id, 0) > 0 and g.ready_at <= now()"))
         .order_by(("lapsed", "ready_at"), Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
