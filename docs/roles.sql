@@ -25,7 +25,8 @@ grant usage on schema seriatim to seriatim_producer, seriatim_worker, seriatim_o
 grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriatim_observer;
 
 -- Producers enqueue: Client::enqueue, enqueue_many and enqueue_batch, and the function enqueue. They can neither read what
--- jobs carry, nor change or delete a job.
+-- jobs carry, nor change or delete a job. What these check (the lengths of names, above all), an INSERT by hand does not: for
+-- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;

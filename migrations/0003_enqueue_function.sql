@@ -25,7 +25,10 @@ begin
     return true;
   end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
-    if not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group) then
+    -- Null: a job without a group, which was looked for above.
+    if of_group is not null
+      and not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group)
+    then
       return true;
     end if;
   end loop;
@@ -109,6 +112,7 @@ declare
   once text := dedup_id;
   first_job bigint;
   setting queue;
+  wakes boolean;
 begin
   perform check_queue(of_queue);
   perform check_name('group', of_group, 400);
@@ -155,12 +159,14 @@ begin
     end if;
   end if;
 
+  -- Before the insert: behind it, a job without a group would be taken for others that wait.
+  wakes := due_at <= clock_timestamp() and looks_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
     max_attempts, dedup_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
     enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * interval '10 s' else least(due_at, expiry) end);
-  if due_at <= clock_timestamp() and looks_idle(of_queue, array[of_group], of_group is null) then
+  if wakes then
     perform pg_notify(current_schema() || '.wake', of_queue);
   end if;
   return next;

@@ -302,7 +302,7 @@ begin
   where j.id = due.id;
   lapsed := array(select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'started'
       and d.lease_until <= at and d.suspect = d.claim
-    order by d.lease_until limit most for no key update skip locked);
+    order by d.lease_until, d.id limit most for no key update skip locked);
   foreach one_id in array lapsed || array(
     select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'queued' and d.turn_at <= at
     order by d.turn_at, d.id limit greatest(least(most - cardinality(lapsed), fresh), 0) for no key update skip locked)

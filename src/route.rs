@@ -51,8 +51,10 @@ pub(crate) async fn look(
 ) {
     let known = async {
         loop {
-            if let Ok(Ok(found)) = timeout(LIMIT, ask(shared)).await {
-                return found;
+            match timeout(LIMIT, ask(shared)).await {
+                Ok(Ok(found)) => return found,
+                Ok(Err(error)) => tracing::debug!("could not look for a pooler: {error}"),
+                Err(_) => tracing::debug!("could not look for a pooler in {LIMIT:?}"),
             }
             // Its users report what is wrong with the server, and go on to.
             shared.route.looked.cancel();

@@ -7,6 +7,7 @@ use chrono::Utc;
 use futures::future::join_all;
 use serde_json::json;
 use seriatim::{Client, NewJob};
+use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::sync::Notify;
 
@@ -314,5 +315,41 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     ended(pool, probe.id()).await;
     assert_eq!(job(pool, jobs[1].id()).await.attempts, 0);
     running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+/// A wake-up in every enqueue's commit would have all producers commit one after the other.
+#[tokio::test]
+async fn a_job_behind_others_that_wait_wakes_nobody() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut wakes = PgListener::connect_with(pool).await.unwrap();
+    wakes.listen("seriatim.wake").await.unwrap();
+    // As workers have it that are busy with the group.
+    by_hand(
+        pool,
+        "insert into seriatim.queue_group (queue, group_id, ready_at, head_id)
+         select name, 'busy', now(), 1 from unnest(array['one', 'many', 'sql']) name",
+    )
+    .await;
+    for _ in 0..3 {
+        for group in [None, Some("busy")] {
+            let job = |queue| match group {
+                Some(group) => NewJob::new(queue, &1).group(group),
+                None => NewJob::new(queue, &1),
+            };
+            seriatim::enqueue(pool, job("one")).await.unwrap();
+            seriatim::enqueue_many(pool, [job("many"), job("many")]).await.unwrap();
+            let group = group.map_or_else(|| "null".to_owned(), |group| format!("'{group}'"));
+            by_hand(pool, format!("select seriatim.enqueue('sql', '1', {group})")).await;
+        }
+    }
+    by_hand(pool, "select pg_notify('seriatim.wake', 'over')").await;
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|last| last != "over") {
+        heard.push(wakes.recv().await.unwrap().payload().to_owned());
+    }
+    assert_eq!(heard, ["one", "many", "sql", "over"]);
+    drop(wakes);
     database.remove().await.unwrap();
 }
