@@ -1,9 +1,9 @@
 //! P1: a job does not start while one that goes before it is in the way.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::event::{Delayed, Ended, Time};
-use super::history::{Enqueue, Group, History, Job};
+use super::history::{Enqueue, Group, History, Job, Run};
 use super::life::{known_by, lives};
 use super::prefix_max::PrefixMax;
 use super::violation::{Promise, Violations};
@@ -53,15 +53,25 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
     let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
     order.sort_by_key(|&(job, run)| history.jobs[job].runs[run].start);
     let mut before = Time::MIN;
-    let mut looks = Vec::with_capacity(order.len());
+    let mut looks: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
+    let mut own_looks = HashMap::new();
     for (job, run) in order {
         let begun = history.jobs[job].enqueue.as_ref().map_or(Time::MIN, |e| e.begin);
         let its = &history.jobs[job].runs[run];
-        let own = run.checked_sub(1).map_or(Time::MIN, |last| history.jobs[job].runs[last].start);
-        // A claim follows upon the one before it, whose handler had its outcome to settle.
-        // Where two handlers overlap there is no telling.
-        let after = if history.claims_ahead || before > its.start { own } else { before };
-        looks.push((job, run, begun.max(after)));
+        let last = run.checked_sub(1).map(|last| &history.jobs[job].runs[last]);
+        let after = match last {
+            // Not recorded, not even a success: its claim was taken over, and nobody looked who is the first.
+            Some(last) if !recorded(last) => own_looks.get(&job).copied().unwrap_or(last.start),
+            // A claim follows upon the one before it, whose handler had its outcome to settle.
+            // Where two handlers overlap there is no telling.
+            _ if history.claims_ahead || before > its.start => {
+                last.map_or(Time::MIN, |last| last.start)
+            }
+            _ => before,
+        };
+        let looked = begun.max(after);
+        own_looks.insert(job, looked);
+        looks.push((job, run, looked));
         let over = match its.end {
             Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
             // Whoever took it over may have claimed at any time.
@@ -70,6 +80,11 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
         before = before.max(over);
     }
     looks
+}
+
+/// Whether the end of a run that was not the job's last one was recorded, with which the group's turn was passed on.
+fn recorded(run: &Run) -> bool {
+    matches!(run.end, Some((_, Ended::Failed | Ended::Retry | Ended::Released)))
 }
 
 /// Those that have a place in line.

@@ -141,6 +141,20 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
         &[],
     ),
     (
+        "nor one that was claimed before it came, began, and was taken over",
+        "history claims_ahead=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
+         run b 1 w 16 30 succeeded; run c 1 w 31 32 succeeded; gone w 33 34; run c 2 v 50 52 succeeded;
+         run a 1 v 60 70 succeeded; drained 80",
+        &[],
+    ),
+    (
+        "but one that failed in between, and was claimed anew",
+        "history claims_ahead=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
+         run b 1 w 16 30 succeeded; run c 1 w 31 32 retry; run c 2 v 50 52 succeeded;
+         run a 1 v 60 70 succeeded; drained 80",
+        &["P1"],
+    ),
+    (
         "a success that was not recorded before the next one began, and ran again",
         "enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 succeeded; run b 1 w 33 - -; gone w 40 41;
          run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
