@@ -5,7 +5,9 @@ use seriatim::testing::Server;
 use crate::limit::Limit;
 use crate::report::Report;
 use crate::settings::{Scenario, Settings, Sizes, Way};
-use crate::{Result, beside, cost, drain, enqueue, horizon, host, idle, latency, memory, mixed};
+use crate::{
+    Result, beside, cost, drain, enqueue, horizon, host, idle, latency, life, memory, mixed,
+};
 
 pub(crate) struct Bench {
     pub(crate) server: Server,
@@ -14,6 +16,9 @@ pub(crate) struct Bench {
     /// How long a handler takes, in microseconds.
     pub(crate) work: u64,
     pub(crate) report: Report,
+    pub(crate) life: life::Plan,
+    /// What should not have been found; the figures are told all the same.
+    pub(crate) found: Vec<String>,
     name: String,
 }
 
@@ -25,6 +30,8 @@ impl Bench {
             ways: settings.ways(),
             work: settings.work,
             report: Report::new(settings.json.as_deref())?,
+            life: life::Plan::of(settings),
+            found: Vec::new(),
             name: String::new(),
         };
         let about = host::about(&bench.server).await?;
@@ -38,7 +45,8 @@ impl Bench {
             bench.report.close(&bench.name, before.mean(after))?;
             before = after;
         }
-        limit.remove().await
+        limit.remove().await?;
+        if bench.found.is_empty() { Ok(()) } else { Err(bench.found.join("; ").into()) }
     }
 
     /// Says what is measured next.
@@ -59,6 +67,7 @@ impl Bench {
             Scenario::Cost => cost::run(self).await,
             Scenario::Memory => memory::run(self).await,
             Scenario::Idle => idle::run(self).await,
+            Scenario::Life => life::run(self).await,
             Scenario::Limit => Ok(()),
         }
     }

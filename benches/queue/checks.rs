@@ -3,10 +3,38 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::float_cmp)]
 
 mod backlog;
+mod bench;
+mod beside;
+mod cost;
+mod counters;
+mod drain;
+mod enqueue;
 mod figures;
+mod flat;
+mod handler;
+mod horizon;
+mod host;
+mod idle;
+mod latency;
+mod life;
+mod life_checks;
+mod limit;
+mod memory;
+mod mixed;
+mod plot;
+mod process;
+mod produce;
+mod report;
+mod scene;
+mod series;
+mod settings;
+mod sizes;
+mod statements;
 mod table;
 mod witness;
+mod work;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +42,8 @@ use backlog::{Groups, load};
 use figures::{ends, median, percentile, rate, short};
 use table::table;
 use witness::{Job, Witness};
+
+type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 fn job(g: u32, s: u32) -> Job {
     Job { g, s, t: 0 }

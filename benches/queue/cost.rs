@@ -10,7 +10,7 @@ use crate::figures::float;
 use crate::handler::Shown;
 use crate::produce::Producers;
 use crate::report::Row;
-use crate::scene::Scene;
+use crate::scene::{QUEUE, Scene};
 use crate::statements;
 use crate::work::Work;
 
@@ -33,7 +33,7 @@ async fn measure(bench: &mut Bench) -> Result<()> {
         scene.tidy().await?;
         let before = Counters::read(scene.pool()).await?;
         let time = bench.sizes.time;
-        let producers = Producers { count: 1, batch, groups: even, rate: None, time };
+        let producers = Producers { queue: QUEUE, count: 1, batch, groups: even, rate: None, time };
         let produced = producers.run(&scene).await?;
         let after = Counters::read(scene.pool()).await?;
         scene.remove().await?;

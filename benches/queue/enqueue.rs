@@ -5,7 +5,7 @@ use crate::backlog::Groups;
 use crate::bench::Bench;
 use crate::produce::Producers;
 use crate::report::{Basis, Row};
-use crate::scene::Scene;
+use crate::scene::{QUEUE, Scene};
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     for groups in [Groups::Plain, Groups::Even(1_000)] {
@@ -14,7 +14,8 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
                 bench.step(&format!("{producers} producers, batches of {batch}"));
                 let scene = Scene::new(&bench.server).await?;
                 let time = bench.sizes.time;
-                let all = Producers { count: producers, batch, groups, rate: None, time };
+                let all =
+                    Producers { queue: QUEUE, count: producers, batch, groups, rate: None, time };
                 let produced = all.run(&scene).await?;
                 let written = scene.unfinished().await?;
                 if written != produced.jobs {

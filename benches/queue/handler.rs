@@ -1,17 +1,34 @@
 //! The handler, which does nothing but be seen.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
 
 use crate::witness::{Job, Witness};
 
+static BEGIN: OnceLock<Instant> = OnceLock::new();
+
 /// Microseconds since the first call, by a clock that never goes back.
 pub(crate) fn now() -> u64 {
-    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let since = BEGIN.get_or_init(Instant::now).elapsed();
     // From 1: 0 is a job that was loaded.
-    u64::try_from(BEGIN.elapsed().as_micros()).unwrap_or(u64::MAX) + 1
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX) + 1
+}
+
+/// When this process's [`now`] began, for another process that is to count from there.
+pub(crate) fn zero() -> Duration {
+    unix_time().saturating_sub(BEGIN.get_or_init(Instant::now).elapsed())
+}
+
+/// Lets [`now`] count from another process's [`zero`], if nobody has called it yet.
+pub(crate) fn counts_from(zero: Duration) {
+    let since = unix_time().saturating_sub(zero);
+    BEGIN.get_or_init(|| Instant::now().checked_sub(since).unwrap_or_else(Instant::now));
+}
+
+fn unix_time() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 /// Shows each job to the witness.
@@ -34,6 +51,12 @@ impl Shown {
     pub(crate) fn delays(&self, since: u64) -> Vec<u64> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.iter().filter(|(t, _)| *t >= since).map(|(_, delay)| *delay).collect()
+    }
+
+    /// All delays since the last call.
+    pub(crate) fn take_delays(&self) -> Vec<u64> {
+        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *delays).into_iter().map(|(_, delay)| delay).collect()
     }
 }
 

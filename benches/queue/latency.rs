@@ -9,7 +9,7 @@ use crate::figures::{float, percentile};
 use crate::handler::{Shown, now};
 use crate::produce::Producers;
 use crate::report::Row;
-use crate::scene::Scene;
+use crate::scene::{QUEUE, Scene};
 use crate::work::Work;
 
 const GROUPS: Groups = Groups::Even(1_000);
@@ -23,8 +23,14 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
             let work = Work::start(&scene, way, &shown).await?;
             // The first second is for connections and plans.
             let time = Duration::from_secs(1) + bench.sizes.time * 3;
-            let producers =
-                Producers { count: producers, batch: 1, groups: GROUPS, rate: Some(rate), time };
+            let producers = Producers {
+                queue: QUEUE,
+                count: producers,
+                batch: 1,
+                groups: GROUPS,
+                rate: Some(rate),
+                time,
+            };
             let begin = now();
             let produced = producers.run(&scene).await?;
             work.until(produced.jobs, time + Duration::from_secs(20)).await?;

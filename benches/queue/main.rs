@@ -8,18 +8,24 @@ mod counters;
 mod drain;
 mod enqueue;
 mod figures;
+mod flat;
 mod handler;
 mod horizon;
 mod host;
 mod idle;
 mod latency;
+mod life;
 mod limit;
 mod memory;
 mod mixed;
+mod plot;
+mod process;
 mod produce;
 mod report;
 mod scene;
+mod series;
 mod settings;
+mod sizes;
 mod statements;
 mod table;
 mod witness;
@@ -37,8 +43,7 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let settings = Settings::parse();
-    match run(&settings).await {
+    match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -52,10 +57,13 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(settings: &Settings) -> Result<()> {
-    if settings.process {
-        let way = settings.ways().into_iter().next().ok_or("no way to work was named")?;
-        return memory::process(way).await;
+async fn run() -> Result<()> {
+    if let Some(told) = process::told()? {
+        return process::work(told).await;
+    }
+    let settings = &Settings::parse();
+    if let Some(file) = &settings.redraw {
+        return life::redraw(file, settings.plot.as_deref());
     }
     statements::install()?;
     tokio::select! {

@@ -9,7 +9,7 @@ use crate::figures::rate;
 use crate::handler::Shown;
 use crate::produce::Producers;
 use crate::report::{Basis, Row};
-use crate::scene::Scene;
+use crate::scene::{QUEUE, Scene};
 use crate::work::Work;
 
 const PRODUCERS: u32 = 4;
@@ -25,7 +25,14 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         let shown = Shown::to(GROUPS.witness(0), bench.work);
         let work = Work::start(&scene, way, &shown).await?;
         let time = bench.sizes.time;
-        let producers = Producers { count: PRODUCERS, batch: 1, groups: GROUPS, rate: None, time };
+        let producers = Producers {
+            queue: QUEUE,
+            count: PRODUCERS,
+            batch: 1,
+            groups: GROUPS,
+            rate: None,
+            time,
+        };
         let produced = producers.run(&scene).await?;
         let done = shown.witness.finished();
         work.until(produced.jobs, time + REST).await?;

@@ -1,5 +1,7 @@
 //! Producers: as fast as it goes, or at a steady rate.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use seriatim::{Client, NewJob};
@@ -11,11 +13,12 @@ use crate::Result;
 use crate::backlog::Groups;
 use crate::figures::{float, rate};
 use crate::handler::now;
-use crate::scene::{QUEUE, Scene};
+use crate::scene::Scene;
 use crate::witness::Job;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Producers {
+    pub(crate) queue: &'static str,
     pub(crate) count: u32,
     /// Jobs in one call.
     pub(crate) batch: u32,
@@ -40,17 +43,27 @@ impl Produced {
 impl Producers {
     /// Enqueues until the time is over.
     pub(crate) async fn run(self, scene: &Scene) -> Result<Produced> {
+        self.run_counted(scene, &Arc::default()).await
+    }
+
+    /// The same, with a count of the jobs for whoever looks meanwhile.
+    pub(crate) async fn run_counted(
+        self,
+        scene: &Scene,
+        made: &Arc<AtomicU64>,
+    ) -> Result<Produced> {
         let pool = scene.open_pool(self.count).await?;
         let began = Instant::now();
         let mut tasks = JoinSet::new();
         for number in 0..self.count {
             let mut connection = pool.acquire().await?;
-            tasks.spawn(async move { self.produce(&mut connection, number, began).await });
+            let made = Arc::clone(made);
+            tasks.spawn(async move { self.produce(&mut connection, number, began, &made).await });
         }
-        let mut jobs = 0;
         while let Some(done) = tasks.join_next().await {
-            jobs += done??;
+            done??;
         }
+        let jobs = made.load(Ordering::Relaxed);
         let time = began.elapsed();
         pool.close().await;
         Ok(Produced { jobs, time })
@@ -61,9 +74,9 @@ impl Producers {
         connection: &mut PgConnection,
         number: u32,
         began: Instant,
-    ) -> Result<u64> {
+        made: &AtomicU64,
+    ) -> Result<()> {
         let (client, mut places) = (Client::default(), Places::new(self, number));
-        let mut jobs = 0;
         // The producers take turns.
         let pause = self.rate.map(|rate| {
             Duration::from_secs_f64(f64::from(self.count * self.batch) / f64::from(rate))
@@ -80,9 +93,9 @@ impl Producers {
                 let batch = (0..self.batch).map(|_| places.next_job(0));
                 client.enqueue_many(&mut *connection, batch).await?;
             }
-            jobs += u64::from(self.batch);
+            made.fetch_add(u64::from(self.batch), Ordering::Relaxed);
         }
-        Ok(jobs)
+        Ok(())
     }
 
     fn share(self, number: u32) -> f64 {
@@ -92,6 +105,7 @@ impl Producers {
 
 /// What a producer enqueues next. Each group has one producer, so that its order is known.
 struct Places {
+    queue: &'static str,
     producers: u32,
     /// The producer's number: its first group, or without groups its first place.
     first: u32,
@@ -107,7 +121,13 @@ impl Places {
             // At least one: a producer without a group would have nothing to do.
             Groups::Even(groups) | Groups::Skewed(groups) => (groups / of.count).max(1),
         };
-        Self { producers: of.count, first: number, given: 0, next: vec![0; own as usize] }
+        Self {
+            queue: of.queue,
+            producers: of.count,
+            first: number,
+            given: 0,
+            next: vec![0; own as usize],
+        }
     }
 
     fn next_job(&mut self, t: u64) -> NewJob {
@@ -115,13 +135,13 @@ impl Places {
         self.given += 1;
         if self.next.is_empty() {
             let s = self.first + turn * self.producers;
-            return NewJob::new(QUEUE, &Job { g: 0, s, t });
+            return NewJob::new(self.queue, &Job { g: 0, s, t });
         }
         let own = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
         let place = turn % own;
         let s = self.next[place as usize];
         self.next[place as usize] += 1;
         let g = self.first + place * self.producers;
-        NewJob::new(QUEUE, &Job { g, s, t }).group(format!("g{g}"))
+        NewJob::new(self.queue, &Job { g, s, t }).group(format!("g{g}"))
     }
 }

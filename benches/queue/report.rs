@@ -146,7 +146,8 @@ impl Report {
         Ok(())
     }
 
-    fn line(&mut self, value: &Value) -> Result<()> {
+    /// Into the file alone.
+    pub(crate) fn line(&mut self, value: &Value) -> Result<()> {
         if let Some(file) = &mut self.json {
             writeln!(file, "{value}")?;
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
 use seriatim::{Hold, QueueOptions, Retention};
 
 use crate::backlog::Groups;
@@ -40,18 +41,24 @@ pub(crate) struct Settings {
     /// A backlog of 10 M as well
     #[arg(long)]
     deep: bool,
-    /// How long `horizon` is pinned [default: 60; with --quick: 5]
+    /// How long `horizon` is pinned [default: 60; with --quick: 5], or `life` lasts [default: 1800; with --quick: 20]
     #[arg(long)]
     seconds: Option<u64>,
+    /// Jobs per second and hold in `life`
+    #[arg(long, default_value_t = 100)]
+    pub(crate) rate: u32,
+    /// Draw `life` into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Draw the last `life` that this file of `--json` has, and run nothing
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    pub(crate) redraw: Option<PathBuf>,
     /// How long a handler takes, in microseconds: more than 0 makes overlaps easier to find, and is no rate
     #[arg(long, default_value_t = 0)]
     pub(crate) work: u64,
     /// Append the figures to this file, as lines of JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Run a processor on `DATABASE_URL` until standard input is closed
-    #[arg(long, hide = true)]
-    pub(crate) process: bool,
     /// cargo says this to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -81,6 +88,8 @@ pub(crate) enum Scenario {
     Memory,
     /// What a processor without work does
     Idle,
+    /// Half an hour under both holds at a steady rate: does anything grow? Only when it is named
+    Life,
     /// Only the limit
     Limit,
 }
@@ -92,19 +101,26 @@ enum HoldArg {
     Both,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 enum Keep {
-    Keep,
+    /// For a day
+    #[value(name = "keep")]
+    Day,
+    /// For a minute
+    Minute,
+    /// Deleted as they succeed
     Never,
 }
 
 /// How a processor works.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Way {
     leased: bool,
     pub(crate) concurrency: usize,
     jobs_per_turn: usize,
     keep: Keep,
+    /// In a queue of its hold, beside that of the other.
+    beside: bool,
 }
 
 impl fmt::Display for Way {
@@ -119,6 +135,24 @@ impl Way {
         Self { concurrency, ..self }
     }
 
+    /// One of each hold, in queues beside each other.
+    pub(crate) fn both() -> [Self; 2] {
+        let (concurrency, jobs_per_turn, keep, beside) = (8, 1, Keep::Minute, true);
+        [false, true].map(|leased| Self { leased, concurrency, jobs_per_turn, keep, beside })
+    }
+
+    pub(crate) fn queue(self) -> &'static str {
+        match (self.beside, self.leased) {
+            (false, _) => QUEUE,
+            (true, false) => "by transaction",
+            (true, true) => "by lease",
+        }
+    }
+
+    pub(crate) fn hold(self) -> &'static str {
+        if self.leased { "lease" } else { "transaction" }
+    }
+
     /// Connections of the processor's pool.
     pub(crate) fn connections(self) -> u32 {
         let needed = if self.leased { 1 } else { self.concurrency };
@@ -126,30 +160,29 @@ impl Way {
     }
 
     pub(crate) fn options(self) -> QueueOptions {
-        QueueOptions::new(QUEUE)
+        QueueOptions::new(self.queue())
             .concurrency(self.concurrency)
             .jobs_per_turn(self.jobs_per_turn)
             .hold(if self.leased { Hold::Lease(LEASE) } else { Hold::Transaction })
             .keep_succeeded(match self.keep {
-                Keep::Keep => Retention::For(Duration::from_hours(24)),
+                Keep::Day => Retention::For(Duration::from_hours(24)),
+                Keep::Minute => Retention::For(Duration::from_mins(1)),
                 Keep::Never => Retention::Never,
             })
     }
 
     /// For people and machines.
     pub(crate) fn said(self) -> Vec<(&'static str, String)> {
-        let [(_, hold), (_, slots), (_, turn), (_, keep)] = self.arguments();
-        vec![("hold", hold), ("slots", slots), ("turn", turn), ("kept", keep)]
-    }
-
-    /// What a process of its own is told.
-    pub(crate) fn arguments(self) -> [(&'static str, String); 4] {
-        let keep = if self.keep == Keep::Keep { "keep" } else { "never" };
-        [
-            ("--hold", String::from(if self.leased { "lease" } else { "transaction" })),
-            ("--concurrency", self.concurrency.to_string()),
-            ("--jobs-per-turn", self.jobs_per_turn.to_string()),
-            ("--retention", String::from(keep)),
+        let kept = match self.keep {
+            Keep::Day => "keep",
+            Keep::Minute => "minute",
+            Keep::Never => "never",
+        };
+        vec![
+            ("hold", self.hold().to_owned()),
+            ("slots", self.concurrency.to_string()),
+            ("turn", self.jobs_per_turn.to_string()),
+            ("kept", kept.to_owned()),
         ]
     }
 }
@@ -164,7 +197,8 @@ impl Settings {
             for &concurrency in &self.concurrency {
                 for &jobs_per_turn in &self.jobs_per_turn {
                     for &keep in &self.retention {
-                        ways.push(Way { leased, concurrency, jobs_per_turn, keep });
+                        let beside = false;
+                        ways.push(Way { leased, concurrency, jobs_per_turn, keep, beside });
                     }
                 }
             }
@@ -176,7 +210,7 @@ impl Settings {
     pub(crate) fn chosen(&self) -> Vec<Scenario> {
         let all = Scenario::value_variants().iter().copied();
         all.filter(|scenario| match self.scenarios[..] {
-            [] => *scenario != Scenario::Limit,
+            [] => !matches!(scenario, Scenario::Limit | Scenario::Life),
             _ => self.scenarios.contains(scenario),
         })
         .collect()
@@ -200,6 +234,7 @@ impl Settings {
             delayed: 100_000,
             held: 500,
             pinned: Duration::from_secs(self.seconds.unwrap_or(60)),
+            life: Duration::from_secs(self.seconds.unwrap_or(1_800)),
             memory: 1_000_000,
             cost: 20_000,
         };
@@ -210,6 +245,7 @@ impl Settings {
             (sizes.delayed, sizes.held, sizes.memory) = (10_000, 100, 100_000);
             sizes.cost = 2_000;
             sizes.pinned = Duration::from_secs(self.seconds.unwrap_or(5));
+            sizes.life = Duration::from_secs(self.seconds.unwrap_or(20));
         }
         if self.full {
             sizes.probe = Duration::from_secs(1);
@@ -239,6 +275,8 @@ pub(crate) struct Sizes {
     pub(crate) held: u32,
     /// How long the horizon is pinned.
     pub(crate) pinned: Duration,
+    /// How long a life is.
+    pub(crate) life: Duration,
     /// The backlog beside which memory is measured.
     pub(crate) memory: u32,
     /// The jobs whose cost is measured, two in each group.

@@ -1,0 +1,224 @@
+//! The tests of `life`: what it calls flat, what it draws, and a short one.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::Server;
+use tokio::process::Command;
+
+use crate::Result;
+use crate::flat::Thirds;
+use crate::life::{Plan, judge, live, redraw};
+use crate::plot::svg;
+use crate::process::{Seen, told, work};
+use crate::series::{Half, Line, Look, Panel, Scale, panels};
+use crate::sizes::Relation;
+
+#[test]
+fn what_grows_after_the_first_third_is_not_flat() {
+    let of = |value: fn(u32) -> f64| (0..30).map(value).collect::<Vec<_>>();
+    let cases: [(&str, Vec<f64>, f64, Option<bool>); 12] = [
+        ("constant", of(|_| 7.0), 0.0, Some(true)),
+        ("nothing", of(|_| 0.0), 0.0, Some(true)),
+        ("growing all the time", of(f64::from), 0.0, Some(false)),
+        ("growing at first", of(|n| f64::from(n.min(9))), 0.0, Some(true)),
+        ("growing at last", of(|n| if n < 20 { 1.0 } else { 1.2 }), 0.0, Some(false)),
+        ("up and down", of(|n| f64::from(n % 5)), 0.0, Some(true)),
+        ("a tenth more", of(|n| if n < 20 { 10.0 } else { 10.9 }), 0.0, Some(true)),
+        ("more than a tenth", of(|n| if n < 20 { 10.0 } else { 11.1 }), 0.0, Some(false)),
+        ("less", of(|n| if n < 20 { 10.0 } else { 5.0 }), 0.0, Some(true)),
+        ("a little of little", of(|n| if n < 20 { 0.1 } else { 0.2 }), 0.1, Some(true)),
+        ("no value", of(|n| if n < 29 { 1.0 } else { f64::NAN }), 0.0, Some(false)),
+        ("too few", vec![1.0, 2.0], 0.0, None),
+    ];
+    for (name, values, slack, expected) in cases {
+        let found = Thirds::of(&values).map(|thirds| thirds.is_flat(slack));
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+const MB: i64 = 1 << 20;
+
+/// A life in which nothing grows but what the numbers say: MB per look.
+fn looks(index: i64, memory: u64) -> Vec<Look> {
+    let look = |n: u32| {
+        let relation = |name: &str, is_table, bytes| Relation {
+            name: name.to_owned(),
+            is_table,
+            bytes,
+            dead: 1_000 * i64::from(n % 4),
+            vacuums: 0,
+        };
+        let half = |hold: &str, kb| Half {
+            hold: hold.to_owned(),
+            made: u64::from(n + 1) * 100,
+            seen: Seen {
+                finished: u64::from(n + 1) * 100 - 1,
+                repeated: 0,
+                // A look without a job has no delay.
+                p50: (n != 5).then_some(3_000),
+                p99: (n != 5).then_some(12_000),
+            },
+            resident_kb: Some(kb),
+        };
+        let i = i64::from(n);
+        Look {
+            at: f64::from(n + 1) * 10.0,
+            relations: vec![
+                relation("job", true, 20 * MB),
+                relation("job_pkey", false, 2 * MB + i * index * MB),
+                relation("migration_pkey", false, 8_192),
+            ],
+            holds: vec![
+                half("transaction", 10_240),
+                half("lease", 10_240 + u64::from(n) * memory * 1_024),
+            ],
+            server_kb: Some(100_000),
+        }
+    };
+    (0..30).map(look).collect()
+}
+
+#[test]
+fn what_grew_is_named() {
+    let grown = |looks: &[Look]| {
+        let mut rows = 0;
+        let grown = judge(looks, |_| rows += 1);
+        assert_eq!(rows, 16);
+        grown
+    };
+    assert_eq!(grown(&looks(0, 0)), [""; 0]);
+    assert_eq!(grown(&looks(1, 0)), ["indexes: job_pkey"]);
+    assert_eq!(grown(&looks(0, 1)), ["memory: lease worker"]);
+    let mut waiting = looks(0, 0);
+    for (n, look) in (0_u64..).zip(&mut waiting) {
+        look.holds[0].made += n * 100;
+    }
+    assert_eq!(grown(&waiting), ["jobs waiting, and done per second: transaction, waiting"]);
+}
+
+#[test]
+fn a_rate_is_that_between_two_looks() {
+    let panels = panels(&looks(0, 0));
+    let line = panels.iter().flat_map(|panel| &panel.lines);
+    let line = line.clone().find(|line| line.name == "lease, per second").unwrap();
+    assert!((line.values[0] - 9.9).abs() < 1e-9, "{:?}", line.values);
+    assert!(line.values[1..].iter().all(|rate| (rate - 10.0).abs() < 1e-9), "{:?}", line.values);
+}
+
+/// The points of every line of data in a drawing.
+fn points(svg: &str) -> Vec<Vec<(f64, f64)>> {
+    let paths = svg.split("class=\"line c").skip(1).map(|rest| rest.split('"').nth(2).unwrap());
+    let point = |text: &str| {
+        let (x, y) = text.split_once(' ').unwrap();
+        (x.parse().unwrap(), y.trim().parse().unwrap())
+    };
+    let of = |path: &str| {
+        path.split(['M', 'L']).filter(|part| !part.is_empty()).map(point).collect::<Vec<_>>()
+    };
+    paths.map(of).collect()
+}
+
+#[test]
+fn a_plot_has_every_line_in_its_field_and_reads_in_the_dark() {
+    let looks = looks(1, 0);
+    let minutes: Vec<f64> = looks.iter().map(|look| look.at / 60.0).collect();
+    let svg = svg(&minutes, &panels(&looks));
+    assert!(svg.contains("prefers-color-scheme:dark") && !svg.contains("NaN"), "{svg}");
+    for text in ["Tables, MB", "Indexes, MB", "From enqueue to handler, ms", "job_pkey", "0 min"] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
+    for tag in ["svg", "g", "text", "style"] {
+        let opened =
+            svg.matches(&format!("<{tag} ")).count() + svg.matches(&format!("<{tag}>")).count();
+        assert_eq!(opened, svg.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    let points = points(&svg);
+    assert_eq!(points.len(), 2 + 2 + 1 + 3 + 4 + 4);
+    for point in points.iter().flatten() {
+        assert!(
+            (50.0..=438.0).contains(&point.0) && (62.0..=208.0).contains(&point.1),
+            "{point:?}"
+        );
+    }
+    // The index that grows goes up from look to look; the table beside it stays where it is.
+    let flat = |at: usize| points[at].windows(2).all(|two| (two[0].1 - two[1].1).abs() < 1e-9);
+    assert!(points[2].windows(2).all(|two| two[0].1 > two[1].1), "{:?}", points[2]);
+    assert!(flat(0), "{:?}", points[0]);
+    // One look had no delay.
+    assert_eq!((points[0].len(), points[8].len()), (30, 29));
+}
+
+#[test]
+fn what_is_too_much_for_the_colors_is_drawn_together() {
+    let line =
+        |n: u32| Line { name: format!("of {n}"), values: vec![f64::from(n); 3], slack: None };
+    let lines = (1..=9).map(line).collect();
+    let panel = Panel { title: "Many", unit: "MB", scale: Scale::FromZero, lines };
+    let svg = svg(&[1.0, 2.0, 3.0], &[panel]);
+    assert_eq!(points(&svg).len(), 6);
+    for (name, there) in [("of 9", true), ("of 5", true), ("of 4", false), ("4 others", true)] {
+        assert_eq!(svg.contains(name), there, "{name}");
+    }
+    // 1 + 2 + 3 + 4 is more than the largest, and the highest that the axis has.
+    assert!(points(&svg)[5].iter().all(|point| (point.1 - 62.0).abs() < 1e-9));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the worker of the other test, which runs it in a process of its own"]
+async fn works_in_a_process_of_its_own() {
+    if let Some(told) = told().unwrap() {
+        work(told).await.unwrap();
+    }
+}
+
+fn program() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let name = "life_checks::works_in_a_process_of_its_own";
+    command.args(["--ignored", "--exact", name, "--nocapture"]);
+    Ok(command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_life_is_told_look_by_look_and_drawn_again() {
+    let server = Server::builder().start().await.unwrap();
+    let plan = Plan { rate: 40, time: Duration::from_secs(9), plot: None, program };
+    let mut looks = Vec::new();
+    let came = live(&server, &plan, |look| {
+        looks.push(look);
+        Ok(())
+    });
+    assert!(came.await.unwrap().iter().all(|rate| *rate > 0.0));
+    assert_eq!(looks.len(), 18);
+    let last = looks.last().unwrap();
+    assert_eq!(
+        last.holds.iter().map(|half| half.hold.as_str()).collect::<Vec<_>>(),
+        ["transaction", "lease"]
+    );
+    for half in &last.holds {
+        assert!(half.seen.finished > 0 && half.seen.finished <= half.made, "{half:?}");
+        assert_eq!(half.resident_kb.is_some(), cfg!(target_os = "linux"), "{half:?}");
+    }
+    assert!(
+        looks
+            .iter()
+            .flat_map(|look| &look.holds)
+            .any(|half| half.seen.p99 >= half.seen.p50 && half.seen.p50 > Some(0))
+    );
+    assert_eq!(last.server_kb.is_some_and(|kb| kb > 0), cfg!(target_os = "linux"));
+    // Jobs are kept for a minute, so in these seconds their table only grows: that is seen.
+    let panels = panels(&looks);
+    let job = panels[0].lines.iter().find(|line| line.name == "job").unwrap();
+    assert!(!Thirds::of(&job.values).unwrap().is_flat(0.0), "{:?}", job.values);
+
+    let folder = tempfile::tempdir().unwrap();
+    let (file, plot) = (folder.path().join("figures.jsonl"), folder.path().join("plot.svg"));
+    let mut lines = json!({ "about": {} }).to_string();
+    for look in &looks {
+        lines = format!("{lines}\n{}", json!({ "life": look }));
+    }
+    std::fs::write(&file, lines).unwrap();
+    redraw(&file, Some(&plot)).unwrap();
+    let minutes: Vec<f64> = looks.iter().map(|look| look.at / 60.0).collect();
+    assert_eq!(std::fs::read_to_string(plot).unwrap(), svg(&minutes, &panels));
+}
