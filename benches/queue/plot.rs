@@ -77,19 +77,29 @@ fn draw(svg: &mut String, minutes: &[f64], panel: &Panel) {
     }
     legend(svg, &lines);
     for (color, line) in lines.iter().enumerate() {
-        let mut path = String::new();
-        for (minute, value) in minutes.iter().zip(&line.values) {
-            // A gap where there is no value: the next one begins anew.
-            if value.is_finite() {
-                let word = if path.is_empty() || path.ends_with(' ') { 'M' } else { 'L' };
-                let (at, up) = (x.place(*minute, LEFT, RIGHT), y.place(*value, BOTTOM, TOP));
-                let _ = write!(path, "{word}{at:.1} {up:.1}");
-            } else if !path.is_empty() && !path.ends_with(' ') {
-                path.push(' ');
-            }
-        }
+        let path = path(minutes, &line.values, x, y);
         let _ = writeln!(svg, "<path class=\"line c{color}\" d=\"{}\"/>", path.trim_end());
     }
+}
+
+/// A point where a line begins, ends or changes its height, and a gap where there is no value.
+fn path(minutes: &[f64], values: &[f64], x: Axis, y: Axis) -> String {
+    let up = |at: usize| {
+        let value = values.get(at).copied().filter(|value| value.is_finite());
+        value.map(|value| format!("{:.1}", y.place(value, BOTTOM, TOP)))
+    };
+    let (mut path, mut before) = (String::new(), None);
+    for (at, minute) in minutes.iter().enumerate() {
+        let (here, after) = (up(at), up(at + 1));
+        if let Some(place) = &here
+            && (here != before || here != after)
+        {
+            let word = if before.is_some() { 'L' } else { 'M' };
+            let _ = write!(path, "{word}{:.1} {place}", x.place(*minute, LEFT, RIGHT));
+        }
+        before = here;
+    }
+    path
 }
 
 /// Two rows of names, each behind its color.

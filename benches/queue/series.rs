@@ -65,9 +65,11 @@ pub(crate) fn panels(looks: &[Look]) -> Vec<Panel> {
         panel("Tables", "MB", relations(looks, true)),
         panel("Indexes", "MB", relations(looks, false)),
         panel("Dead rows", "thousands", dead(looks)),
-        panel("Memory", "MB", memory(looks)),
+        panel("Memory of the workers", "MB", workers(looks)),
+        panel("Memory of the server's processes", "MB", server(looks)),
         Panel { scale: Scale::Tens, ..panel("From enqueue to handler", "ms", delays(looks)) },
-        panel("Jobs waiting, and done per second", "jobs", jobs(looks)),
+        panel("Jobs waiting", "jobs", waiting(looks)),
+        panel("Jobs done", "per second", done(looks)),
     ]
 }
 
@@ -97,8 +99,10 @@ fn relations(looks: &[Look], tables: bool) -> Vec<Line> {
     let lines = of_relations(looks, |r| r.is_table == tables, Some(PAGES), bytes);
     let is_small = |line: &Line| line.values.iter().all(|mb| *mb <= PAGES);
     let (small, mut lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_small);
-    let together = (0..looks.len()).map(|at| small.iter().map(|line| line.values[at]).sum());
-    lines.push(line(format!("{} small ones", small.len()), Some(PAGES), together));
+    if !small.is_empty() {
+        let together = (0..looks.len()).map(|at| small.iter().map(|line| line.values[at]).sum());
+        lines.push(line(format!("{} small ones", small.len()), Some(PAGES), together));
+    }
     lines
 }
 
@@ -123,12 +127,21 @@ fn of_holds<'a>(
     holds.map(line_of).collect()
 }
 
-fn memory(looks: &[Look]) -> Vec<Line> {
-    let mb = |kb: Option<u64>| kb.map(|kb| float(kb) / 1024.0);
-    let mut lines = of_holds(looks, " worker", Some(0.0), |half| mb(half.resident_kb));
-    let server = looks.iter().map(|look| mb(look.server_kb).unwrap_or(f64::NAN));
-    lines.push(line("server's processes".to_owned(), Some(0.0), server));
-    // What this system does not tell is no figure.
+fn workers(looks: &[Look]) -> Vec<Line> {
+    known(of_holds(looks, "", Some(0.0), |half| mb(half.resident_kb)))
+}
+
+fn server(looks: &[Look]) -> Vec<Line> {
+    let values = looks.iter().map(|look| mb(look.server_kb).unwrap_or(f64::NAN));
+    known(vec![line("without what they share".to_owned(), Some(0.0), values)])
+}
+
+fn mb(kb: Option<u64>) -> Option<f64> {
+    kb.map(|kb| float(kb) / 1024.0)
+}
+
+/// What this system does not tell is no figure.
+fn known(mut lines: Vec<Line>) -> Vec<Line> {
     lines.retain(|line| line.values.iter().all(|value| value.is_finite()));
     lines
 }
@@ -140,17 +153,20 @@ fn delays(looks: &[Look]) -> Vec<Line> {
     lines
 }
 
-fn jobs(looks: &[Look]) -> Vec<Line> {
+fn waiting(looks: &[Look]) -> Vec<Line> {
     let waiting = |half: &Half| Some(float(half.made.saturating_sub(half.seen.finished)));
-    let mut lines = of_holds(looks, ", waiting", Some(MOMENT), waiting);
-    for mut done in of_holds(looks, ", per second", None, |half| Some(float(half.seen.finished))) {
+    of_holds(looks, "", Some(MOMENT), waiting)
+}
+
+fn done(looks: &[Look]) -> Vec<Line> {
+    let mut lines = of_holds(looks, "", None, |half| Some(float(half.seen.finished)));
+    for line in &mut lines {
         let (mut count, mut time) = (0.0, 0.0);
-        for (value, look) in done.values.iter_mut().zip(looks) {
+        for (value, look) in line.values.iter_mut().zip(looks) {
             let rate = (*value - count) / (look.at - time);
             (count, time) = (*value, look.at);
             *value = rate;
         }
-        lines.push(done);
     }
     lines
 }
