@@ -23,7 +23,8 @@ use crate::sizes::{relations, server_kilobytes};
 use crate::{Result, plot};
 
 const GROUPS: u32 = 1_000;
-const PRODUCERS: u32 = 2;
+/// Of each hold.
+const PRODUCERS: u32 = 4;
 /// Between two looks; a short life is looked at more often.
 const EVERY: Duration = Duration::from_secs(10);
 const LOOKS: u32 = 18;
