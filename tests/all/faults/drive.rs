@@ -32,6 +32,7 @@ pub struct Setup {
     pub producers: usize,
     pub slots: usize,
     pub jobs_per_turn: usize,
+    pub housekeeping: Duration,
     pub load: Load,
     /// Every so many workers one is behind a network of its own.
     pub networks: usize,
@@ -197,6 +198,7 @@ impl Driver {
             lease: self.setup.lease,
             slots: self.setup.slots,
             jobs_per_turn: self.setup.jobs_per_turn,
+            housekeeping: self.setup.housekeeping,
         };
         let told = serde_json::to_string(&settings).unwrap();
         let program = Command::new(std::env::current_exe().unwrap());
@@ -238,7 +240,7 @@ impl Driver {
                 break None;
             }
             // The database has no event to wait for here.
-            sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(50)).await;
         };
         self.round.recorder.note(&Event::Drained { at: now() });
         for seat in std::mem::take(&mut self.seats) {

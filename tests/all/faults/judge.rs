@@ -10,6 +10,7 @@ use sqlx::PgPool;
 
 use super::act::Kind;
 use super::drive::{Injected, Round};
+use super::line::Line;
 use crate::checker::event::{Delayed, Ended, Event, Found, Name, Time};
 use crate::checker::violation::Promise;
 use crate::checker::{History, check, tell};
@@ -23,8 +24,7 @@ pub struct Figures {
     pub unanswered: usize,
     pub broken: BTreeMap<String, usize>,
     pub stories: Vec<String>,
-    /// How often, how many attempts it hit, and the times to the next success of their groups.
-    pub faults: BTreeMap<Kind, (usize, usize, Vec<Duration>)>,
+    pub faults: BTreeMap<Kind, Recovery>,
     /// What handlers' own errors cost their groups.
     pub own: Vec<Duration>,
     /// What the error hook was told, by variant.
@@ -36,6 +36,20 @@ pub struct Figures {
     pub out_of_order: usize,
     /// For how long handlers that were frozen went on when they were woken up.
     pub woken: Vec<Duration>,
+}
+
+/// What faults of one kind came to.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    pub times: usize,
+    /// Attempts.
+    pub hit: usize,
+    /// To the next success of their groups.
+    pub took: Vec<Duration>,
+    /// How long others stood in line that came into it then.
+    pub line: Vec<Duration>,
+    /// To the next start of their groups, without that.
+    pub beside_line: Vec<Duration>,
 }
 
 pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mut Figures) {
@@ -133,13 +147,15 @@ async fn read_back(pool: &PgPool, seen: &History, round: &Round, text: &mut Stri
     }
 }
 
-/// A run of a group, as far as it matters here.
-struct Went {
-    group: usize,
-    process: usize,
-    start: Time,
-    until: Time,
-    ended: Option<Ended>,
+/// A run of a group's job, as far as it matters here.
+#[derive(Debug, Clone)]
+pub struct Went {
+    pub process: usize,
+    pub start: Time,
+    pub until: Time,
+    pub ended: Option<Ended>,
+    /// When its enqueue was acknowledged.
+    pub enqueued: Option<Time>,
 }
 
 impl Figures {
@@ -183,47 +199,58 @@ impl Figures {
                 *self.errors.entry(variant.to_owned()).or_default() += 1;
             }
         }
-        let mut went = Vec::new();
-        let mut successes = vec![Vec::new(); history.groups.len()];
+        let mut groups = vec![Vec::new(); history.groups.len()];
         for job in &history.jobs {
-            let Some(group) = job.enqueue.as_ref().and_then(|enqueue| enqueue.group) else {
-                continue;
-            };
-            for run in &job.runs {
-                let ended = run.end.map(|(_, outcome)| outcome);
-                let until = history.until(run);
-                if ended == Some(Ended::Succeeded) {
-                    successes[group].push(until);
-                }
-                went.push(Went { group, process: run.process, start: run.start, until, ended });
-            }
+            let Some(enqueue) = &job.enqueue else { continue };
+            let Some(group) = enqueue.group else { continue };
+            groups[group].extend(job.runs.iter().map(|run| Went {
+                process: run.process,
+                start: run.start,
+                until: history.until(run),
+                ended: run.end.map(|(_, outcome)| outcome),
+                enqueued: enqueue.end,
+            }));
         }
-        self.attempts += went.len();
-        for times in &mut successes {
-            times.sort_unstable();
+        for runs in &mut groups {
+            runs.sort_unstable_by_key(|run| run.start);
+            self.attempts += runs.len();
         }
-        // A group may have gone on before the fault was over.
-        let next = |run: &Went, since: Time| {
-            let times: &Vec<Time> = &successes[run.group];
-            let at = times.partition_point(|&time| time < run.until);
-            times.get(at).map(|time| micros(time - since))
-        };
+        let line = Line::of(&groups);
         for fault in &round.injected {
             let its = self.faults.entry(fault.kind).or_default();
-            its.0 += 1;
-            for run in went.iter().filter(|run| hits(history, fault, run)) {
-                its.1 += 1;
-                match next(run, fault.from) {
-                    Some(time) => its.2.push(time),
-                    None => self.never += 1,
+            its.times += 1;
+            let ordinary = line.wait_after(fault.from);
+            for runs in &groups {
+                for (at, run) in
+                    runs.iter().enumerate().filter(|(_, run)| hits(history, fault, run))
+                {
+                    its.hit += 1;
+                    match success(runs, run.until) {
+                        Some(time) => its.took.push(micros(time - fault.from)),
+                        None => self.never += 1,
+                    }
+                    if let Some((next, line)) = runs.get(at + 1).zip(ordinary) {
+                        its.line.push(line);
+                        its.beside_line.push(micros(next.start - fault.from).saturating_sub(line));
+                    }
                 }
             }
         }
         if round.injected.is_empty() {
-            let failed = went.iter().filter(|run| run.ended == Some(Ended::Retry));
-            self.own.extend(failed.filter_map(|run| next(run, run.until)));
+            for runs in &groups {
+                for run in runs.iter().filter(|run| run.ended == Some(Ended::Retry)) {
+                    let time = success(runs, run.until);
+                    self.own.extend(time.map(|time| micros(time - run.until)));
+                }
+            }
         }
     }
+}
+
+/// When the first of the runs succeeded that ended then or later. A group may have gone on before the fault was over.
+fn success(runs: &[Went], since: Time) -> Option<Time> {
+    let ends = runs.iter().filter(|run| run.ended == Some(Ended::Succeeded)).map(|run| run.until);
+    ends.filter(|end| *end >= since).min()
 }
 
 impl Figures {
@@ -235,8 +262,15 @@ impl Figures {
             self.unanswered,
             spread(&self.drains)
         );
-        for (kind, (times, hit, took)) in &self.faults {
-            println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(took));
+        for (kind, its) in &self.faults {
+            let (times, hit) = (its.times, its.hit);
+            println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(&its.took));
+            if !its.line.is_empty() {
+                let (line, rest) = (spread(&its.line), spread(&its.beside_line));
+                println!(
+                    "  others stood in line for {line}; its groups began, beside that, in {rest}"
+                );
+            }
         }
         if !self.own.is_empty() {
             println!(
@@ -273,7 +307,7 @@ fn spread(times: &[Duration]) -> String {
     format!("p50 {:.2?}, p95 {:.2?}, max {last:.2?}", at(50), at(95))
 }
 
-fn micros(time: Time) -> Duration {
+pub fn micros(time: Time) -> Duration {
     Duration::from_micros(u64::try_from(time).unwrap_or(0))
 }
 

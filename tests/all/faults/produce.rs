@@ -29,6 +29,8 @@ pub struct Load {
     pub odd: usize,
     /// Of those, some deadlock or fail to serialize.
     pub risky: bool,
+    /// Of so many of the others one writes an effect, the rest are only seen.
+    pub writes: usize,
     /// No more is enqueued while so many jobs wait.
     pub backlog: usize,
 }
@@ -151,7 +153,8 @@ impl Producer {
 
     fn does(&self) -> Does {
         if self.load.odd == 0 || fastrand::usize(..self.load.odd) > 0 {
-            return Does::Nothing;
+            let writes = fastrand::usize(..self.load.writes) == 0;
+            return if writes { Does::Nothing } else { Does::BeSeen };
         }
         match fastrand::u8(..8) {
             0 | 1 if self.load.risky => Does::Count,
@@ -165,21 +168,20 @@ impl Producer {
 
     fn note(&self, sent: &[Sent], outcome: Enqueued) {
         let end = (outcome != Enqueued::Unknown).then(now);
-        for one in sent {
-            self.recorder.note(&Event::Enqueue {
-                job: Name(one.name.clone()),
-                queue: QUEUE.to_owned(),
-                group: Some(Name(one.group.clone())),
-                process: Some(self.recorder.process()),
-                begin: one.begin,
-                end,
-                outcome,
-                with: None,
-                place: one.place,
-                max_attempts: Some(ATTEMPTS),
-                run_at: None,
-            });
-        }
+        let event = |one: &Sent| Event::Enqueue {
+            job: Name(one.name.clone()),
+            queue: QUEUE.to_owned(),
+            group: Some(Name(one.group.clone())),
+            process: Some(self.recorder.process()),
+            begin: one.begin,
+            end,
+            outcome,
+            with: None,
+            place: one.place,
+            max_attempts: Some(ATTEMPTS),
+            run_at: None,
+        };
+        self.recorder.note_all(&sent.iter().map(event).collect::<Vec<_>>());
     }
 
     /// A transaction that enqueues and then does not end for a while.

@@ -28,11 +28,15 @@ pub struct Settings {
     pub lease: Option<u64>,
     pub slots: usize,
     pub jobs_per_turn: usize,
+    /// Between two rounds of it.
+    pub housekeeping: Duration,
 }
 
 /// What a handler does besides its effect.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Does {
+    /// Not even an effect: under a lease its success is recorded together with those of others.
+    BeSeen,
     Nothing,
     Sleep(u64),
     /// Locks two rows, in this order, with a moment between.
@@ -75,7 +79,7 @@ pub async fn work(settings: Settings) {
     tokio::spawn(hog(pool.clone()));
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(100))
-        .housekeeping(Duration::from_millis(500))
+        .housekeeping(settings.housekeeping)
         .on_error(move |error| {
             let debug = format!("{error:?}");
             let variant = debug.split([' ', '(']).next().unwrap_or_default();
@@ -115,9 +119,12 @@ async fn perform(
     run: &Run,
     outside: &PgPool,
 ) -> Result<(), JobError> {
+    if matches!(data.does, Does::BeSeen) {
+        return Ok(());
+    }
     write(job, &run.writes(0)).await?;
     match data.does {
-        Does::Nothing => return Ok(()),
+        Does::BeSeen | Does::Nothing => return Ok(()),
         Does::Sleep(ms) => sleep(Duration::from_millis(ms)).await,
         Does::Lock(a, b) => {
             for row in [a, b] {

@@ -39,8 +39,17 @@ impl Recorder {
 
     /// With one write, so that a process that is killed leaves whole lines.
     pub fn note(&self, event: &Event) {
-        let line = serde_json::to_string(event).unwrap() + "\n";
-        self.file.lock().unwrap().write_all(line.as_bytes()).unwrap();
+        self.note_all([event]);
+    }
+
+    /// The same for what is noted at one moment.
+    pub fn note_all<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
+        let mut lines = String::new();
+        for event in events {
+            lines += &serde_json::to_string(event).unwrap();
+            lines.push('\n');
+        }
+        self.file.lock().unwrap().write_all(lines.as_bytes()).unwrap();
     }
 
     pub fn fault(&self, what: impl Into<String>, begin: Time) {
