@@ -68,7 +68,7 @@ pub(crate) fn panels(looks: &[Look]) -> Vec<Panel> {
         panel("Memory of the workers", "MB", workers(looks)),
         panel("Memory of the server's processes", "MB", server(looks)),
         Panel { scale: Scale::Tens, ..panel("From enqueue to handler", "ms", delays(looks)) },
-        panel("Jobs waiting", "jobs", waiting(looks)),
+        panel("Jobs waiting", "at each look", waiting(looks)),
         panel("Jobs done", "per second", done(looks)),
     ]
 }

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "SECURITY.md",
@@ -18,6 +18,7 @@ const DOCUMENTS: [&str; 7] = [
     "docs/sqs-fifo.md",
     "docs/history.md",
     "docs/poolers.md",
+    "docs/long-life.md",
 ];
 
 fn root() -> &'static Path {
@@ -32,7 +33,12 @@ fn read(path: impl AsRef<Path>) -> String {
 /// `file::test` of every test, with `races::` and `model::` before those of these folders.
 fn tests() -> HashSet<String> {
     let mut found = HashSet::new();
-    let folders = [("tests/all", ""), ("src/races", "races::"), ("tests/model", "model::")];
+    let folders = [
+        ("tests/all", ""),
+        ("src/races", "races::"),
+        ("tests/model", "model::"),
+        ("benches/queue", ""),
+    ];
     for (folder, prefix) in folders {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
