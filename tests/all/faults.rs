@@ -333,19 +333,20 @@ fn large() -> Setup {
     let pause = Duration::from_millis(5);
     Setup {
         workers: 3,
-        slots: 6,
+        slots: 16,
         jobs_per_turn: 40,
         housekeeping: Duration::from_secs(5),
         load: Load {
-            groups: 100,
+            groups: 200,
             batch: 100,
             pause,
             odd: 100,
             risky: true,
             writes: 5,
-            backlog: 4_000,
+            backlog: 6_000,
         },
         networks: 2,
+        server: &[("max_connections", "130")],
         ..small(None)
     }
 }
