@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::TestDatabase;
-use seriatim::{JobError, JobStatus, NewJob, RetryPolicy, Running};
+use seriatim::{Client, JobError, JobStatus, NewJob, Receive, RetryPolicy, Running};
 use sqlx::{Connection, PgPool};
+use tokio::time::sleep;
 
 use super::{queue, worker};
 use crate::support::{
@@ -224,6 +225,31 @@ async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
     adopter.close().await.unwrap();
     log.wait_for(4).await;
     running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_taken_over_goes_on_before_a_late_id() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let mut transaction = pool.begin().await.unwrap();
+    let late = seriatim::enqueue(&mut *transaction, job_of("q", "g", "late")).await.unwrap().id();
+    let first = enqueue(pool, "q", "g", "first").await;
+    let behind = enqueue(pool, "q", "g", "behind it").await;
+    let lost = Receive::new("q").max(10).visibility(Duration::from_secs(1));
+    let lost = client.receive(pool, lost).await.unwrap();
+    assert_eq!(lost.iter().map(|job| job.receipt.job()).collect::<Vec<_>>(), [first, behind]);
+    transaction.commit().await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        for job in client.receive(pool, Receive::new("q")).await.unwrap() {
+            seen.push(job.receipt.job());
+            client.ack(pool, &job.receipt).await.unwrap();
+        }
+        // Nobody says when a visibility is over.
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(seen, [first, late, behind]);
     database.remove().await.unwrap();
 }
 
