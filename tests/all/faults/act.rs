@@ -80,7 +80,7 @@ impl Kind {
         matches!(self, Self::GroupDeleted | Self::ClaimNulled)
     }
 
-    fn ends_all_sessions(self) -> bool {
+    pub fn ends_all_sessions(self) -> bool {
         use Kind::{BackendKilled, PostmasterKilled, Restarted, StoppedImmediately};
         matches!(self, BackendKilled | PostmasterKilled | Restarted | StoppedImmediately)
     }

@@ -50,6 +50,8 @@ pub struct Recovery {
     pub line: Vec<Duration>,
     /// To the next start of their groups, without that.
     pub beside_line: Vec<Duration>,
+    /// The same where the server was started again meanwhile: a doubt from before that is written anew.
+    pub over_a_start: Vec<Duration>,
 }
 
 pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mut Figures) {
@@ -216,6 +218,8 @@ impl Figures {
             self.attempts += runs.len();
         }
         let line = Line::of(&groups);
+        let starts = round.injected.iter().filter(|fault| fault.kind.ends_all_sessions());
+        let starts: Vec<Time> = starts.map(|fault| fault.end).collect();
         for fault in &round.injected {
             let its = self.faults.entry(fault.kind).or_default();
             its.times += 1;
@@ -230,8 +234,14 @@ impl Figures {
                         None => self.never += 1,
                     }
                     if let Some((next, line)) = runs.get(at + 1).zip(ordinary) {
+                        let waited = fault.from + 1..next.start;
+                        let took = micros(next.start - fault.from).saturating_sub(line);
                         its.line.push(line);
-                        its.beside_line.push(micros(next.start - fault.from).saturating_sub(line));
+                        if starts.iter().any(|start| waited.contains(start)) {
+                            its.over_a_start.push(took);
+                        } else {
+                            its.beside_line.push(took);
+                        }
                     }
                 }
             }
@@ -266,10 +276,10 @@ impl Figures {
             let (times, hit) = (its.times, its.hit);
             println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(&its.took));
             if !its.line.is_empty() {
-                let (line, rest) = (spread(&its.line), spread(&its.beside_line));
-                println!(
-                    "  others stood in line for {line}; its groups began, beside that, in {rest}"
-                );
+                println!("  others stood in line for {}", spread(&its.line));
+                println!("  its groups began, beside that, in {}", spread(&its.beside_line));
+                let (over, many) = (spread(&its.over_a_start), its.over_a_start.len());
+                println!("  where the server was started meanwhile ({many}): {over}");
             }
         }
         if !self.own.is_empty() {
