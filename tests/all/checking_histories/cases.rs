@@ -173,20 +173,6 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
         &["P1"],
     ),
     (
-        "a late id goes behind what was claimed at once before it came, also where that is taken over",
-        "history claims_ahead=true; enqueue a g 0 31 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
-         run b 1 w 20 30 succeeded; run c 1 w 40 42 succeeded; gone w 43 44; run c 2 v 50 52 succeeded;
-         run a 1 v 53 55 succeeded; drained 60",
-        &[],
-    ),
-    (
-        "but not behind what failed and is tried again",
-        "history claims_ahead=true; enqueue a g 0 31 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
-         run b 1 w 20 30 succeeded; run c 1 w 40 42 retry; gone w 43 44; run c 2 v 50 52 succeeded;
-         run a 1 v 53 55 succeeded; drained 60",
-        &["P1"],
-    ),
-    (
         "a place that is lower than that of an earlier job",
         "enqueue a g 0 10 place=2; enqueue b g 11 20 place=1; run a 1 w 30 40 succeeded; run b 1 w 41 50 succeeded; drained 60",
         &["P1"],
