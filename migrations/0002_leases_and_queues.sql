@@ -48,8 +48,8 @@ create index job_parked on job (queue, group_id, id) where parked_with is not nu
 drop index job_loose_queued;
 create index job_loose_queued on job (queue, turn_at, id) where group_id is null and status = 'queued';
 -- Those that get their head start when they become due.
-create index job_loose_boost on job (queue, turn_at)
-  where group_id is null and status = 'queued' and priority > 0 and turn_at = run_at;
+create index job_loose_boost on job (queue, run_at)
+  where group_id is null and status = 'queued' and priority > 0 and turn_at >= run_at;
 create index job_loose_claimed on job (claimed_by) where group_id is null and status = 'started';
 
 alter table queue_group
@@ -65,7 +65,8 @@ alter table queue_group
 -- What is in flight, for the limit of a queue; whose it is, for presence. By job_id, which is set with the claim: a
 -- statement that shows a token must not be planned with this index.
 create index queue_group_claimed on queue_group (queue, claimed_by) where job_id is not null;
-create index queue_group_boost on queue_group (queue, ready_at) where boost > 0 and ready_at < 'infinity';
+-- Not also where ready_at < 'infinity': what asks for it would find queue_group_ready as good.
+create index queue_group_boost on queue_group (queue, ready_at) where boost > 0;
 create index queue_group_halt_until on queue_group (halt_until) where halt_until is not null or park_to is not null;
 
 create table queue (

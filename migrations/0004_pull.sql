@@ -126,10 +126,20 @@ language sql volatile
 as $$
   update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
     history = history_with(j.history, j.attempts, j.last_started_at, 'released', null)
-  from (select b.id from job b where b.queue = of_queue and b.group_id = of_group
-      and b.status in ('queued', 'started') and b.status = 'started' and b.id between first and last
+  from (select b.id from job b where b.queue = of_queue
+      and (b.group_id, b.id) >= (of_group, first) and (b.group_id, b.id) <= (of_group, last)
+      and b.status in ('queued', 'started') and b.status = 'started'
     for no key update skip locked) behind
-  where j.id = behind.id and j.finished_at is null and j.status <> 'queued'
+  where j.id = any (array[behind.id]) and j.finished_at is null and j.status <> 'queued'
+$$;
+
+-- The lowest flagged job of a group; above all ids if there is none.
+create function first_flag(of_queue text, of_group text) returns bigint
+language sql stable
+as $$
+  select coalesce((select f.id from job f
+    where f.queue = of_queue and f.group_id between of_group and of_group and f.flagged
+    order by f.group_id, f.id limit 1), 9223372036854775807)
 $$;
 
 -- The lowest unfinished job of a free, locked group: from head_id on, or from its lowest flag on.
@@ -137,11 +147,14 @@ create function pull_head(of_queue text, of_group text, from_id bigint) returns 
 language sql volatile
 as $$
   select least(
-    (select j.id from job j where j.queue = of_queue and j.group_id = of_group and j.status in ('queued', 'started')
-      and j.id >= from_id order by j.id limit 1),
-    (select j.id from job j where j.queue = of_queue and j.group_id = of_group and j.status in ('queued', 'started')
-      and j.id >= (select min(f.id) from job f where f.queue = of_queue and f.group_id = of_group and f.flagged)
-      order by j.id limit 1))
+    (select j.id from job j
+      where j.queue = of_queue and (j.group_id, j.id) >= (of_group, from_id) and j.group_id <= of_group
+        and j.status in ('queued', 'started')
+      order by j.group_id, j.id limit 1),
+    (select j.id from job j
+      where j.queue = of_queue and (j.group_id, j.id) >= (of_group, first_flag(of_queue, of_group)) and j.group_id <= of_group
+        and j.status in ('queued', 'started')
+      order by j.group_id, j.id limit 1))
 $$;
 
 -- What a receive does with a group whose row it has just locked. `job`: it was claimed for this one, until `until`.
@@ -175,9 +188,10 @@ begin
   end if;
   if turn.batch_end is not null then
     -- The first that has not ended is taken over, the others go back.
-    turn.job_id := coalesce((select j.id from job j where j.queue = turn.queue and j.group_id = turn.group_id
-      and j.status in ('queued', 'started') and j.status = 'started' and j.id between turn.job_id and turn.batch_end
-      order by j.id limit 1), turn.job_id);
+    turn.job_id := coalesce((select j.id from job j where j.queue = turn.queue
+      and (j.group_id, j.id) >= (turn.group_id, turn.job_id) and (j.group_id, j.id) <= (turn.group_id, turn.batch_end)
+      and j.status in ('queued', 'started') and j.status = 'started'
+      order by j.group_id, j.id limit 1), turn.job_id);
     perform pull_return(turn.queue, turn.group_id, turn.job_id + 1, turn.batch_end);
   end if;
 
@@ -260,8 +274,10 @@ declare
   batch bigint[] := '{}';
 begin
   for next_id in
-    select j.id from job j where j.queue = of_queue and j.group_id = of_group and j.status in ('queued', 'started')
-      and j.id > first order by j.id limit most
+    select j.id from job j
+    where j.queue = of_queue and (j.group_id, j.id) > (of_group, first) and j.group_id <= of_group
+      and j.status in ('queued', 'started')
+    order by j.group_id, j.id limit most
   loop
     select j.* into next from job j where j.id = next_id and j.status = 'queued' for no key update skip locked;
     exit when not found or next.run_at > clock_timestamp() or pull_refusal(next, most_attempts) is not null;
@@ -293,13 +309,13 @@ begin
   from (select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'started'
       and d.lease_until <= at and d.suspect is distinct from d.claim
     order by d.lease_until for no key update skip locked) due
-  where j.id = due.id;
+  where j.id = any (array[due.id]);
   -- Those with a priority get their head start when they become due.
   update job j set turn_at = j.run_at - j.priority * interval '10 s'
   from (select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'queued'
-      and d.priority > 0 and d.turn_at = d.run_at and d.turn_at <= at
-    order by d.turn_at limit 256 for no key update skip locked) due
-  where j.id = due.id;
+      and d.priority > 0 and d.turn_at >= d.run_at and d.run_at <= at
+    order by d.run_at limit 256 for no key update skip locked) due
+  where j.id = any (array[due.id]);
   lapsed := array(select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'started'
       and d.lease_until <= at and d.suspect = d.claim
     order by d.lease_until, d.id limit most for no key update skip locked);

@@ -52,7 +52,8 @@ create function receive(
 language plpgsql volatile
 set search_path from current
 set lock_timeout = '100ms'
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -106,8 +107,9 @@ begin
     end;
   end if;
   tokens := array(
-    select coalesce(j.claim, g.claim) from unnest(jobs) with ordinality r(id, place) join job j on j.id = r.id
-      left join queue_group g on g.queue = j.queue and g.group_id = j.group_id
+    select coalesce(j.claim, g.claim) from unnest(jobs) with ordinality r(id, place)
+      join job j on j.id = any (array[r.id])
+      left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place);
   if of_attempt is not null and earlier.jobs is distinct from jobs then
     insert into receive_attempt as a (queue, attempt_id, jobs, tokens, expires_at)
@@ -118,8 +120,8 @@ begin
   return query
     select r.id || '.' || r.token, j.id, j.group_id, j.attempts, j.data, j.payload, j.content_type, j.name, j.reference,
       j.created_at, coalesce(j.lease_until, g.ready_at)
-    from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = r.id
-      left join queue_group g on g.queue = j.queue and g.group_id = j.group_id
+    from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = any (array[r.id])
+      left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place;
 end $$;
 
@@ -177,9 +179,9 @@ begin
   -- Groups that slept get the head start of their priority when they become due.
   update queue_group g set ready_at = g.ready_at - g.boost * interval '10 s', boost = 0
   from (select d.queue, d.group_id from queue_group d
-    where d.queue = of_queue and d.boost > 0 and d.ready_at < 'infinity' and d.ready_at <= clock_at
+    where d.queue = of_queue and d.boost > 0 and d.ready_at <= clock_at
     order by d.ready_at limit 64 for no key update skip locked) due
-  where g.queue = due.queue and g.group_id = due.group_id and g.boost > 0;
+  where g.queue = any (array[due.queue]) and g.group_id between due.group_id and due.group_id and g.boost > 0;
 
   -- Turns that start nothing (sleepers, doubts) are made up for, within bounds.
   for round in 1..20 loop

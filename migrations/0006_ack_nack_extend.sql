@@ -71,8 +71,9 @@ declare
 begin
   select g.* into turn from queue_group g where g.queue = of_queue and g.group_id = of_group;
   select min(j.id), max(j.id), count(*) into left_first, left_last, left_count from job j
-  where j.queue = of_queue and j.group_id = of_group and j.status in ('queued', 'started') and j.status = 'started'
-    and j.id between turn.job_id and coalesce(turn.batch_end, turn.job_id);
+  where j.queue = of_queue and j.status in ('queued', 'started') and j.status = 'started'
+    and (j.group_id, j.id) >= (of_group, turn.job_id)
+    and (j.group_id, j.id) <= (of_group, coalesce(turn.batch_end, turn.job_id));
   if left_count = 0 then
     perform pull_free(of_queue, of_group, clock_timestamp());
   else
@@ -90,7 +91,8 @@ create function ack(receipt text, result jsonb default null) returns text
 language plpgsql volatile
 set search_path from current
 set lock_timeout = '100ms'
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -119,7 +121,8 @@ create function nack(receipt text, delay interval default '0', error text defaul
 language plpgsql volatile
 set search_path from current
 set lock_timeout = '100ms'
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -181,7 +184,8 @@ create function extend(receipt text, visibility interval) returns text
 language plpgsql volatile
 set search_path from current
 set lock_timeout = '100ms'
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off
 as $$
 declare
   shown record;

@@ -18,8 +18,9 @@ language plpgsql volatile
 as $$
 begin
   perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-    set_config('enable_bitmapscan', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('enable_hashjoin', 'off', true), set_config('jit', 'off', true), set_config('lock_timeout', '100ms', true);
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+    set_config('enable_mergejoin', 'off', true), set_config('enable_hashjoin', 'off', true),
+    set_config('jit', 'off', true), set_config('lock_timeout', '100ms', true);
 end $$
 $f$,
 
@@ -39,7 +40,8 @@ begin
   select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
   if of_group is null then
     perform from {schema}.job j
-    where j.id = of_job and j.claim = with_token and j.suspect is null and j.status = 'started'
+    where j.id = of_job and j.claim = with_token and j.suspect is null
+      and j.finished_at is null and j.status not in ('queued', 'parked')
     for no key update skip locked;
   else
     -- By coalesce it does not match queue_group_claimed, by which all claims of the queue would be read.
@@ -50,7 +52,9 @@ begin
     if not found then
       return null;
     end if;
-    perform from {schema}.job j where j.id = of_job and j.status = 'started' for no key update skip locked;
+    perform from {schema}.job j
+    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+    for no key update skip locked;
   end if;
   if not found then
     return null;
@@ -107,8 +111,9 @@ begin
     where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
   end if;
   select h.priority into next_priority from {schema}.job h
-  where h.queue = of_queue and h.group_id = of_group and h.status in ('queued', 'started') and h.id > of_job
-  order by h.id limit 1;
+  where h.queue = of_queue and (h.group_id, h.id) > (of_group, of_job) and h.group_id <= of_group
+    and h.status in ('queued', 'started')
+  order by h.group_id, h.id limit 1;
   if not found then
     -- Nothing has written the row before. The lock fails while an adopter shares the row; and the delete decides in a
     -- statement of its own, or by a snapshot that an adopter's commit has overtaken.
@@ -152,6 +157,7 @@ declare
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
   names text[]; firsts bigint[]; heads smallint[];
   safe text[]; safe_from bigint[];
+  woken text[]; woken_from bigint[];
   found_names text[]; found_from bigint[];
   cleared integer;
 begin
@@ -170,8 +176,8 @@ begin
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
         into ids, groups, ats, priorities
       from (select j.id, j.group_id, {look_at} as look_at, j.priority from {schema}.job j
-        where j.queue = of_queue and j.group_id = of_group and j.flagged
-        order by j.id limit page for no key update skip locked) f;
+        where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged
+        order by j.group_id, j.id limit page for no key update skip locked) f;
     end if;
     more := coalesce(cardinality(ids), 0) >= page;
     exit when ids is null;
@@ -185,24 +191,29 @@ begin
     safe_from := '{}';
     -- Free rows: locked, and woken unless halted. Every flag may go.
     with flag as materialized (
-      select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id)),
-    free as materialized (
-      select g.queue, g.group_id, flag.first_id from flag join lateral (
-        select g.queue, g.group_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
-        limit 1 for no key update skip locked) g on true),
-    woken as (
-      update {schema}.queue_group g set
-        ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
-          select h.priority from {schema}.job h where h.queue = free.queue and h.group_id = free.group_id
-            and h.status in ('queued', 'started') and h.id >= least(g.head_id, free.first_id)
-          order by h.id limit 1), 0)) else g.ready_at end,
-        head_id = least(g.head_id, free.first_id), boost = 0
-      from free where g.queue = free.queue and g.group_id = free.group_id
-        and (g.halted_at is null and g.ready_at > now() or g.head_id > free.first_id))
-    select array_agg(free.group_id), array_agg(0) into found_names, found_from from free;
+      select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id))
+    select array_agg(g.group_id), array_agg(0), array_agg(g.group_id) filter (where g.to_wake),
+        array_agg(flag.first_id) filter (where g.to_wake)
+      into found_names, found_from, woken, woken_from
+    from flag join lateral (
+      select g.group_id, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
+      from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
+      limit 1 for no key update skip locked) g on true;
     safe := safe || found_names;
     safe_from := safe_from || found_from;
+    if woken is not null then
+      with free as materialized (
+        select of_queue as queue, f.group_id, f.first_id from unnest(woken, woken_from) f(group_id, first_id))
+      update {schema}.queue_group g set
+        ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
+          select h.priority from {schema}.job h
+          where h.queue = free.queue and (h.group_id, h.id) >= (free.group_id, least(g.head_id, free.first_id))
+            and h.group_id <= free.group_id and h.status in ('queued', 'started')
+          order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
+        head_id = least(g.head_id, free.first_id), boost = 0
+      from free where g.queue = any (array[free.queue]) and g.group_id between free.group_id and free.group_id;
+    end if;
 
     if cardinality(safe) < cardinality(names) then
       -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
@@ -282,15 +293,15 @@ begin
     (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
       is true
     or (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now() and g.ready_at < 'infinity'
+      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now()
       order by g.ready_at limit 1) is not null
     or (select j.lease_until from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
       order by j.lease_until limit 1) is not null
-    or (select j.turn_at from {schema}.job j
+    or (select j.run_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
-        and j.turn_at = j.run_at and j.turn_at <= now()
-      order by j.turn_at limit 1) is not null,
+        and j.turn_at >= j.run_at and j.run_at <= now()
+      order by j.run_at limit 1) is not null,
     (select j.id from {schema}.job j
       where j.queue = of_queue and j.flagged
         and {look_at} <= now()
@@ -343,7 +354,7 @@ begin
           claim = gen_random_uuid(), suspect = null, claimed_by = processor,
           lease_until = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
-        from due where j.id = due.id and j.status = 'queued' and j.turn_at <= now()
+        from due where j.id = any (array[due.id])
         returning j.*, due.go)
       select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
         j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
@@ -367,19 +378,21 @@ begin
       candidate as materialized (
         select turn.queue, turn.group_id, c.id from turn join lateral (
           (select j.id from {schema}.job j
-            where j.queue = turn.queue and j.group_id = turn.group_id and j.status in ('queued', 'started')
-              and j.id >= turn.head_id
-            order by j.id limit 1)
+            where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, turn.head_id)
+              and j.group_id <= turn.group_id and j.status in ('queued', 'started')
+            order by j.group_id, j.id limit 1)
           union all
           (select j.id from {schema}.job j
-            where j.queue = turn.queue and j.group_id = turn.group_id and j.status in ('queued', 'started')
-              and j.id >= (select min(f.id) from {schema}.job f
-                where f.queue = turn.queue and f.group_id = turn.group_id and f.flagged)
-            order by j.id limit 1)) c on true),
+            where j.queue = turn.queue and j.group_id <= turn.group_id and j.status in ('queued', 'started')
+              and (j.group_id, j.id) >= (turn.group_id, coalesce((
+                select f.id from {schema}.job f
+                where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
+                order by f.group_id, f.id limit 1), 9223372036854775807))
+            order by j.group_id, j.id limit 1)) c on true),
       head as materialized (
         select distinct on (queue, group_id) queue, group_id, id from candidate order by queue, group_id, id),
       locked as materialized (
-        select j.id, {go} as go from head join {schema}.job j on j.id = head.id
+        select j.id, {go} as go from head join {schema}.job j on j.id = any (array[head.id])
         where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
           and (select s.group_id from {schema}.group_setting s
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
@@ -389,7 +402,7 @@ begin
           status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
           last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
         from locked
-        where j.id = any (array(select l.id from locked l)) and j.id = locked.id and j.finished_at is null
+        where j.id = any (array[locked.id]) and j.finished_at is null
         returning j.*, locked.go),
       claimed as (
         update {schema}.queue_group g set
@@ -397,7 +410,7 @@ begin
           boost = 0, batch_end = null, batch_size = 1,
           ready_at = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
-        from started where g.queue = started.queue and g.group_id = started.group_id
+        from started where g.queue = any (array[started.queue]) and g.group_id between started.group_id and started.group_id
         returning started.*, g.claim as token)
       select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
         j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),

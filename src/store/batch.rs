@@ -8,10 +8,11 @@ use sea_query::{
 };
 use sqlx::{PgConnection, Row};
 
+use super::Store;
 use super::claim::{Started, Terms, history_entry};
+use super::lookup::{in_group, in_order, keyed, same_group, started, unfinished};
 use super::settle::Keep;
 use super::template::{Names, PG, Template, cte, groups_of, limit, rows_of, select, sql, with};
-use super::{Store, unfinished};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -44,23 +45,17 @@ impl Statements {
     }
 }
 
-/// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be
-/// looked up by their ids.
-pub(super) fn started(alias: &str) -> String {
-    format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
-}
-
 /// Locks what may be claimed together with the heads: next in order, due, and never begun. Such a job loses nothing if its
 /// worker dies before it comes to run; one whose attempts are limited to 1 would.
 fn ahead(names: &Names) -> Template {
-    let following = select()
+    let mut following = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id and j.id > turn.job_id"))
+        .and_where(in_group("j", "?1", "turn.group_id", &["> turn.job_id"]))
         .and_where(unfinished("j"))
-        .order_by(("j", "id"), Order::Asc)
         .limit(limit(4))
         .to_owned();
+    in_order(&mut following, "j", &Order::Asc);
     let next = select()
         .columns([("turn", "group_id"), ("f", "id")])
         .from("turn")
@@ -69,7 +64,7 @@ fn ahead(names: &Names) -> Template {
     let locked = select()
         .column(("j", "id"))
         .from("next")
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = next.id"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "next.id")))
         .and_where(sql("j.finished_at is null and j.status <> 'started' and j.run_at <= now()"))
         // By the time its turn comes it may have expired, and only a claim sees that.
         .and_where(sql("j.expires_at is null"))
@@ -92,39 +87,35 @@ fn ahead(names: &Names) -> Template {
 /// Queues the started jobs behind the first that has not ended again, up to the batch's end. Whoever had the claim may never
 /// have come to them, so nothing is held against them. The groups' rows are locked: no ack is in between.
 fn give_back(names: &Names) -> Template {
-    let first = select()
+    let mut first = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.queue = g.queue and j.group_id = g.group_id"))
+        .and_where(in_group("j", "g.queue", "g.group_id", &[">= g.job_id", "<= g.batch_end"]))
         .and_where(unfinished("j"))
-        .and_where(sql("j.status = 'started' and j.id between g.job_id and g.batch_end"))
-        .order_by(("j", "id"), Order::Asc)
+        .and_where(sql("j.status = 'started'"))
         .limit(1)
         .to_owned();
+    in_order(&mut first, "j", &Order::Asc);
     let batch = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "batch_end")])
         .expr_as(Expr::SubQuery(None, Box::new(first.into())), "first")
         .from("turn")
-        .join_as(
-            JoinType::InnerJoin,
-            names.queue_group(),
-            "g",
-            sql("g.queue = turn.queue and g.group_id = turn.group_id and g.batch_end is not null"),
-        )
+        .join_as(JoinType::InnerJoin, names.queue_group(), "g", sql(same_group("g", "turn")))
+        .and_where(sql("g.batch_end is not null"))
+        .to_owned();
+    let range = ["> batch.first", "<= batch.batch_end"];
+    let jobs = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(in_group("j", "batch.queue", "batch.group_id", &range))
+        .and_where(unfinished("j"))
+        .and_where(sql("j.status = 'started'"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let behind = select()
         .column(("j", "id"))
         .from("batch")
-        .join_as(
-            JoinType::InnerJoin,
-            names.job(),
-            "j",
-            sql("j.queue = batch.queue and j.group_id = batch.group_id \
-                 and j.id > batch.first and j.id <= batch.batch_end"),
-        )
-        .and_where(unfinished("j"))
-        .and_where(sql("j.status = 'started'"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .join_lateral(JoinType::InnerJoin, jobs, "j", sql("true"))
         .to_owned();
     let query = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -134,7 +125,7 @@ fn give_back(names: &Names) -> Template {
             ("history", sql(history_entry("j", "'released'", "null"))),
         ])
         .from("behind")
-        .and_where(sql(format!("j.id = behind.id and {}", started("j."))))
+        .and_where(sql(format!("{} and {}", keyed("j.id", "behind.id"), started("j."))))
         .to_owned();
     let turn = groups_of(&[(2, "group_id")]);
     with([cte("turn", turn), cte("batch", batch), cte("behind", behind)], query)
@@ -178,7 +169,7 @@ fn succeeded(names: &Names) -> Template {
             ("error", sql("null")),
         ])
         .from("done")
-        .and_where(sql(format!("j.id = any(?3) and j.id = done.id and {}", started("j."))))
+        .and_where(sql(format!("{} and {}", keyed("j.id", "done.id"), started("j."))))
         .returning(Query::returning().expr(sql("j.id")))
         .to_owned();
     let done = rows_of(&[(3, "id"), (4, "result")]);

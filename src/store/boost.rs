@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 
 use super::Store;
 use super::claim::head_start;
+use super::lookup::{keyed, same_group};
 use super::template::{Names, Template, cte, limit, select, sql, with};
 
 /// How many sleepers one claim wakes.
@@ -29,8 +30,7 @@ fn groups(names: &Names) -> Template {
     let due = select()
         .columns([("g", "queue"), ("g", "group_id")])
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.boost > 0"))
-        .and_where(sql("g.ready_at <= now() and g.ready_at < 'infinity'"))
+        .and_where(sql("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()"))
         .order_by(("g", "ready_at"), Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
@@ -40,7 +40,7 @@ fn groups(names: &Names) -> Template {
         .value("ready_at", sql(format!("g.ready_at - {}", head_start("g.boost"))))
         .value("boost", sql("0"))
         .from("due")
-        .and_where(sql("g.queue = due.queue and g.group_id = due.group_id"))
+        .and_where(sql(same_group("g", "due")))
         .and_where(sql("g.boost > 0"))
         .to_owned();
     with([cte("due", due)], boosted)
@@ -49,13 +49,13 @@ fn groups(names: &Names) -> Template {
 /// The same for jobs without a group. One whose expiry came first has none, and is not here.
 fn loose(names: &Names) -> Template {
     let waiting = "j.group_id is null and j.status = 'queued' and j.priority > 0 \
-                   and j.turn_at = j.run_at and j.turn_at <= now()";
+                   and j.turn_at >= j.run_at and j.run_at <= now()";
     let due = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
         .and_where(sql("j.queue = ?1"))
         .and_where(sql(waiting))
-        .order_by(("j", "turn_at"), Order::Asc)
+        .order_by(("j", "run_at"), Order::Asc)
         .limit(limit(2))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
@@ -63,8 +63,7 @@ fn loose(names: &Names) -> Template {
         .table(names.job().alias("j"))
         .value("turn_at", sql(format!("j.turn_at - {}", head_start("j.priority"))))
         .from("due")
-        .and_where(sql("j.id = due.id"))
-        .and_where(sql(waiting))
+        .and_where(sql(keyed("j.id", "due.id")))
         .to_owned();
     with([cte("due", due)], boosted)
 }

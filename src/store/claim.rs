@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::Store;
+use super::lookup::{keyed, same_group};
 use super::template::{Names, PG, Template, cte, limit, rows_of, select, sql, with};
 use crate::job::Job;
 use crate::queue::{Hold, QueueOptions};
@@ -134,8 +135,8 @@ fn start(names: &Names) -> Template {
             ),
         ])
         .from("turn")
-        // Said twice, so that even a plan that takes the table for empty looks jobs up by their ids.
-        .and_where(sql("j.id = any(?2) and j.id = turn.job_id and j.finished_at is null"))
+        .and_where(sql(keyed("j.id", "turn.job_id")))
+        .and_where(sql("j.finished_at is null"))
         .returning(sea_query::Query::returning().exprs([
             sql("j.id"),
             sql("j.queue"),
@@ -161,7 +162,7 @@ fn start(names: &Names) -> Template {
             ("ready_at", sql(format!("clock_timestamp() + {}", lease("started", "?5", "?6")))),
         ])
         .from("started")
-        .and_where(sql("g.queue = started.queue and g.group_id = started.group_id"))
+        .and_where(sql(same_group("g", "started")))
         .and_where(sql("started.batch_size is not null"))
         .returning(sea_query::Query::returning().exprs([
             sql("started.id"),

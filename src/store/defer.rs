@@ -5,9 +5,10 @@ use std::time::Duration;
 use sea_query::{DeleteStatement, JoinType, LockBehavior, LockType, UpdateStatement};
 use sqlx::PgConnection;
 
+use super::Store;
 use super::claim::TurnPlan;
-use super::template::{Names, Template, cte, groups_of, none_of, select, sql, with};
-use super::{Store, unfinished};
+use super::lookup::{none_of, same_group, unfinished};
+use super::template::{Names, Template, cte, groups_of, select, sql, with};
 use crate::turn::Plan;
 
 /// When a head that somebody is changing is looked at again.
@@ -48,7 +49,7 @@ fn defer(names: &Names) -> Template {
             ("batch_size", sql("case when turn.free then 1 else g.batch_size end")),
         ])
         .from("turn")
-        .and_where(sql("g.queue = turn.queue and g.group_id = turn.group_id"))
+        .and_where(sql(same_group("g", "turn")))
         .to_owned();
     let turn = groups_of(&[
         (2, "group_id"),
@@ -67,13 +68,9 @@ fn defer(names: &Names) -> Template {
 /// shares the row, and the row then stays for another look.
 fn retire(names: &Names) -> Template {
     let sole = select()
-        .columns([("g", "queue"), ("g", "group_id")])
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid")])
         .from_as(names.queue_group(), "g")
-        .join(
-            JoinType::InnerJoin,
-            "turn",
-            sql("turn.queue = g.queue and turn.group_id = g.group_id"),
-        )
+        .join(JoinType::InnerJoin, "turn", sql(same_group("g", "turn")))
         .and_where(sql("g.claim is null and g.halted_at is null"))
         .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
         .to_owned();
@@ -83,11 +80,10 @@ fn retire(names: &Names) -> Template {
         .and_where(sql("u.queue = sole.queue and u.group_id = sole.group_id"))
         .and_where(unfinished("u"))
         .to_owned();
-    let drained =
-        select().columns(["queue", "group_id"]).from("sole").and_where(none_of(any)).to_owned();
+    let drained = select().column("ctid").from("sole").and_where(none_of(any)).to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql("(queue, group_id) in (select queue, group_id from drained)"))
+        .and_where(sql("ctid = any (array(select ctid from drained))"))
         .to_owned();
     let turn = groups_of(&[(2, "group_id")]);
     with([cte("turn", turn), cte("sole", sole), cte("drained", drained)], query)

@@ -4,8 +4,9 @@ use sea_query::{Expr, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use super::Store;
+use super::lookup::{in_group, in_order, unfinished};
 use super::template::{Names, PG, Template, select, sql};
-use super::{Store, unfinished};
 use crate::explanation::{ProcessorSeen, SessionSeen, Tally};
 use crate::facts::{Facts, JobFacts, LineFacts};
 use crate::job::JobStatus;
@@ -80,24 +81,29 @@ const REST: usize = LINE + 8;
 
 /// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further than the limit.
 fn facts(names: &Names, subject: SelectStatement) -> Template {
-    let lowest = select()
+    let mut lowest = select()
         .column(("l", "id"))
         .from_as(names.job(), "l")
-        .and_where(sql("l.queue = k.queue and l.group_id = k.group_id"))
+        .and_where(in_group("l", "k.queue", "k.group_id", &[]))
         .and_where(unfinished("l"))
-        .order_by(("l", "id"), Order::Asc)
         .limit(1)
         .to_owned();
+    in_order(&mut lowest, "l", &Order::Asc);
     // Of several under one claim, the first that has not ended.
-    let claimed = select()
+    let mut claimed = select()
         .column(("l", "id"))
         .from_as(names.job(), "l")
-        .and_where(sql("l.queue = k.queue and l.group_id = k.group_id and l.status = 'started'"))
-        .and_where(sql("l.id between g.job_id and coalesce(g.batch_end, g.job_id)"))
+        .and_where(in_group(
+            "l",
+            "k.queue",
+            "k.group_id",
+            &[">= g.job_id", "<= coalesce(g.batch_end, g.job_id)"],
+        ))
         .and_where(unfinished("l"))
-        .order_by(("l", "id"), Order::Asc)
+        .and_where(sql("l.status = 'started'"))
         .limit(1)
         .to_owned();
+    in_order(&mut claimed, "l", &Order::Asc);
     let is_head = Expr::cust_with_exprs(
         "h.id = case when k.group_id is null then k.job_id else coalesce($1, g.job_id, $2) end",
         [sub(claimed), sub(lowest)],
@@ -166,16 +172,13 @@ fn facts(names: &Names, subject: SelectStatement) -> Template {
 
 /// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs behind.
 fn tallies(names: &Names) -> [Expr; 5] {
-    let jobs = |condition: &'static str| {
-        select().from_as(names.job(), "n").and_where(sql(condition)).to_owned()
-    };
+    let jobs = |condition: Expr| select().from_as(names.job(), "n").and_where(condition).to_owned();
     let groups = |condition: &'static str| {
         select().from_as(names.queue_group(), "n").and_where(sql(condition)).to_owned()
     };
-    let behind =
-        jobs("n.queue = k.queue and n.group_id = k.group_id and n.id > coalesce(j.id, h.id)")
-            .and_where(unfinished("n"))
-            .to_owned();
+    let behind = jobs(in_group("n", "k.queue", "k.group_id", &["> coalesce(j.id, h.id)"]))
+        .and_where(unfinished("n"))
+        .to_owned();
     [
         // Each job of a batch counts, as it does for the limit.
         sub(select()
@@ -188,15 +191,15 @@ fn tallies(names: &Names) -> [Expr; 5] {
                 "claimed",
             )
             .to_owned()),
-        count(jobs("n.queue = k.queue and n.group_id is null and n.status = 'started'")),
+        count(jobs(sql("n.queue = k.queue and n.group_id is null and n.status = 'started'"))),
         count(groups(
             "n.queue = k.queue and n.ready_at <= now() and n.ready_at < 'infinity' and n.job_id is null \
              and n.ready_at < g.ready_at",
         )),
-        count(jobs(
+        count(jobs(sql(
             "n.queue = k.queue and n.group_id is null and n.status = 'queued' and k.group_id is null \
              and n.turn_at <= now() and (n.turn_at, n.id) < (h.turn_at, h.id)",
-        )),
+        ))),
         count(behind),
     ]
 }

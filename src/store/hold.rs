@@ -9,9 +9,10 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use super::Store;
 use super::claim::Started;
+use super::lookup::{in_group, keyed, same_group, unfinished};
 use super::template::{Names, PG, Template, cte, select, sql, with};
-use super::{Store, unfinished};
 use crate::bytes::JobData;
 
 #[derive(Debug)]
@@ -135,7 +136,7 @@ fn hold_group(names: &Names) -> Template {
     let later = select()
         .expr(sql("1"))
         .from_as(names.job(), "o")
-        .and_where(sql("o.queue = ?1 and o.group_id = ?2 and o.id > job.id"))
+        .and_where(in_group("o", "?1", "?2", &["> job.id"]))
         .and_where(unfinished("o"))
         .to_owned();
     let query = select()
@@ -197,7 +198,7 @@ fn trust_group(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?4)"))
         .from("ours")
-        .and_where(sql("g.queue = ours.queue and g.group_id = ours.group_id and g.claim = ?3"))
+        .and_where(sql(format!("{} and g.claim = ?3", same_group("g", "ours"))))
         .to_owned();
     with([cte("ours", ours)], query)
 }
@@ -214,7 +215,7 @@ fn trust_loose(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
         .from("ours")
-        .and_where(sql("j.id = ours.id and j.claim = ?2"))
+        .and_where(sql(format!("{} and j.claim = ?2", keyed("j.id", "ours.id"))))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     with([cte("ours", ours)], query)

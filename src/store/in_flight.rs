@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::claim::taken;
+use super::lookup::same_group;
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 use crate::turn::Turn;
 
@@ -66,12 +67,7 @@ fn take_lapsed(names: &Names) -> Template {
         .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id"), ("g", "batch_end")])
         .expr_as(sql(names.is_doubted("g", "ready_at")), "doubted")
         .from("lapsed")
-        .join_as(
-            JoinType::InnerJoin,
-            names.queue_group(),
-            "g",
-            sql("g.queue = lapsed.queue and g.group_id = lapsed.group_id"),
-        )
+        .join_as(JoinType::InnerJoin, names.queue_group(), "g", sql(same_group("g", "lapsed")))
         // Not `is not null`: the index of all claimed groups would do as well then, once for each that lapsed.
         .and_where(sql("coalesce(g.job_id, 0) > 0 and g.ready_at <= now()"))
         .order_by(("lapsed", "ready_at"), Order::Asc)

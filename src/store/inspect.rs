@@ -6,8 +6,9 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
+use super::Store;
+use super::lookup::unfinished;
 use super::template::{Names, PG, Template, limit, select, sql};
-use super::{Store, unfinished};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::json::Readable;

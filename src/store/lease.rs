@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::Store;
 use super::hold::{HeldJob, held_columns, held_job};
+use super::lookup::{keyed, same_group};
 use super::template::{Names, Template, cte, rows_of, select, sql, with};
 
 #[derive(Debug)]
@@ -62,7 +63,7 @@ fn extend_groups(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ours.seconds)"))
         .from("ours")
-        .and_where(sql("g.queue = ours.queue and g.group_id = ours.group_id"))
+        .and_where(sql(same_group("g", "ours")))
         .and_where(sql("g.claim = ours.claim"))
         .returning(Query::returning().expr(sql("g.claim")))
         .to_owned();
@@ -89,7 +90,7 @@ fn extend_loose(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("lease_until", sql("clock_timestamp() + make_interval(secs => ours.seconds)"))
         .from("ours")
-        .and_where(sql("j.id = ours.id and j.claim = ours.claim"))
+        .and_where(sql(format!("{} and j.claim = ours.claim", keyed("j.id", "ours.id"))))
         .returning(Query::returning().expr(sql("j.claim")))
         .to_owned();
     let lease = rows_of(&[(1, "id"), (2, "claim"), (3, "seconds")]);

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType};
 use sqlx::{PgConnection, Row};
 
+use super::Store;
 use super::claim::{Terms, go};
-use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
-use super::{Store, unfinished};
+use super::lookup::{in_group, in_order, keyed, none_of, unfinished};
+use super::template::{Names, PG, Template, cte, rows_of, select, sql, with};
 use crate::turn::{Go, Head, Look, Turn};
 
 /// When there is something to do about a job: to run it, or to end it because it expired.
@@ -31,17 +32,16 @@ impl Statements {
 /// What is looked up by id says `finished_at is null` for unfinished: the words of a partial index could have that read as
 /// a whole instead.
 fn candidates(names: &Names) -> SelectStatement {
-    let first = |condition: Expr| {
-        select()
-            .columns([("j", "id"), ("j", "priority")])
+    let first = |range: &[&str], condition: &'static str| {
+        let mut jobs = select();
+        jobs.columns([("j", "id"), ("j", "priority")])
             .expr_as(sql(DUE_AT), "due_at")
             .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1 and j.group_id = turn.group_id"))
+            .and_where(in_group("j", "?1", "turn.group_id", range))
             .and_where(unfinished("j"))
-            .and_where(condition)
-            .order_by(("j", "id"), Order::Asc)
-            .limit(1)
-            .to_owned()
+            .and_where(sql(condition))
+            .limit(1);
+        in_order(&mut jobs, "j", &Order::Asc).to_owned()
     };
     let candidate = |job: SelectStatement| {
         select()
@@ -53,19 +53,23 @@ fn candidates(names: &Names) -> SelectStatement {
     };
     let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
     // Of several that were claimed together, the first that has not ended.
-    let claimed = first(sql("j.id between turn.job_id and coalesce(turn.batch_end, turn.job_id) \
-         and (turn.batch_end is null or j.status = 'started')"));
+    let claimed = first(
+        &[">= turn.job_id", "<= coalesce(turn.batch_end, turn.job_id)"],
+        "(turn.batch_end is null or j.status = 'started')",
+    );
     // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
     // head_id and without a flag, are behind it.
-    let flagged = select()
-        .expr(sql("min(f.id)"))
+    let mut flagged = select()
+        .column(("f", "id"))
         .from_as(names.job(), "f")
-        .and_where(sql("f.queue = ?1 and f.group_id = turn.group_id and f.flagged"))
+        .and_where(in_group("f", "?1", "turn.group_id", &[]))
+        .and_where(sql("f.flagged"))
+        .limit(1)
         .to_owned();
-    let from_flag =
-        Expr::cust_with_expr("j.id >= $1", Expr::SubQuery(None, Box::new(flagged.into())));
-    free(first(sql("j.id >= turn.head_id")))
-        .union(UnionType::All, free(first(from_flag)))
+    let flagged = in_order(&mut flagged, "f", &Order::Asc).to_string(PG);
+    let from_flag = format!(">= coalesce(({flagged}), {})", i64::MAX);
+    free(first(&[">= turn.head_id"], "true"))
+        .union(UnionType::All, free(first(&[&from_flag], "true")))
         .union(UnionType::All, candidate(claimed))
         .to_owned()
 }
@@ -88,7 +92,7 @@ fn look(names: &Names) -> Template {
         .expr_as(sql("j.attempts = j.attempts_forgiven"), "fresh")
         .from("head")
         .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = head.id"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "head.id")))
         .and_where(sql("j.finished_at is null"))
         .and_where(sql(format!("({DUE_AT} <= now() or turn.job_id is not null)")))
         // Whoever resumes a paused group must be able to flag it.

@@ -5,6 +5,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::claim::{Started, Terms, go, lease, lost_attempt};
+use super::lookup::keyed;
 use super::template::{Names, Template, cte, limit, select, sql, with};
 use crate::turn::Go;
 
@@ -63,8 +64,7 @@ fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
             ("lease_until", sql(format!("clock_timestamp() + {}", lease("j", "?3", "?5")))),
         ])
         .from("due")
-        .and_where(sql("j.id = due.id"))
-        .and_where(sql(condition.to_owned()))
+        .and_where(sql(keyed("j.id", "due.id")))
         .returning(Query::returning().exprs([
             sql("j.id"),
             sql("j.claim"),
@@ -82,8 +82,7 @@ fn doubt(names: &Names, condition: &str) -> Template {
         .value("suspect", sql("j.claim"))
         .value("lease_until", sql(names.doubt_until("j")))
         .from("due")
-        .and_where(sql("j.id = due.id"))
-        .and_where(sql(condition.to_owned()))
+        .and_where(sql(keyed("j.id", "due.id")))
         .to_owned();
     with([cte("due", lock(names, condition, &["lease_until"]))], doubted)
 }

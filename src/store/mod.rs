@@ -17,6 +17,7 @@ mod in_flight;
 mod inspect;
 mod lease;
 mod look;
+mod lookup;
 mod loose;
 mod migrate;
 mod monitor;
@@ -59,11 +60,6 @@ pub(crate) use settle::Keep;
 pub(crate) use settle_many::Succeeded;
 use template::Nameless;
 pub(crate) use template::Names;
-
-/// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
-fn unfinished(alias: &str) -> sea_query::Expr {
-    template::sql(format!("{alias}.status in ('queued', 'started')"))
-}
 
 /// Every statement for one schema, rendered.
 #[derive(Debug)]

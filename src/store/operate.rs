@@ -9,8 +9,8 @@ use sqlx::{PgConnection, PgExecutor, Row};
 use super::Store;
 use super::claim::GRACE;
 use super::control::{cancelled, has_unit, requeued, resumed};
+use super::lookup::{keyed, same_group, unfinished};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
-use super::unfinished;
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -215,7 +215,7 @@ fn release(names: &Names) -> Template {
         .to_owned();
     let groups_written = doubt(names.queue_group().alias("t"), "ready_at")
         .from("groups")
-        .and_where(sql("t.queue = groups.queue and t.group_id = groups.group_id"))
+        .and_where(sql(same_group("t", "groups")))
         .and_where(sql("t.claim is not null"))
         .returning(Query::returning().columns([("t", "group_id")]))
         .to_owned();
@@ -229,7 +229,7 @@ fn release(names: &Names) -> Template {
         .to_owned();
     let jobs_written = doubt(names.job().alias("t"), "lease_until")
         .from("jobs")
-        .and_where(sql("t.id = jobs.id and t.status = 'started'"))
+        .and_where(sql(keyed("t.id", "jobs.id")))
         .returning(Query::returning().columns([("t", "id")]))
         .to_owned();
     let ctes: [CommonTableExpression; 5] = [

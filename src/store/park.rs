@@ -5,10 +5,11 @@
 use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
+use super::Store;
 use super::control::{cancelled, going_on};
+use super::lookup::{in_group, in_order, keyed, unfinished};
 use super::operate::{RedriveReport, is_first, redriven};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
-use super::{Store, unfinished};
 use crate::inspect::ParkedUnit;
 
 /// How many jobs one transaction parks of one group.
@@ -73,15 +74,14 @@ fn batch(names: &Names) -> Template {
     let behind = || {
         select()
             .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1 and j.group_id = ?2 and j.id > ?3"))
+            .and_where(in_group("j", "?1", "?2", &["> ?3"]))
             .and_where(unfinished("j"))
             .and_where(sql("j.status = 'queued'"))
             .and_where(sql("(?4::int8 is null or j.id <= ?4)"))
             .to_owned()
     };
-    let next = behind()
+    let next = in_order(&mut behind(), "j", &Order::Asc)
         .column(("j", "id"))
-        .order_by(("j", "id"), Order::Asc)
         .limit(limit(5))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
@@ -90,13 +90,12 @@ fn batch(names: &Names) -> Template {
         .value("status", sql("'parked'"))
         .value("parked_with", sql("?3"))
         .from("next")
-        .and_where(sql("p.id = next.id and p.status = 'queued'"))
+        .and_where(sql(format!("{} and p.finished_at is null", keyed("p.id", "next.id"))))
         .returning(Query::returning().columns([("p", "id")]))
         .to_owned();
-    let rest = behind()
+    let rest = in_order(&mut behind(), "j", &Order::Desc)
         .column(("j", "id"))
         .and_where(sql("j.id not in (select id from next)"))
-        .order_by(("j", "id"), Order::Desc)
         .limit(1)
         .to_owned();
     let query = select()

@@ -8,10 +8,11 @@ use sea_query::{
 };
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 
+use super::Store;
+use super::lookup::{in_group, in_order, unfinished};
 use super::template::{
     Names, PG, Template, cte, groups_of, literal, select, select_into, sql, with,
 };
-use super::{Store, unfinished};
 use crate::inspect::{PausedGroup, PausedQueue};
 
 #[derive(Debug)]
@@ -116,16 +117,16 @@ fn resume_group(names: &Names, queue: &str, group: &str) -> String {
         .and_where(sql("paused_at is not null"))
         .returning(Query::returning().column("group_id"))
         .to_owned();
-    let first = select()
+    let mut first = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(sql(format!("j.queue = {of_queue} and j.group_id = {of_group}")))
+        .and_where(in_group("j", &of_queue, &of_group, &[]))
         .and_where(unfinished("j"))
         .and_where(sql("j.status = 'queued'"))
-        .order_by(("j", "id"), Order::Asc)
         .limit(1)
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
+    in_order(&mut first, "j", &Order::Asc);
     let flagged = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("flagged", sql("true"))

@@ -91,13 +91,11 @@ fn peek(names: &Names) -> Template {
     };
     let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
     let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
-    let boosts = first_group(
-        "g.queue = ?1 and g.boost > 0 and g.ready_at <= now() and g.ready_at < 'infinity'",
-    );
+    let boosts = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
     let loose_boosts = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.priority > 0 \
-         and j.turn_at = j.run_at and j.turn_at <= now()",
-        "turn_at",
+         and j.turn_at >= j.run_at and j.run_at <= now()",
+        "run_at",
     );
     let setting = |column: &'static str| {
         select()

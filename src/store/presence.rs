@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::Store;
 use super::claim::GRACE;
+use super::lookup::{keyed, same_group};
 use super::template::{Names, PG, Template, cte, literal, rows_of, select, sql, with};
 
 #[derive(Debug)]
@@ -154,7 +155,7 @@ fn doubt_groups(names: &Names, which: &'static str) -> Template {
         .value("suspect", sql("g.claim"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
         .from("theirs")
-        .and_where(sql("g.queue = theirs.queue and g.group_id = theirs.group_id"))
+        .and_where(sql(same_group("g", "theirs")))
         .and_where(sql("g.claim = theirs.claim and g.claimed_by = any(?1)"))
         .to_owned();
     with([cte("theirs", theirs)], doubted)
@@ -174,7 +175,7 @@ fn doubt_loose(names: &Names, which: &'static str) -> Template {
         .value("suspect", sql("j.claim"))
         .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?2)"))
         .from("theirs")
-        .and_where(sql("j.id = theirs.id and j.claim = theirs.claim"))
+        .and_where(sql(format!("{} and j.claim = theirs.claim", keyed("j.id", "theirs.id"))))
         .to_owned();
     with([cte("theirs", theirs)], doubted)
 }

@@ -8,10 +8,11 @@ use sea_query::{
 };
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
+use super::Store;
 use super::control::cancelled;
+use super::lookup::{in_group, in_order, keyed, unfinished};
 use super::session::{BEGIN, PINNED_PLANS};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
-use super::{Store, unfinished};
 use crate::job::JobStatus;
 
 #[derive(Debug)]
@@ -74,8 +75,7 @@ fn prune(names: &Names, status: JobStatus) -> Template {
         .to_owned();
     let delete = DeleteStatement::new()
         .from_table(names.job())
-        .and_where(sql("id in (select id from old)"))
-        .and_where(sql(format!("status = '{status}' and not flagged")))
+        .and_where(sql("id = any (array(select id from old))"))
         .to_owned();
     with([cte("old", old)], delete)
 }
@@ -85,7 +85,7 @@ fn cancel_requested(names: &Names) -> Template {
     let asked = select()
         .column(("j", "id"))
         .from_as(names.cancel_request(), "r")
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = r.job_id"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "r.job_id")))
         .and_where(sql("j.status in ('queued', 'parked')"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
@@ -94,7 +94,7 @@ fn cancel_requested(names: &Names) -> Template {
         .values(cancelled())
         .value("flagged", sql("j.group_id is not null"))
         .from("asked")
-        .and_where(sql("j.id = asked.id and j.status in ('queued', 'parked')"))
+        .and_where(sql(keyed("j.id", "asked.id")))
         .to_owned();
     with([cte("asked", asked)], cancelled)
 }
@@ -134,18 +134,19 @@ fn groups(names: &Names) -> Template {
 /// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row that would come to it,
 /// and no pause, whose end flags it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
 fn stranded(names: &Names) -> Template {
-    let lowest = select()
+    let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
         .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.group_id = ?2"))
+        .and_where(in_group("j", "?1", "?2", &[]))
         .and_where(unfinished("j"))
-        .order_by(("j", "id"), Order::Asc)
         .limit(1)
         .to_owned();
+    in_order(&mut lowest, "j", &Order::Asc);
     let flagged = select()
         .expr(sql("1"))
         .from_as(names.job(), "f")
-        .and_where(sql("f.queue = ?1 and f.group_id = ?2 and f.flagged and f.id <= lowest.id"))
+        .and_where(in_group("f", "?1", "?2", &["<= lowest.id"]))
+        .and_where(sql("f.flagged"))
         .to_owned();
     // A free row must come up by the time its head is due; a claimed one does by its lease.
     let covered = select()

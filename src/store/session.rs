@@ -38,15 +38,13 @@ const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeou
 /// for each row of a batch. So one plan is as good as another, and is made once: left to itself the server plans most of
 /// them anew each time, which costs more than running them. For the library's own statements.
 pub(crate) const PINNED_PLANS: &str = "set local plan_cache_mode = force_generic_plan\
-    ; set local enable_seqscan = off\
-    ; set local enable_bitmapscan = off; set local enable_mergejoin = off\
-    ; set local enable_hashjoin = off; set local jit = off";
+    ; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off\
+    ; set local enable_mergejoin = off; set local enable_hashjoin = off; set local jit = off";
 
 /// The session's own settings again, for a handler's statements.
 pub(crate) const FREE_PLANS: &str = "set local plan_cache_mode = default\
-    ; set local enable_seqscan = default\
-    ; set local enable_bitmapscan = default; set local enable_mergejoin = default\
-    ; set local enable_hashjoin = default; set local jit = default";
+    ; set local enable_seqscan = default; set local enable_bitmapscan = default; set local enable_sort = default\
+    ; set local enable_mergejoin = default; set local enable_hashjoin = default; set local jit = default";
 
 /// A handler may take its time, also between statements. The lock timeout is the short one, until the hold stands and
 /// lifts it.

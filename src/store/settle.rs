@@ -4,9 +4,10 @@ use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Order, Query, Upd
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
+use super::Store;
 use super::claim::{Started, head_start, history_entry};
+use super::lookup::{in_group, in_order, unfinished};
 use super::template::{Names, PG, Template, cte, select, sql, with};
-use super::{Store, unfinished};
 use crate::job::{Failure, FailureKind};
 use crate::outcome::Outcome;
 use crate::queue::{OutOfAttempts, QueueOptions, Retention};
@@ -135,14 +136,14 @@ fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> T
 /// Frees the group and puts it at the end of the line. `now()` would be this transaction's begin, and jump the queue.
 /// It gets the head start of the job that is next.
 fn pass_turn(names: &Names) -> Template {
-    let head = select()
+    let mut head = select()
         .column(("h", "priority"))
         .from_as(names.job(), "h")
-        .and_where(sql("h.queue = ?1 and h.group_id = ?2 and h.id >= head_id"))
+        .and_where(in_group("h", "?1", "?2", &[">= head_id"]))
         .and_where(unfinished("h"))
-        .order_by(("h", "id"), Order::Asc)
         .limit(1)
         .to_owned();
+    in_order(&mut head, "h", &Order::Asc);
     let ready_at = Expr::cust_with_expr(
         format!("clock_timestamp() - {}", head_start("coalesce($1, 0)")),
         Expr::SubQuery(None, Box::new(head.into())),

@@ -9,10 +9,11 @@ use sea_query::{
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::batch::{Done, started};
+use super::Store;
+use super::batch::Done;
 use super::claim::{Started, head_start};
-use super::template::{Names, Template, cte, none_of, rows_of, select, sql, with};
-use super::{Store, unfinished};
+use super::lookup::{in_group, in_order, keyed, none_of, same_group, started, unfinished};
+use super::template::{Names, Template, cte, rows_of, select, sql, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -84,7 +85,7 @@ fn ended(names: &Names, keep: bool) -> SubQueryStatement {
             ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
         )
         .from("mine")
-        .and_where(sql(format!("j.id = any(?5) and j.id = mine.id and {}", started("j."))))
+        .and_where(sql(format!("{} and {}", keyed("j.id", "mine.id"), started("j."))))
         .to_owned()
         .into()
 }
@@ -93,22 +94,21 @@ fn ended(names: &Names, keep: bool) -> SubQueryStatement {
 /// deletes the rows of those that are drained.
 fn groups(names: &Names, keep: bool) -> Template {
     let row = select()
-        .columns([("g", "queue"), ("g", "group_id")])
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid")])
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
         .and_where(sql("g.claim = claimed.claim"))
         .limit(1)
         .to_owned();
     // As of before the statement: the claims' own jobs are unfinished still.
-    let next = select()
+    let mut next = select()
         .column(("h", "priority"))
         .from_as(names.job(), "h")
-        .and_where(sql("h.queue = g.queue and h.group_id = g.group_id"))
+        .and_where(in_group("h", "g.queue", "g.group_id", &["> claimed.job_id"]))
         .and_where(unfinished("h"))
-        .and_where(sql("h.id > claimed.job_id"))
-        .order_by(("h", "id"), Order::Asc)
         .limit(1)
         .to_owned();
+    in_order(&mut next, "h", &Order::Asc);
     let any = select()
         .expr(sql("1"))
         .from_as(names.job(), "u")
@@ -117,16 +117,14 @@ fn groups(names: &Names, keep: bool) -> Template {
         .and_where(sql("u.id <> all(?5)"))
         .to_owned();
     let ours = select()
-        .columns([("g", "queue"), ("g", "group_id"), ("claimed", "claim")])
+        .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
         .expr_as(Expr::SubQuery(None, Box::new(next.into())), "priority")
         .expr_as(none_of(any), "drained")
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
     let is_ours = |alias: &str, drained: &str| {
-        sql(format!(
-            "{alias}.queue = ours.queue and {alias}.group_id = ours.group_id and {alias}.claim = ours.claim and {drained}"
-        ))
+        sql(format!("{} and {alias}.claim = ours.claim and {drained}", same_group(alias, "ours")))
     };
     let passed = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
@@ -142,18 +140,10 @@ fn groups(names: &Names, keep: bool) -> Template {
         .from("ours")
         .and_where(is_ours("g", "not ours.drained"))
         .to_owned();
-    let gone = select()
-        .columns([("ours", "queue"), ("ours", "group_id")])
-        .from("ours")
-        .and_where(sql("ours.drained"))
-        .to_owned();
     let retired = DeleteStatement::new()
         .from_table(names.queue_group())
         .and_where(sql("halted_at is null"))
-        .and_where(Expr::cust_with_expr(
-            "(queue, group_id) in $1",
-            Expr::SubQuery(None, Box::new(gone.into())),
-        ))
+        .and_where(sql("ctid = any (array(select ctid from ours where drained))"))
         .to_owned();
     let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id")]);
     let ended = cte("ended", ended(names, keep));

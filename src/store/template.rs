@@ -235,13 +235,6 @@ pub(super) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     rows
 }
 
-/// `(query LIMIT 1) IS NULL`. Not `NOT EXISTS`: that may be hashed, and reads a whole backlog for a few look-ups.
-pub(super) fn none_of(query: SelectStatement) -> Expr {
-    let mut query = query;
-    query.limit(1);
-    Expr::cust_with_expr("$1 is null", Expr::SubQuery(None, Box::new(query.into())))
-}
-
 /// [`rows_of`] with argument 1, the queue, beside each row. As a column of the batch, and not as a literal, it leaves
 /// `queue_group` only one index to be looked up by: all of its key, never the groups of a queue.
 pub(super) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {

@@ -1,0 +1,64 @@
+//! How rows are looked up: in words that leave a planner one index, whatever it takes the tables for. When they were last
+//! vacuumed they may have been empty, and of an empty table all plans cost the same.
+
+use std::fmt::Write as _;
+
+use sea_query::{Expr, Order, SelectStatement};
+
+use super::template::sql;
+
+/// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
+pub(super) fn unfinished(alias: &str) -> Expr {
+    sql(format!("{alias}.status in ('queued', 'started')"))
+}
+
+/// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be
+/// looked up by their ids.
+pub(super) fn started(alias: &str) -> String {
+    format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
+}
+
+/// `column = value`, by which the row of each of a batch's keys is looked up. An equality could also be joined by reading
+/// an index as a whole, in its order.
+pub(super) fn keyed(column: &str, value: &str) -> String {
+    format!("{column} = any (array[{value}])")
+}
+
+/// That a row is the one of the group that `of` names. Both are columns of a batch: a literal queue would do for reading
+/// all of its groups. A range, as a second array could be taken for a mere filter of the first one's rows.
+pub(super) fn same_group(alias: &str, of: &str) -> String {
+    let queue = keyed(&format!("{alias}.queue"), &format!("{of}.queue"));
+    format!("{queue} and {alias}.group_id between {of}.group_id and {of}.group_id")
+}
+
+/// The jobs of a group whose ids are in a range, as in `[">= ?3", "<= ?4"]`. By the group and the id together, as in the
+/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs.
+pub(super) fn in_group(alias: &str, queue: &str, group: &str, ids: &[&str]) -> Expr {
+    let mut text = format!("{alias}.queue = {queue}");
+    for end in [">", "<"] {
+        let bound = ids.iter().find(|bound| bound.starts_with(end));
+        _ = match bound.and_then(|bound| bound.split_once(' ')) {
+            Some((compared, id)) => {
+                write!(text, " and ({alias}.group_id, {alias}.id) {compared} ({group}, {id})")
+            }
+            None => write!(text, " and {alias}.group_id {end}= {group}"),
+        };
+    }
+    sql(text)
+}
+
+/// Orders the jobs of a group as the groups' own indexes do: by the id alone, the primary key has that order too.
+pub(super) fn in_order<'a>(
+    jobs: &'a mut SelectStatement,
+    alias: &'static str,
+    order: &Order,
+) -> &'a mut SelectStatement {
+    jobs.order_by((alias, "group_id"), order.clone()).order_by((alias, "id"), order.clone())
+}
+
+/// `(query LIMIT 1) IS NULL`. Not `NOT EXISTS`: that may be hashed, and reads a whole backlog for a few look-ups.
+pub(super) fn none_of(query: SelectStatement) -> Expr {
+    let mut query = query;
+    query.limit(1);
+    Expr::cust_with_expr("$1 is null", Expr::SubQuery(None, Box::new(query.into())))
+}
