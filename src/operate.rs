@@ -7,10 +7,12 @@ use sqlx::{PgExecutor, PgPool};
 use tokio::time::sleep;
 
 use crate::client::Client;
+use crate::connection::WorkConnection;
 use crate::error::ControlError;
 use crate::janitor::Janitor;
 use crate::name;
 use crate::queue::QueueOptions;
+use crate::store::together;
 
 /// What a redrive queued again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,8 +106,9 @@ impl Client {
         queue: &str,
         group: Option<&str>,
     ) -> Result<Purged, ControlError> {
-        let mut conn = pool.acquire().await?;
-        let to = self.store.last_job(&mut conn).await?;
+        let store = &self.store;
+        let mut conn = WorkConnection::from(pool.acquire().await?);
+        let to = together(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();
         for pass in 0..PASSES.0 {
             if pass > 0 {
@@ -114,21 +117,26 @@ impl Client {
             }
             let mut after = Some((String::new(), 0));
             while let Some(from) = after {
-                let batch = self.store.purge_groups(&mut conn, queue, group, to, &from).await?;
+                let purge =
+                    async |conn: &mut _| store.purge_groups(conn, queue, group, to, &from).await;
+                let batch = together(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
             let mut after = group.is_none().then(|| (String::new(), 0));
             while let Some(from) = after {
-                let batch = self.store.purge_loose(&mut conn, queue, to, &from).await?;
+                let purge = async |conn: &mut _| store.purge_loose(conn, queue, to, &from).await;
+                let batch = together(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
-            (purged.running, purged.locked) = self.store.left(&mut conn, queue, group, to).await?;
+            let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
+            (purged.running, purged.locked) = together(&mut conn, left).await?;
             if purged.locked == 0 {
                 break;
             }
         }
+        conn.done();
         Ok(purged)
     }
 

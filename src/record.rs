@@ -17,7 +17,9 @@ use crate::mishap::broken;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
-use crate::store::{Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Then, begin_short};
+use crate::store::{
+    Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Then, begin_short, together,
+};
 use crate::withheld::quiet;
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
@@ -235,7 +237,8 @@ impl Run {
         late: &mut Late,
     ) -> Result<Option<End>, sqlx::Error> {
         let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
-        self.shared.store.terminate(&mut conn, session).await?;
+        let store = &self.shared.store;
+        together(&mut conn, async |conn| store.terminate(conn, session).await).await?;
         begin_short(&mut conn).await?;
         match self.try_late(&mut conn, late).await? {
             Tried::Recorded => {

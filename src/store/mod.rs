@@ -54,7 +54,7 @@ pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use round_trip::{ClaimedAtOnce, HeldAtOnce, Then};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, keep_open, notice_lost_clients, short,
+    gave_up_waiting, keep_open, notice_lost_clients, short, together,
 };
 pub(crate) use settle::Keep;
 pub(crate) use settle_many::Succeeded;

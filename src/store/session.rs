@@ -127,6 +127,17 @@ pub(crate) async fn short<T>(
     }
 }
 
+/// Does some work in a transaction with the session's own limits: its statements stay together behind a transaction pooler. Not
+/// cancel safe, and after an error the connection is not to be used again.
+pub(crate) async fn together<T>(
+    conn: &mut PgConnection,
+    work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    begin(conn, BEGIN.to_owned()).await?;
+    let done = work(conn).await?;
+    PgTransactionManager::commit(conn).await.map(|()| done)
+}
+
 /// Keeps a session open without a transaction, for as long as its host is there. See [`notice_lost_clients`].
 pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     let statement = format!("set idle_session_timeout = 0; {NOTICE_HOST}");

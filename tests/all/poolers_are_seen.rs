@@ -258,7 +258,19 @@ async fn in_a_transaction_every_call_works_whatever_others_left_in_the_session()
     let explained = client.explain_job(&pool, ids[1]).await.unwrap().unwrap();
     println!("{explained}");
     client.explain_group(&pool, "q", "g").await.unwrap();
-    client.purge(&pool, "q").await.unwrap();
+    // Beside others, for whom the pooler takes the session between any two messages.
+    let others = (0..4).map(|_| {
+        let pool = pool.clone();
+        tokio::spawn(async move { while pool.execute("select 1").await.is_ok() {} })
+    });
+    let others: Vec<_> = others.collect();
+    for _ in 0..50 {
+        client.purge(&pool, "q").await.unwrap();
+        client.explain_job(&pool, ids[1]).await.unwrap().unwrap();
+    }
+    for other in others {
+        other.abort();
+    }
     pool.close().await;
     drop(pooler);
     database.remove().await.unwrap();
