@@ -31,7 +31,7 @@ begin
       order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1) is not null
     and pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || current_schema() || ' ' || of_queue, 0))
   then
-    perform adopt(of_queue, of_group, 256);
+    perform adopt(of_queue, of_group, 256, '-infinity');
   end if;
 end $$;
 

@@ -141,7 +141,7 @@ begin
 end $$
 $f$,
 
--- Adopts a page of flags that are due, or of one group all of its flags; further pages while some had to stay, each without the
+-- Adopts a page of flags that are due, from a time on, or of one group all of its flags; further pages while some had to stay, each without the
 -- groups that those before met, so that no number of one group's flags hides another group (P8). How many groups are in line
 -- now, and whether there are more flags. Needs the adopter's lock.
 --
@@ -149,11 +149,12 @@ $f$,
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
 -- That is why nothing strands (P3).
 $f$
-create function {schema}.adopt(of_queue text, of_group text, page integer, out in_line integer, out more boolean)
+create function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
+  out in_line integer, out more boolean)
 language plpgsql volatile
 as $$
 declare
-  after_at timestamptz := '-infinity'; after_id bigint := 0; skipped text[] := '{}';
+  after_at timestamptz := flags_from; after_id bigint := 0; skipped text[] := '{}';
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
   names text[]; firsts bigint[]; heads smallint[];
   safe text[]; safe_from bigint[];
@@ -260,22 +261,29 @@ $f$,
 -- Claims up to `slots` jobs, as src/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
 -- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
 -- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
--- and in how many seconds the next group or job will be due.
+-- or else in how many seconds the next group or job will be due.
+--
+-- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
+-- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
+-- there a next claim may read instead of from the beginning. What comes in below in the meantime (a late commit, a priority)
+-- waits for a claim from the beginning; a second less makes that rare.
 $f$
 create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
-  lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text)
+  lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
+  groups_from timestamptz, flags_from timestamptz)
 returns table (
   doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, group_id text, claim uuid, go text, expires_at timestamptz,
-  thorough boolean, more boolean, next float8)
+  thorough boolean, more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flags_due boolean; groups_due boolean; loose_due boolean;
+  flag_at timestamptz; loose_due boolean;
+  at timestamptz; reading interval; group_at timestamptz := groups_from;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[];
 begin
@@ -283,12 +291,14 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
     return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
       null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
-      null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8;
+      null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8,
+      null::float8, null::timestamptz, null::timestamptz;
     return;
   end if;
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
+  at := clock_timestamp();
   select
     (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
       is true
@@ -302,36 +312,21 @@ begin
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
         and j.turn_at >= j.run_at and j.run_at <= now()
       order by j.run_at limit 1) is not null,
-    (select j.id from {schema}.job j
+    (select {look_at} from {schema}.job j
       where j.queue = of_queue and j.flagged
-        and {look_at} <= now()
-      order by {look_at} limit 1) is not null,
-    (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity'
-      order by g.ready_at limit 1) is not null,
+        and {look_at} <= now() and {look_at} >= flags_from
+      order by {look_at} limit 1),
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
-      order by j.turn_at limit 1) is not null,
-    extract(epoch from nullif(least(
-      (select g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at > now() and g.ready_at < 'infinity'
-        order by g.ready_at limit 1),
-      (select j.turn_at from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
-        order by j.turn_at limit 1),
-      (select {look_at}
-        from {schema}.job j
-        where j.queue = of_queue and j.flagged
-          and {look_at} > now()
-        order by {look_at} limit 1)),
-      'infinity') - clock_timestamp())
-    into is_thorough, flags_due, groups_due, loose_due, next_in;
+      order by j.turn_at limit 1) is not null
+    into is_thorough, flag_at, loose_due;
+  reading := clock_timestamp() - at;
 
-  if not is_thorough and flags_due then
+  if not is_thorough and flag_at is not null then
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
       -- More than there are slots, and not many more: those that run do not wait for the others.
       select a.in_line, a.more into in_line, is_more
-      from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256)) a;
+      from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256), flags_from) a;
     else
       is_more := true;
     end if;
@@ -359,18 +354,20 @@ begin
       select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
         j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
         j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, null::text, j.claim, j.go, j.expires_at,
-        null::boolean, null::boolean, null::float8
+        null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz
       from started j;
       get diagnostics ran = row_count;
       n := n + ran;
     else
-      continue when not groups_due and in_line = 0;
+      at := clock_timestamp();
       select count(*), array_agg(g.group_id) filter (where g.job_id is null),
-        array_agg(g.head_id) filter (where g.job_id is null)
-        into taken, names, heads
-      from (select g.group_id, g.head_id, g.job_id from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity'
+        array_agg(g.head_id) filter (where g.job_id is null), max(g.ready_at)
+        into taken, names, heads, group_at
+      from (select g.group_id, g.head_id, g.job_id, g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
         order by g.ready_at limit want for no key update skip locked) g;
+      reading := reading + (clock_timestamp() - at);
+      continue when taken = 0;
       -- A newer snapshot than the locks'.
       return query
       with turn as materialized (
@@ -415,7 +412,7 @@ begin
       select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
         j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
         j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, j.group_id, j.token, j.go, j.expires_at,
-        null::boolean, null::boolean, null::float8
+        null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz
       from claimed j;
       get diagnostics ran = row_count;
       n := n + ran;
@@ -426,10 +423,27 @@ begin
     end if;
   end loop;
 
+  is_more := is_more or is_thorough or n >= slots;
+  if not is_more then
+    next_in := extract(epoch from nullif(least(
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at > now() and g.ready_at < 'infinity'
+        order by g.ready_at limit 1),
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
+        order by j.turn_at limit 1),
+      (select {look_at}
+        from {schema}.job j
+        where j.queue = of_queue and j.flagged
+          and {look_at} > now()
+        order by {look_at} limit 1)),
+      'infinity') - clock_timestamp());
+  end if;
   return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
-    is_thorough, is_more or is_thorough or n >= slots, next_in;
+    is_thorough, is_more, next_in, extract(epoch from reading)::float8,
+    nullif(least(group_at, now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
 end $$
 $f$
   ] loop

@@ -1,7 +1,7 @@
 //! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
@@ -9,13 +9,19 @@ use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
 use crate::store::{
-    ClaimedAtOnce, HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short, gave_up_waiting,
+    ClaimedAtOnce, HeldJob, ReadFrom, Room, Started, Store, Terms, TurnPlan, begin_short,
+    gave_up_waiting,
 };
 use crate::turn::{self, Look, Plan, Turn};
 
 /// How many jobs one claim starts at most, and how many it starts ahead: its statements have 2 s, and what they cost grows
 /// faster than the number of jobs.
 const AT_ONCE: usize = 500;
+/// What reads for so long to find what is due reads past much that is dead or held.
+const LONG_READ: Duration = Duration::from_millis(1);
+/// How many such reads are saved for each, and for how long at most.
+const READS_SKIPPED: u32 = 20;
+const LATEST_READ: Duration = Duration::from_millis(250);
 
 /// What a claim brought.
 #[derive(Debug, Default)]
@@ -32,10 +38,52 @@ pub(crate) struct Claimed {
 }
 
 /// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum First {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum First {
+    #[default]
     Groups,
     Loose,
+}
+
+/// What a worker's claims hand on, each to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    first: First,
+    /// The next one is to be thorough: the last one left something for it, or failed.
+    pub(crate) thorough: bool,
+    /// From when on they read, and until when they do so.
+    from: Option<(ReadFrom, Instant)>,
+}
+
+impl Course {
+    /// What this one serves first.
+    fn first(&mut self) -> First {
+        let next = match self.first {
+            First::Groups => First::Loose,
+            First::Loose => First::Groups,
+        };
+        std::mem::replace(&mut self.first, next)
+    }
+
+    /// From when on this one reads.
+    fn reads_from(&mut self) -> ReadFrom {
+        self.from.take_if(|(_, until)| *until <= Instant::now());
+        self.from.map_or_else(ReadFrom::default, |(from, _)| from)
+    }
+
+    /// Where a claim took all that it could and had to read for long, the next ones begin where that one came to: for so much
+    /// longer that reading from the beginning again is a small part of it, and within what a late commit may wait.
+    fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) {
+        match &mut self.from {
+            _ if !filled => self.from = None,
+            Some((from, _)) => *from = read.found_at,
+            None if read.read_for >= LONG_READ => {
+                let until = (read.read_for * READS_SKIPPED).min(LATEST_READ);
+                self.from = Some((read.found_at, Instant::now() + until));
+            }
+            None => {}
+        }
+    }
 }
 
 /// Claims at most `slots` jobs: in one round trip, unless there is something to do that only a `thorough` claim does, or
@@ -48,13 +96,13 @@ pub(crate) async fn claim(
     conn: &mut PgConnection,
     options: &QueueOptions,
     slots: usize,
-    first: First,
     processor: Option<i64>,
-    thorough: bool,
+    course: &mut Course,
 ) -> Result<Claimed, sqlx::Error> {
     let terms = Terms::new(options, processor);
-    if !thorough && terms.jobs_per_turn < 2 {
-        match claim_at_once(store, conn, options.name(), terms, slots, first).await {
+    let first = course.first();
+    if !std::mem::take(&mut course.thorough) && terms.jobs_per_turn < 2 {
+        match claim_at_once(store, conn, options.name(), terms, slots, first, course).await {
             Ok(Claimed { thorough: true, jobs, .. }) if jobs.is_empty() => {}
             Err(error) if gave_up_waiting(&error) => {
                 return Ok(Claimed { more: true, ..Claimed::default() });
@@ -79,11 +127,18 @@ async fn claim_at_once(
     terms: Terms,
     slots: usize,
     first: First,
+    course: &mut Course,
 ) -> Result<Claimed, sqlx::Error> {
-    let slots = i32::try_from(slots.min(AT_ONCE)).unwrap_or(i32::MAX);
+    let most = i32::try_from(slots.min(AT_ONCE)).unwrap_or(i32::MAX);
     let loose_first = first == First::Loose;
-    let at_once = store.claim_at_once(conn, queue, slots, loose_first, terms).await?;
-    let ClaimedAtOnce { jobs, thorough, more, next } = at_once;
+    let from = course.reads_from();
+    let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
+    let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
+    // There may be something before.
+    let cut_short = course.from.is_some() && !filled;
+    course.has_read(&at_once, filled);
+    let ClaimedAtOnce { jobs, thorough, more, next, .. } = at_once;
+    let more = more || cut_short;
     let mut claimed = Claimed { more, next, thorough, ..Claimed::default() };
     for (job, known) in jobs {
         claimed.known.insert(job.job, known);
@@ -255,4 +310,67 @@ async fn claim_ahead(
 
 fn as_limit(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+
+    use super::*;
+
+    fn read(ms: u64) -> ClaimedAtOnce {
+        let at = Some(Utc::now());
+        ClaimedAtOnce {
+            jobs: Vec::new(),
+            thorough: false,
+            more: true,
+            next: None,
+            read_for: Duration::from_millis(ms),
+            found_at: ReadFrom { groups: at, flags: at },
+        }
+    }
+
+    #[test]
+    fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
+        let mut course = Course::default();
+        course.has_read(&read(0), true);
+        assert!(course.reads_from().groups.is_none());
+        let long = read(5);
+        course.has_read(&long, true);
+        assert_eq!(course.reads_from().groups, long.found_at.groups);
+        assert_eq!(course.reads_from().flags, long.found_at.flags);
+        let short = read(0);
+        course.has_read(&short, true);
+        assert_eq!(course.reads_from().groups, short.found_at.groups);
+    }
+
+    #[test]
+    fn a_claim_that_finds_too_little_has_the_next_one_read_all() {
+        let mut course = Course::default();
+        course.has_read(&read(5), true);
+        course.has_read(&read(0), false);
+        assert!(course.reads_from().groups.is_none());
+        course.has_read(&read(5), false);
+        assert!(course.reads_from().groups.is_none());
+    }
+
+    #[test]
+    fn what_was_read_past_is_read_again_after_a_while() {
+        let mut course = Course::default();
+        course.has_read(&read(10_000), true);
+        let (_, until) = course.from.unwrap();
+        assert!(until <= Instant::now() + LATEST_READ);
+        course.from = Some((ReadFrom::default(), Instant::now()));
+        course.reads_from();
+        assert!(course.from.is_none());
+    }
+
+    #[test]
+    fn groups_and_jobs_without_one_come_first_by_turns() {
+        let mut course = Course::default();
+        assert_eq!(
+            [course.first(), course.first(), course.first()],
+            [First::Groups, First::Loose, First::Groups]
+        );
+    }
 }

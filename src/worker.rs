@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{QueueRuntime, Run};
-use crate::claim::{self, Claimed, First};
+use crate::claim::{self, Claimed, Course};
 use crate::connection::{SlotConnection, WorkConnection};
 use crate::error::BackgroundError;
 use crate::pulse::Pulse;
@@ -67,9 +67,7 @@ struct State {
     busy: bool,
     /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
     reach: usize,
-    first: First,
-    /// The last claim left something for a thorough one, or failed.
-    thorough: bool,
+    course: Course,
     backoff: Duration,
     /// When to look for claims whose answers were lost.
     strays: [Option<Instant>; 2],
@@ -100,8 +98,7 @@ impl Worker {
             coming: JoinSet::new(),
             busy: false,
             reach: 1,
-            first: First::Groups,
-            thorough: false,
+            course: Course::default(),
             backoff: BACKOFF.0,
             strays: [None; 2],
         };
@@ -275,8 +272,6 @@ impl Worker {
         let Some(conn) = state.spare.last_mut() else {
             return Ok((Claimed::default(), Instant::now()));
         };
-        let first = state.first;
-        state.first = if first == First::Groups { First::Loose } else { First::Groups };
         self.pulse.begins(Doing::Claiming);
         let asked_at = Instant::now();
         let claim = claim::claim(
@@ -284,17 +279,16 @@ impl Worker {
             conn,
             &self.queue.options,
             slots,
-            first,
             Some(self.shared.processor),
-            state.thorough,
+            &mut state.course,
         );
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => {
-                state.thorough = claimed.thorough;
+                state.course.thorough = claimed.thorough;
                 Ok((claimed, asked_at))
             }
             failed => {
-                state.thorough = true;
+                state.course.thorough = true;
                 if self.leased() {
                     state.strays = STRAYS.map(|time| Some(Instant::now() + time));
                 }

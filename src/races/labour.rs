@@ -13,7 +13,7 @@ use super::load::{enqueue_some, pause};
 use super::scene::{KEEP, Q};
 use super::stress::Stress;
 use crate::JobError;
-use crate::claim::First;
+use crate::claim::Course;
 use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
@@ -24,18 +24,13 @@ use crate::turn::Go;
 pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("claimer").await;
     let mut slots: Vec<PgConnection> = Vec::new();
+    let mut course = Course::default();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
         let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
-        let claimed = crate::claim::claim(
-            &stress.store,
-            &mut conn,
-            &options,
-            free,
-            First::Groups,
-            None,
-            fastrand::bool(),
-        );
+        course.thorough = fastrand::bool();
+        let claimed =
+            crate::claim::claim(&stress.store, &mut conn, &options, free, None, &mut course);
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {

@@ -67,15 +67,9 @@ async fn a_limit_counts_all_that_is_claimed_and_a_change_counts_from_the_next_cl
         crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
     }
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 3);
-    let claimed = crate::claim::claim(
-        &scene.store,
-        &mut worker,
-        &scene.options,
-        10,
-        crate::claim::First::Groups,
-        None,
-        false,
-    );
+    let mut course = crate::claim::Course::default();
+    let claimed =
+        crate::claim::claim(&scene.store, &mut worker, &scene.options, 10, None, &mut course);
     let claimed = claimed.await.unwrap();
     assert!(claimed.jobs.is_empty() && !claimed.more, "it would look again and again");
     // Several jobs that were received together are so many in flight.

@@ -12,6 +12,7 @@ mod ahead;
 mod book;
 mod cost;
 mod crossing;
+mod dead_rows;
 mod fence;
 mod labour;
 mod late;

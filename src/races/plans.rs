@@ -10,7 +10,7 @@ use sqlx::{PgConnection, Row};
 use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded};
 use crate::NewJob;
-use crate::store::{Done, HoldAnswer, Store, Succeeded, Then};
+use crate::store::{Done, HoldAnswer, ReadFrom, Store, Succeeded, Then};
 use crate::turn::Plan;
 
 /// Scans of whole tables, and rows and index entries read.
@@ -172,7 +172,10 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         run(conn, "update seriatim.queue set in_flight_limit = null").await;
         run(conn, set_mode).await;
         meter.restart(conn).await;
-        let claimed = store.claim_at_once(conn, Q, 10, loose_first, TERMS).await.unwrap();
+        let claimed = store
+            .claim_at_once(conn, Q, 10, loose_first, TERMS, ReadFrom::default())
+            .await
+            .unwrap();
         // A page of 64 flags, and ten jobs, behind what the rounds before have left.
         meter.check(conn, "claim at once", 1500 + 64 * 12 + 10 * 40).await;
         for (claim, _) in claimed.jobs.iter().take(2) {

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::claim::First;
+use crate::claim::Course;
 use crate::outcome::Outcome;
 use crate::store::{
     HeldJob, HoldAnswer, Keep, Started, Store, Terms, TurnPlan, begin_hold, begin_short,
@@ -163,9 +163,8 @@ impl Scene {
             conn,
             &self.options,
             slots,
-            First::Groups,
             None,
-            false,
+            &mut Course::default(),
         )
         .await;
         let jobs = claimed.unwrap().jobs;

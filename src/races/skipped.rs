@@ -128,9 +128,9 @@ async fn a_claim_that_would_wait_gives_up_and_looks_again() {
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     run(&mut worker, "select 1 from seriatim.queue_group for update").await;
     let second = scene.enqueue("g").await;
-    let (store, first) = (&scene.store, crate::claim::First::Groups);
+    let (store, mut course) = (&scene.store, crate::claim::Course::default());
     let claimed =
-        crate::claim::claim(store, &mut other, &scene.options, 10, first, None, false).await;
+        crate::claim::claim(store, &mut other, &scene.options, 10, None, &mut course).await;
     let claimed = claimed.unwrap();
     assert!(claimed.more && claimed.jobs.is_empty());
     rollback(&mut worker).await;

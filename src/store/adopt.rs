@@ -31,7 +31,10 @@ pub(crate) struct Adopted {
 
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        let call = format!("select in_line, more from {}(?1, null, ?2)", names.quoted("adopt"));
+        let call = format!(
+            "select in_line, more from {}(?1, null, ?2, '-infinity')",
+            names.quoted("adopt")
+        );
         Self { adopt: Template::new((call, Values(Vec::new()))) }
     }
 }

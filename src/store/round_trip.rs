@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use chrono::DateTime;
+use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use super::Store;
@@ -27,6 +27,17 @@ pub(crate) struct ClaimedAtOnce {
     pub(crate) more: bool,
     /// When the next one will be due.
     pub(crate) next: Option<Duration>,
+    /// How long it read to find what is due.
+    pub(crate) read_for: Duration,
+    /// From when on there was something to take.
+    pub(crate) found_at: ReadFrom,
+}
+
+/// From when on a claim reads: before, nothing is expected but what is dead or held.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReadFrom {
+    pub(crate) groups: Option<DateTime<Utc>>,
+    pub(crate) flags: Option<DateTime<Utc>>,
 }
 
 /// What a message ends with.
@@ -69,17 +80,21 @@ impl Store {
         slots: i32,
         loose_first: bool,
         terms: Terms,
+        from: ReadFrom,
     ) -> Result<ClaimedAtOnce, sqlx::Error> {
         let claim = self.names.quoted("claim_jobs");
         let (queue, channel) = (literal(queue), literal(&self.names.channel()));
         let Terms { max_attempts, lease, own_lease, processor, ignore_before, .. } = terms;
         let lease = lease.as_secs_f64();
         let processor = processor.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"));
-        let ignore_before = ignore_before
-            .map_or_else(|| "null".to_owned(), |time| format!("'{}'", time.to_rfc3339()));
+        let time = |time: Option<DateTime<Utc>>, none: &str| {
+            time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
+        };
+        let ignore_before = time(ignore_before, "null");
+        let (groups, flags) = (time(from.groups, "'-infinity'"), time(from.flags, "'-infinity'"));
         let text = format!(
             "select * from {claim}({queue}, {slots}, {loose_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
-             {ignore_before}, {channel})"
+             {ignore_before}, {channel}, {groups}, {flags})"
         );
         // One message, which a transaction pooler gives to one session.
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
@@ -102,6 +117,11 @@ impl Store {
             thorough: last.try_get("thorough")?,
             more: last.try_get("more")?,
             next: until(next),
+            read_for: until(last.try_get("read_s")?).unwrap_or_default(),
+            found_at: ReadFrom {
+                groups: last.try_get("groups_at")?,
+                flags: last.try_get("flags_at")?,
+            },
         })
     }
 

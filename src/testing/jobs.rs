@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::attempt::{QueueRuntime, Run};
-use crate::claim::{self, First};
+use crate::claim::{self, Course};
 use crate::connection::SlotConnection;
 use crate::queue::Hold;
 use crate::shared::Shared;
@@ -158,7 +158,7 @@ impl Jobs {
         loop {
             let store = &self.client.store;
             let mut claimed =
-                claim::claim(store, &mut conn, &queue.options, 1, First::Groups, None, false)
+                claim::claim(store, &mut conn, &queue.options, 1, None, &mut Course::default())
                     .await?;
             if let Some(claim) = claimed.jobs.pop() {
                 return Ok(Some((claim, claimed.known)));
