@@ -18,7 +18,7 @@ use crate::turn::{self, Look, Plan, Turn};
 /// faster than the number of jobs.
 const AT_ONCE: usize = 500;
 /// What reads for so long to find what is due reads past much that is dead or held.
-const LONG_READ: Duration = Duration::from_millis(1);
+const LONG_READ: Duration = Duration::from_micros(250);
 /// How many such reads are saved for each, and for how long at most.
 const READS_SKIPPED: u32 = 20;
 const LATEST_READ: Duration = Duration::from_millis(250);

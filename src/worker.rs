@@ -28,6 +28,9 @@ const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// How long a claim waits for its first connection, and for each further one.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5);
 const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
+/// How many connections are asked for at once: hundreds of new ones would keep a small server from everything else, the check
+/// of the holds too, for seconds.
+const OPENED_TOGETHER: usize = 32;
 /// Before a claim that saw more work than it could take looks again.
 const SOON: Duration = Duration::from_millis(20);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
@@ -313,11 +316,11 @@ impl Worker {
     /// Gets up to `want` connections together: waits for the first one, and a moment for the others. Those of jobs that
     /// end meanwhile do as well.
     async fn connect(&self, state: &mut State, want: usize) -> Result<(), sqlx::Error> {
-        while state.spare.len() + state.coming.len() < want {
-            state.coming.spawn(self.pool.acquire());
-        }
         let begun = Instant::now();
         while state.spare.len() < want {
+            while state.coming.len() < (want - state.spare.len()).min(OPENED_TOGETHER) {
+                state.coming.spawn(self.pool.acquire());
+            }
             let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
             tokio::select! {
                 Some(came) = state.coming.join_next() => match came {
