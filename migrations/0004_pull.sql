@@ -279,7 +279,7 @@ begin
       and j.status in ('queued', 'started')
     order by j.group_id, j.id limit most
   loop
-    select j.* into next from job j where j.id = next_id and j.status = 'queued' for no key update skip locked;
+    select j.* into next from job j where j.id = next_id and j.status::text = 'queued' for no key update skip locked;
     exit when not found or next.run_at > clock_timestamp() or pull_refusal(next, most_attempts) is not null;
     exit when coalesce(next.max_attempts, most_attempts) = 1;
     perform pull_start(next_id);

@@ -181,7 +181,7 @@ begin
   from (select d.queue, d.group_id from queue_group d
     where d.queue = of_queue and d.boost > 0 and d.ready_at <= clock_at
     order by d.ready_at limit 64 for no key update skip locked) due
-  where g.queue = any (array[due.queue]) and g.group_id between due.group_id and due.group_id and g.boost > 0;
+  where g.queue = any (array[due.queue]) and g.group_id between due.group_id and due.group_id;
 
   -- Turns that start nothing (sleepers, doubts) are made up for, within bounds.
   for round in 1..20 loop

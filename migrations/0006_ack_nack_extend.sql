@@ -27,23 +27,26 @@ begin
   for tries in 1..100 loop
     select j.queue, j.group_id into of_queue, of_group from job j where j.id = of_job;
     if of_group is null then
-      perform from job j where j.id = of_job and j.claim = token and j.status = 'started' for no key update skip locked;
+      perform from job j where j.id = of_job and j.claim = token
+        and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
       if found then
         state := 'held';
         return;
       end if;
-      perform from job j where j.id = of_job and j.claim = token and j.status = 'started';
+      perform from job j where j.id = of_job and j.claim = token
+        and j.finished_at is null and j.status not in ('queued', 'parked');
     else
       perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token
         and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
       if found then
-        perform from job j where j.id = of_job and j.status = 'started' for no key update skip locked;
+        perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
         if found then
           state := 'held';
           return;
         end if;
       end if;
-      perform from queue_group g join job j on j.id = of_job and j.status = 'started'
+      perform from queue_group g join job j on j.id = of_job and j.finished_at is null
+          and j.status not in ('queued', 'parked')
       where g.queue = of_queue and g.group_id = of_group and g.claim = token
         and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
     end if;

@@ -266,7 +266,7 @@ $f$,
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
 -- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
 -- there a next claim may read instead of from the beginning. What comes in below in the meantime (a late commit, a priority)
--- waits for a claim from the beginning; a second less makes that rare.
+-- waits for a claim from the beginning; a second less makes that rare. Jobs without a group are always read from the beginning.
 $f$
 create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
@@ -298,7 +298,6 @@ begin
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  at := clock_timestamp();
   select
     (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
       is true
@@ -312,14 +311,15 @@ begin
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
         and j.turn_at >= j.run_at and j.run_at <= now()
       order by j.run_at limit 1) is not null,
-    (select {look_at} from {schema}.job j
-      where j.queue = of_queue and j.flagged
-        and {look_at} <= now() and {look_at} >= flags_from
-      order by {look_at} limit 1),
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
       order by j.turn_at limit 1) is not null
-    into is_thorough, flag_at, loose_due;
+    into is_thorough, loose_due;
+  at := clock_timestamp();
+  flag_at := (select {look_at} from {schema}.job j
+    where j.queue = of_queue and j.flagged
+      and {look_at} <= now() and {look_at} >= flags_from
+    order by {look_at} limit 1);
   reading := clock_timestamp() - at;
 
   if not is_thorough and flag_at is not null then
@@ -425,6 +425,7 @@ begin
 
   is_more := is_more or is_thorough or n >= slots;
   if not is_more then
+    -- The leases of this claim count as well: a look too many.
     next_in := extract(epoch from nullif(least(
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at > now() and g.ready_at < 'infinity'

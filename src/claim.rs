@@ -17,8 +17,8 @@ use crate::turn::{self, Look, Plan, Turn};
 /// How many jobs one claim starts at most, and how many it starts ahead: its statements have 2 s, and what they cost grows
 /// faster than the number of jobs.
 const AT_ONCE: usize = 500;
-/// What reads for so long to find what is due reads past much that is dead or held.
-const LONG_READ: Duration = Duration::from_micros(250);
+/// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
+const LONG_READ: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(20));
 /// How many such reads are saved for each, and for how long at most.
 const READS_SKIPPED: u32 = 20;
 const LATEST_READ: Duration = Duration::from_millis(250);
@@ -51,6 +51,8 @@ pub(crate) struct Course {
     first: First,
     /// The next one is to be thorough: the last one left something for it, or failed.
     pub(crate) thorough: bool,
+    /// The last one that read from the beginning read for long. One alone may have had its statements planned.
+    long: bool,
     /// From when on they read, and until when they do so.
     from: Option<(ReadFrom, Instant)>,
 }
@@ -74,15 +76,21 @@ impl Course {
     /// Where a claim took all that it could and had to read for long, the next ones begin where that one came to: for so much
     /// longer that reading from the beginning again is a small part of it, and within what a late commit may wait.
     fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) {
-        match &mut self.from {
-            _ if !filled => self.from = None,
-            Some((from, _)) => *from = read.found_at,
-            None if read.read_for >= LONG_READ => {
-                let until = (read.read_for * READS_SKIPPED).min(LATEST_READ);
-                self.from = Some((read.found_at, Instant::now() + until));
-            }
-            None => {}
+        if !filled {
+            self.from = None;
+            return;
         }
+        if let Some((from, _)) = &mut self.from {
+            *from = read.found_at;
+            return;
+        }
+        let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
+        let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
+        if long && self.long {
+            let until = (read.read_for * READS_SKIPPED).min(LATEST_READ);
+            self.from = Some((read.found_at, Instant::now() + until));
+        }
+        self.long = long;
     }
 }
 
@@ -335,6 +343,8 @@ mod tests {
         let mut course = Course::default();
         course.has_read(&read(0), true);
         assert!(course.reads_from().groups.is_none());
+        course.has_read(&read(5), true);
+        assert!(course.reads_from().groups.is_none(), "once may be chance");
         let long = read(5);
         course.has_read(&long, true);
         assert_eq!(course.reads_from().groups, long.found_at.groups);
@@ -348,6 +358,7 @@ mod tests {
     fn a_claim_that_finds_too_little_has_the_next_one_read_all() {
         let mut course = Course::default();
         course.has_read(&read(5), true);
+        course.has_read(&read(5), true);
         course.has_read(&read(0), false);
         assert!(course.reads_from().groups.is_none());
         course.has_read(&read(5), false);
@@ -357,6 +368,7 @@ mod tests {
     #[test]
     fn what_was_read_past_is_read_again_after_a_while() {
         let mut course = Course::default();
+        course.has_read(&read(10_000), true);
         course.has_read(&read(10_000), true);
         let (_, until) = course.from.unwrap();
         assert!(until <= Instant::now() + LATEST_READ);

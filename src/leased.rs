@@ -229,6 +229,7 @@ impl Run {
                 && (unrecorded.done.is_empty() || unrecorded.last)
                 && let Some(first) = first.take()
             {
+                // Its handler may have been told to stop meanwhile.
                 let _ = first.send(());
             }
             let mut due = unrecorded.due();

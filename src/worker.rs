@@ -28,7 +28,7 @@ const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// How long a claim waits for its first connection, and for each further one.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5);
 const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
-/// How many connections are asked for at once: hundreds of new ones would keep a small server from everything else, the check
+/// How many connections a queue asks for at once: hundreds of new ones would keep a small server from everything else, the check
 /// of the holds too, for seconds.
 const OPENED_TOGETHER: usize = 32;
 /// Before a claim that saw more work than it could take looks again.

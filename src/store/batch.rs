@@ -193,7 +193,7 @@ fn outlived(names: &Names) -> Template {
     let started = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?4 and j.status = 'started'"))
+        .and_where(sql(format!("j.id = ?4 and {}", started("j."))))
         .to_owned();
     let query = select()
         .expr(sql("1"))

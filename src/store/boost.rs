@@ -41,7 +41,6 @@ fn groups(names: &Names) -> Template {
         .value("boost", sql("0"))
         .from("due")
         .and_where(sql(same_group("g", "due")))
-        .and_where(sql("g.boost > 0"))
         .to_owned();
     with([cte("due", due)], boosted)
 }

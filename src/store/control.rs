@@ -8,6 +8,7 @@ use sqlx::{PgExecutor, Row};
 
 use super::Store;
 use super::claim::history_entry;
+use super::lookup::status_in;
 use super::template::{Names, PG, Template, cte, select, select_into, sql, with};
 use crate::job::JobStatus;
 
@@ -48,7 +49,7 @@ fn target(names: &Names, statuses: &str) -> SelectStatement {
     select()
         .columns(["id", "queue", "group_id"])
         .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?1 and j.status in ({statuses})")))
+        .and_where(sql(format!("j.id = ?1 and {}", status_in("j.", statuses))))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned()
 }
@@ -136,15 +137,16 @@ fn cancel(names: &Names) -> Template {
         .values(cancelled())
         .value("flagged", sql("j.group_id is not null"))
         .from("target")
-        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('queued', 'parked')"))
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     let busy = select()
         .expr(sql("j.id"))
         .from_as(names.job(), "j")
-        .and_where(sql(
-            "j.id = ?1 and j.status in ('queued', 'started') and not exists (select from target)",
-        ))
+        .and_where(sql(format!(
+            "j.id = ?1 and {} and not exists (select from target)",
+            status_in("j.", "'queued', 'started'")
+        )))
         .to_owned();
     let mut request = InsertStatement::new();
     request.into_table(names.cancel_request()).columns(["job_id"]);
@@ -170,7 +172,7 @@ fn retry(names: &Names) -> Template {
         .values(requeued())
         .value("flagged", sql("j.group_id is not null"))
         .from("target")
-        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('failed', 'cancelled')"))
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     let later = select()
@@ -205,7 +207,7 @@ fn skip(names: &Names) -> Template {
             ("status", sql("'failed'")),
         ])
         .from("target")
-        .and_where(sql("j.id = ?1 and j.id = target.id and j.status in ('queued', 'failed')"))
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(

@@ -97,7 +97,7 @@ fn facts(names: &Names, subject: SelectStatement) -> Template {
             "l",
             "k.queue",
             "k.group_id",
-            &[">= g.job_id", "<= coalesce(g.batch_end, g.job_id)"],
+            &[">= coalesce(g.job_id, k.job_id, 0)", "<= coalesce(g.batch_end, g.job_id)"],
         ))
         .and_where(unfinished("l"))
         .and_where(sql("l.status = 'started'"))

@@ -11,7 +11,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::claim::Started;
-use super::lookup::{in_group, keyed, same_group, unfinished};
+use super::lookup::{in_group, keyed, same_group, started, unfinished};
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use crate::bytes::JobData;
 
@@ -130,7 +130,7 @@ fn hold_group(names: &Names) -> Template {
     let job = select()
         .expr(sql("j.*"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?4 and j.status = 'started' and exists (select from held)"))
+        .and_where(sql(format!("j.id = ?4 and {} and exists (select from held)", started("j."))))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let later = select()
@@ -154,7 +154,7 @@ fn hold_loose(names: &Names) -> Template {
     let job = select()
         .expr(sql("j.*"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.claim = ?2 and j.status = 'started'"))
+        .and_where(sql(format!("j.id = ?1 and j.claim = ?2 and {}", started("j."))))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let query = select()

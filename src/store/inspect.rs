@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
-use super::lookup::unfinished;
+use super::lookup::{in_group, in_order, unfinished};
 use super::template::{Names, PG, Template, limit, select, sql};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
@@ -30,12 +30,12 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let by_id = jobs(names).and_where(sql("j.id = ?1")).to_owned();
-        let of_group = jobs(names)
-            .and_where(sql("j.queue = ?1 and j.group_id = ?2"))
+        let mut of_group = jobs(names)
+            .and_where(in_group("j", "?1", "?2", &[]))
             .and_where(unfinished("j"))
-            .order_by(("j", "id"), Order::Asc)
             .limit(limit(3))
             .to_owned();
+        in_order(&mut of_group, "j", &Order::Asc);
         let of_reference = jobs(names)
             .and_where(sql("j.queue = ?1 and j.reference = ?2"))
             // As a sum, so that no plan walks all jobs in the order of their ids to find these.

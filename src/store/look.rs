@@ -70,7 +70,10 @@ fn candidates(names: &Names) -> SelectStatement {
     let from_flag = format!(">= coalesce(({flagged}), {})", i64::MAX);
     free(first(&[">= turn.head_id"], "true"))
         .union(UnionType::All, free(first(&[&from_flag], "true")))
-        .union(UnionType::All, candidate(claimed))
+        .union(
+            UnionType::All,
+            candidate(claimed).and_where(sql("turn.job_id is not null")).to_owned(),
+        )
         .to_owned()
 }
 

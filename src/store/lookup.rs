@@ -18,6 +18,11 @@ pub(super) fn started(alias: &str) -> String {
     format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
 }
 
+/// That a job has one of these statuses, in words that are no partial index's.
+pub(super) fn status_in(alias: &str, statuses: &str) -> String {
+    format!("{alias}status::text in ({statuses})")
+}
+
 /// `column = value`, by which the row of each of a batch's keys is looked up. An equality could also be joined by reading
 /// an index as a whole, in its order.
 pub(super) fn keyed(column: &str, value: &str) -> String {
@@ -32,7 +37,8 @@ pub(super) fn same_group(alias: &str, of: &str) -> String {
 }
 
 /// The jobs of a group whose ids are in a range, as in `[">= ?3", "<= ?4"]`. By the group and the id together, as in the
-/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs.
+/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The lower end must not be null: that
+/// is found out entry by entry, of the whole group.
 pub(super) fn in_group(alias: &str, queue: &str, group: &str, ids: &[&str]) -> Expr {
     let mut text = format!("{alias}.queue = {queue}");
     for end in [">", "<"] {

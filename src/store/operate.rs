@@ -9,7 +9,7 @@ use sqlx::{PgConnection, PgExecutor, Row};
 use super::Store;
 use super::claim::GRACE;
 use super::control::{cancelled, has_unit, requeued, resumed};
-use super::lookup::{keyed, same_group, unfinished};
+use super::lookup::{keyed, same_group, status_in, unfinished};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let groups =
             "j.group_id is not null and (j.group_id, j.id) > (?3, ?4) and ?5::text is null";
-        let group = "j.group_id = ?5 and j.id > ?4 and ?3::text is not null";
+        let group = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
         let loose =
             "j.group_id is null and j.id > ?4 and ?3::text is not null and ?5::text is null";
         let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
@@ -120,8 +120,8 @@ fn redrive(names: &Names) -> Template {
     let target = select()
         .columns([("j", "id"), ("j", "queue"), ("j", "group_id")])
         .from("first_dead")
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql("j.id = first_dead.id"))
-        .and_where(sql("j.status = 'failed'"))
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "first_dead.id")))
+        .and_where(sql(status_in("j.", "'failed'")))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let written = UpdateStatement::new()
@@ -129,7 +129,7 @@ fn redrive(names: &Names) -> Template {
         .values(requeued())
         .value("flagged", is_first("target"))
         .from("target")
-        .and_where(sql("j.id = target.id and j.status = 'failed'"))
+        .and_where(sql(keyed("j.id", "target.id")))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     with(
@@ -164,7 +164,7 @@ fn purge(names: &Names, condition: &'static str) -> Template {
         // One look per group is enough, and one flag calls it.
         .value("flagged", is_first("target"))
         .from("target")
-        .and_where(sql("j.id = target.id and j.status = 'queued'"))
+        .and_where(sql(keyed("j.id", "target.id")))
         .returning(Query::returning().columns([("j", "id")]))
         .to_owned();
     let query = select()

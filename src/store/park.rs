@@ -7,7 +7,7 @@ use sqlx::{PgConnection, PgExecutor, Row};
 
 use super::Store;
 use super::control::{cancelled, going_on};
-use super::lookup::{in_group, in_order, keyed, unfinished};
+use super::lookup::{in_group, in_order, keyed, status_in, unfinished};
 use super::operate::{RedriveReport, is_first, redriven};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 use crate::inspect::ParkedUnit;
@@ -127,7 +127,7 @@ fn begin(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("parked_with", sql("id"))
-        .and_where(sql("id = ?1 and status = 'failed'"))
+        .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
     Template::new(query.build(PG))
@@ -195,7 +195,7 @@ fn redrive(names: &Names) -> Template {
         )
         .value("flagged", is_first("locked"))
         .from("locked")
-        .and_where(sql("j.id = locked.id and not (select busy from answer)"))
+        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
     let query = redriven(names).expr(sql("(select busy from answer)")).to_owned();
@@ -218,7 +218,7 @@ fn discard(names: &Names) -> Template {
         .table(names.job().alias("j"))
         .values(values)
         .from("locked")
-        .and_where(sql("j.id = locked.id and not (select busy from answer)"))
+        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
         .returning(Query::returning().exprs([sql("j.id"), sql("j.status")]))
         .to_owned();
     let query = select()

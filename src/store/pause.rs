@@ -9,7 +9,7 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 
 use super::Store;
-use super::lookup::{in_group, in_order, unfinished};
+use super::lookup::{in_group, in_order, status_in, unfinished};
 use super::template::{
     Names, PG, Template, cte, groups_of, literal, select, select_into, sql, with,
 };
@@ -131,7 +131,7 @@ fn resume_group(names: &Names, queue: &str, group: &str) -> String {
         .table(names.job().alias("j"))
         .value("flagged", sql("true"))
         .and_where(Expr::cust_with_expr("j.id = $1", Expr::SubQuery(None, Box::new(first.into()))))
-        .and_where(sql("j.status = 'queued'"))
+        .and_where(sql(status_in("j.", "'queued'")))
         .to_owned();
     let channel = literal(&names.channel());
     [

@@ -6,7 +6,7 @@ use sqlx::types::Json;
 
 use super::Store;
 use super::claim::{Started, head_start, history_entry};
-use super::lookup::{in_group, in_order, unfinished};
+use super::lookup::{in_group, in_order, started, status_in, unfinished};
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use crate::job::{Failure, FailureKind};
 use crate::outcome::Outcome;
@@ -97,7 +97,7 @@ fn record(
         .values(
             ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
         )
-        .and_where(sql("id = ?1 and status = 'started'"))
+        .and_where(sql(format!("id = ?1 and {}", started(""))))
         .returning(Query::returning().columns(["id"]));
     for (column, value) in set {
         update.value(*column, sql(*value));
@@ -112,7 +112,7 @@ fn record(
 fn delete(names: &Names) -> Template {
     let query = DeleteStatement::new()
         .from_table(names.job())
-        .and_where(sql("id = ?1 and status = 'started'"))
+        .and_where(sql(format!("id = ?1 and {}", started(""))))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
     Template::new(query.build(PG))
@@ -170,7 +170,7 @@ fn park(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("parked_with", sql("id"))
-        .and_where(sql("id = ?1 and status = 'failed'"))
+        .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
         .to_owned();
     Template::new(query.build(PG))
 }

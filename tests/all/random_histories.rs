@@ -9,10 +9,11 @@ mod chaos;
 mod produce;
 mod program;
 mod pull;
+pub mod read_back;
 pub mod recorder;
 mod run;
 mod shrink;
-mod worker;
+pub mod worker;
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,6 @@
 //! Judges a round: what was promised, by the checker, and how long it took to recover.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +10,10 @@ use sqlx::PgPool;
 use super::act::Kind;
 use super::drive::{Injected, Round};
 use super::line::Line;
-use crate::checker::event::{Delayed, Ended, Event, Found, Name, Time};
+use crate::checker::event::{Delayed, Ended, Event, Found, Time};
 use crate::checker::violation::Promise;
 use crate::checker::{History, check, tell};
+use crate::random_histories::read_back::{line, read_back};
 use crate::random_histories::recorder::path;
 
 /// What rounds came to, added up.
@@ -60,7 +60,7 @@ pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mu
     line(&mut head, &event);
     let seen = read(&round, &head).unwrap();
     let mut tail = head;
-    read_back(pool, &seen, &round, &mut tail).await;
+    read_back(pool, &seen, round.since, &round.deleted, &mut tail).await;
     drop(seen);
     let mut history = read(&round, &tail).unwrap();
     figures.thaw(&mut history, &round);
@@ -78,10 +78,6 @@ pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mu
     }
     figures.stories.extend(violations.kept.iter().map(|its| tell(&history, its)));
     figures.add(&history, &round);
-}
-
-fn line(text: &mut String, event: &Event) {
-    writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
 }
 
 /// What the processes wrote, and what is said besides.
@@ -109,44 +105,6 @@ fn keep(round: &Round, besides: &str) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&file, text).unwrap();
     file
-}
-
-/// What the queue and the handlers' table say at the end.
-async fn read_back(pool: &PgPool, seen: &History, round: &Round, text: &mut String) {
-    let jobs: Vec<(String, String)> =
-        sqlx::query_as("select data->>'name', status::text from seriatim.job where id > $1")
-            .bind(round.since)
-            .fetch_all(pool)
-            .await
-            .unwrap();
-    let there: HashMap<&str, &str> =
-        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
-    for job in &seen.jobs {
-        let status = match there.get(job.name.0.as_str()) {
-            None if round.deleted.contains(&job.name.0) => Found::Cancelled,
-            None => Found::Missing,
-            Some(&"succeeded") => Found::Succeeded,
-            Some(&"failed") => Found::Failed,
-            Some(&"cancelled") => Found::Cancelled,
-            Some(_) => Found::Waiting,
-        };
-        line(text, &Event::Status { job: job.name.clone(), status });
-    }
-    let effects: Vec<(String, i64)> =
-        sqlx::query_as("select key, count(*) from public.effect group by key")
-            .fetch_all(pool)
-            .await
-            .unwrap();
-    let found: HashSet<&str> = effects.iter().map(|(key, _)| key.as_str()).collect();
-    for (key, count) in &effects {
-        let count = u64::try_from(*count).unwrap();
-        line(text, &Event::Found { key: Name(key.clone()), count });
-    }
-    for effect in seen.jobs.iter().flat_map(|job| &job.effects) {
-        if !found.contains(effect.key.0.as_str()) {
-            line(text, &Event::Found { key: effect.key.clone(), count: 0 });
-        }
-    }
 }
 
 /// A run of a group's job, as far as it matters here.

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use seriatim::{ActiveJob, Hold, JobError, Processor, QueueOptions, Retention, RetryPolicy};
+use seriatim::{ActiveJob, JobError, Processor};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::produce::{ATTEMPTS, QUEUE};
+use super::produce::ATTEMPTS;
 use crate::checker::event::Ended;
 use crate::random_histories::recorder::{Recorder, Run, now};
+use crate::random_histories::worker::{queue, until_told};
 use crate::support::{chain, handler};
-use crate::worker_process::{input_is_closed, say};
+use crate::worker_process::say;
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -65,16 +66,8 @@ pub async fn work(settings: Settings) {
     let outside = PgPoolOptions::new()
         .max_connections(2)
         .connect_lazy_with(outside.application_name("outside"));
-    let hold = settings.lease.map(Duration::from_millis).map_or(Hold::Transaction, Hold::Lease);
-    let retry = RetryPolicy::new(ATTEMPTS).base(Duration::from_millis(5));
-    let queue = QueueOptions::new(QUEUE)
-        .concurrency(settings.slots)
-        .jobs_per_turn(settings.jobs_per_turn)
-        .retry(retry.cap(Duration::from_millis(50)))
-        .timeout(Duration::from_secs(20))
-        .hold(hold)
-        .keep_succeeded(Retention::Forever)
-        .keep_failed(Retention::Forever);
+    let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
+        .timeout(Duration::from_secs(20));
     let (errors, runs) = (recorder.clone(), recorder.clone());
     tokio::spawn(hog(pool.clone()));
     let running = Processor::builder(pool)
@@ -107,10 +100,7 @@ pub async fn work(settings: Settings) {
         .build()
         .unwrap()
         .start();
-    say("ready");
-    input_is_closed().await;
-    recorder.stops();
-    running.shutdown(Duration::from_secs(2)).await;
+    until_told(running, &recorder, Duration::from_secs(2)).await;
 }
 
 async fn perform(

@@ -1,6 +1,5 @@
 //! Runs a program on the real thing, and gives its history to the checker.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,9 +11,10 @@ use super::chaos::{Chaos, sabotage};
 use super::produce::{ATTEMPTS, Producer, QUEUE};
 use super::program::Program;
 use super::pull::Receiver;
+use super::read_back::{line, read_back};
 use super::recorder::{Recorder, now, path};
 use super::shrink::candidates;
-use crate::checker::event::{Event, Found, Name};
+use crate::checker::event::Event;
 use crate::checker::{History, check, tell};
 use crate::support::{PATIENCE, by_hand, database};
 
@@ -73,14 +73,10 @@ pub async fn run(program: &Program) -> Outcome {
         text += &std::fs::read_to_string(path(folder.path(), &file)).unwrap_or_default();
     }
     let seen = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    read_back(&pool, &seen, &mut text).await;
+    read_back(&pool, &seen, 0, &[], &mut text).await;
     pool.close().await;
     database.remove().await.unwrap();
     decide(text)
-}
-
-fn line(text: &mut String, event: &Event) {
-    writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
 }
 
 fn head(program: &Program) -> String {
@@ -110,44 +106,6 @@ async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
         }
         // The database has no event to wait for here.
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// What the queue and the handlers' table say at the end.
-async fn read_back(pool: &PgPool, seen: &History, text: &mut String) {
-    let jobs: Vec<(String, String)> =
-        sqlx::query_as("select data->>'name', status::text from seriatim.job")
-            .fetch_all(pool)
-            .await
-            .unwrap();
-    let there: std::collections::HashMap<&str, &str> =
-        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
-    for job in &seen.jobs {
-        let status = match there.get(job.name.0.as_str()) {
-            None => Found::Missing,
-            Some(&"succeeded") => Found::Succeeded,
-            Some(&"failed") => Found::Failed,
-            Some(&"cancelled") => Found::Cancelled,
-            Some(&"parked") => Found::Parked,
-            Some(_) => Found::Waiting,
-        };
-        line(text, &Event::Status { job: job.name.clone(), status });
-    }
-    let effects: Vec<(String, i64)> =
-        sqlx::query_as("select key, count(*) from public.effect group by key")
-            .fetch_all(pool)
-            .await
-            .unwrap();
-    let found: std::collections::HashSet<&str> =
-        effects.iter().map(|(key, _)| key.as_str()).collect();
-    for (key, count) in &effects {
-        let count = u64::try_from(*count).unwrap();
-        line(text, &Event::Found { key: Name(key.clone()), count });
-    }
-    for effect in seen.jobs.iter().flat_map(|job| &job.effects) {
-        if !found.contains(effect.key.0.as_str()) {
-            line(text, &Event::Found { key: effect.key.clone(), count: 0 });
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use seriatim::{
     ActiveJob, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
-    RetryPolicy,
+    RetryPolicy, Running,
 };
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -60,17 +60,8 @@ pub async fn work(settings: Settings) {
         .connect_lazy_with(options.clone().application_name("worker"));
     let outside = PgPoolOptions::new().max_connections(2);
     let outside = outside.connect_lazy_with(options.application_name("outside"));
-    let hold =
-        settings.lease.map_or(Hold::Transaction, |lease| Hold::Lease(Duration::from_millis(lease)));
-    let retry = RetryPolicy::new(ATTEMPTS).base(Duration::from_millis(5));
-    let queue = QueueOptions::new(QUEUE)
-        .concurrency(settings.slots)
-        .jobs_per_turn(settings.jobs_per_turn)
-        .retry(retry.cap(Duration::from_millis(50)))
+    let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
         .timeout(Duration::from_millis(600))
-        .hold(hold)
-        .keep_succeeded(Retention::Forever)
-        .keep_failed(Retention::Forever)
         .keep_cancelled(Retention::Forever)
         .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
     let (errors, runs) = (recorder.clone(), recorder.clone());
@@ -98,10 +89,33 @@ pub async fn work(settings: Settings) {
         .build()
         .unwrap()
         .start();
+    until_told(running, &recorder, Duration::from_millis(50)).await;
+}
+
+/// What worker processes have in common: short pauses between attempts, and whatever has ended stays.
+pub fn queue(
+    attempts: u32,
+    lease: Option<u64>,
+    slots: usize,
+    jobs_per_turn: usize,
+) -> QueueOptions {
+    let hold = lease.map(Duration::from_millis).map_or(Hold::Transaction, Hold::Lease);
+    let retry = RetryPolicy::new(attempts).base(Duration::from_millis(5));
+    QueueOptions::new(QUEUE)
+        .concurrency(slots)
+        .jobs_per_turn(jobs_per_turn)
+        .retry(retry.cap(Duration::from_millis(50)))
+        .hold(hold)
+        .keep_succeeded(Retention::Forever)
+        .keep_failed(Retention::Forever)
+}
+
+/// Says that the process is ready, and goes on until it is told to stop.
+pub async fn until_told(running: Running, recorder: &Recorder, limit: Duration) {
     say("ready");
     input_is_closed().await;
     recorder.stops();
-    running.shutdown(Duration::from_millis(50)).await;
+    running.shutdown(limit).await;
 }
 
 async fn attempt(

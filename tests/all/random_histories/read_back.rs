@@ -1,0 +1,58 @@
+//! What the queue and the handlers' table say at the end, as events of a history.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+
+use sqlx::PgPool;
+
+use crate::checker::History;
+use crate::checker::event::{Event, Found, Name};
+
+pub fn line(text: &mut String, event: &Event) {
+    writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
+}
+
+/// Of the jobs with ids above `since`; `deleted` are those that were deleted by hand.
+pub async fn read_back(
+    pool: &PgPool,
+    seen: &History,
+    since: i64,
+    deleted: &[String],
+    text: &mut String,
+) {
+    let jobs: Vec<(String, String)> =
+        sqlx::query_as("select data->>'name', status::text from seriatim.job where id > $1")
+            .bind(since)
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let there: HashMap<&str, &str> =
+        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
+    for job in &seen.jobs {
+        let status = match there.get(job.name.0.as_str()) {
+            None if deleted.contains(&job.name.0) => Found::Cancelled,
+            None => Found::Missing,
+            Some(&"succeeded") => Found::Succeeded,
+            Some(&"failed") => Found::Failed,
+            Some(&"cancelled") => Found::Cancelled,
+            Some(&"parked") => Found::Parked,
+            Some(_) => Found::Waiting,
+        };
+        line(text, &Event::Status { job: job.name.clone(), status });
+    }
+    let effects: Vec<(String, i64)> =
+        sqlx::query_as("select key, count(*) from public.effect group by key")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let found: HashSet<&str> = effects.iter().map(|(key, _)| key.as_str()).collect();
+    for (key, count) in &effects {
+        let count = u64::try_from(*count).unwrap();
+        line(text, &Event::Found { key: Name(key.clone()), count });
+    }
+    for effect in seen.jobs.iter().flat_map(|job| &job.effects) {
+        if !found.contains(effect.key.0.as_str()) {
+            line(text, &Event::Found { key: effect.key.clone(), count: 0 });
+        }
+    }
+}
