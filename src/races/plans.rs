@@ -116,7 +116,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         })
         .collect();
     store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
-    meter.check(conn, "ahead", [9 * 6 * slots, 60 * slots]).await;
+    meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
     let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
     meter.check(conn, "start", [16 * slots, 40 * slots]).await;
     store.defer(conn, Q, &plans).await.unwrap();
