@@ -39,7 +39,8 @@ begin
       perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token
         and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
       if found then
-        perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
+        perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+        for no key update skip locked;
         if found then
           state := 'held';
           return;

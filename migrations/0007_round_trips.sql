@@ -141,9 +141,9 @@ begin
 end $$
 $f$,
 
--- Adopts a page of flags that are due, from a time on, or of one group all of its flags; further pages while some had to stay, each without the
--- groups that those before met, so that no number of one group's flags hides another group (P8). How many groups are in line
--- now, and whether there are more flags. Needs the adopter's lock.
+-- Adopts a page of flags that are due, from a time on, or of one group all of its flags; further pages while some had to
+-- stay, each without the groups that those before met, so that no number of one group's flags hides another group (P8). How
+-- many groups are in line now, and whether there are more flags. Needs the adopter's lock.
 --
 -- A flag goes only together with a row that this transaction has inserted, or has locked while it was free (the next look comes
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).

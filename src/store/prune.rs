@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use super::Store;
 use super::control::cancelled;
-use super::lookup::{in_group, in_order, keyed, unfinished};
+use super::lookup::{in_group, in_order, keyed, status_in, unfinished};
 use super::session::{BEGIN, PINNED_PLANS};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 use crate::job::JobStatus;
@@ -178,8 +178,8 @@ fn flag(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("flagged", sql("true"))
-        .and_where(sql("id = ?1"))
-        .and_where(sql("status in ('queued', 'started') and group_id is not null and not flagged"))
+        .and_where(sql("id = ?1 and group_id is not null and not flagged"))
+        .and_where(sql(status_in("", "'queued', 'started'")))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
     Template::new(query.build(PG))
