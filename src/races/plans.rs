@@ -58,7 +58,7 @@ impl Meter {
     }
 
     /// The step since the last look has read at most so many rows and index entries, and pages, and scanned no table. There is
-    /// room for what the rounds before have left; the least index that a plan could read as a whole has 500 pages.
+    /// room for what the rounds before have left; an index that a plan could read as a whole has some hundred pages.
     async fn check(&mut self, conn: &mut PgConnection, step: &str, most: [i64; 2]) {
         let now = reads(conn).await;
         let rows = now.rows - self.before.rows;
