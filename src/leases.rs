@@ -25,6 +25,8 @@ pub(crate) struct Leases {
     table: Mutex<Table>,
     /// A claim came whose lease has to be extended sooner than the others.
     pub(crate) came: Notify,
+    /// Others know by which lock this process shows that it lives, or that it has none.
+    pub(crate) announced: CancellationToken,
 }
 
 #[derive(Debug, Default)]

@@ -241,6 +241,7 @@ impl Keeper<'_> {
             Ok((key, server))
         });
         let (key, server) = key.await?;
+        self.shared.leases.announced.cancel();
         let now = Instant::now();
         Ok(Session { conn, key, server, since: now, announced_at: now })
     }

@@ -37,6 +37,8 @@ const SOON: Duration = Duration::from_millis(20);
 const GATHER: Duration = Duration::from_millis(1);
 /// A lone job, behind which nothing follows, must not cost a connection for each slot.
 const REACH: usize = 4;
+/// How long leases are not claimed because others have not been told how to see whether this process lives.
+const UNANNOUNCED: Duration = Duration::from_secs(5);
 /// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
 const STRAYS: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
 /// How long a look for such claims may take.
@@ -93,6 +95,14 @@ impl Worker {
         tokio::select! {
             _ = self.shared.route.is_open() => {}
             () = self.stop.cancelled() => {}
+        }
+        if self.leased() {
+            // If it died before, nobody would judge it: what it claimed would stand for the whole lease.
+            tokio::select! {
+                () = self.shared.leases.announced.cancelled() => {}
+                () = sleep(UNANNOUNCED) => {}
+                () = self.stop.cancelled() => {}
+            }
         }
         let mut state = State {
             slots: JoinSet::new(),

@@ -21,6 +21,7 @@ mod load;
 mod looks;
 mod pauses;
 mod plans;
+mod presence;
 mod producers;
 mod requests;
 mod retiring;

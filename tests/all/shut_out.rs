@@ -1,13 +1,16 @@
-//! A process that loses its presence and cannot come back stops its leased handlers before others take over (P2).
+//! A process without a presence: one that loses it and cannot come back stops its leased handlers before others take
+//! over (P2), and nothing is claimed before it is there (P6).
 
 use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
-use seriatim::{Hold, JobError, Processor, Running};
+use seriatim::{Hold, JobError, JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use crate::support::{Errors, Log, by_hand, database, enqueue, eventually, handler, queue, value};
+use crate::support::{
+    Errors, Log, by_hand, database, enqueue, eventually, handler, job, queue, value,
+};
 
 /// A processor with long leases, whose handler runs until it is told to stop.
 fn worker(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
@@ -71,5 +74,34 @@ async fn a_process_whose_presence_is_ended_and_that_cannot_come_back_stops_first
         running.shutdown(Duration::ZERO).await;
     }
     by_hand(pool, format!("drop owned by {role}; drop role {role}")).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_claimed_before_others_can_tell_that_the_process_died() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, errors) = (Log::default(), Errors::default());
+    let id = enqueue(pool, "q", "g", 1).await;
+    // No process can announce itself.
+    let mut lock = pool.begin().await.unwrap();
+    sqlx::query("lock table seriatim.processor in exclusive mode")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    let own = PgPoolOptions::new().max_connections(4);
+    let running = worker(database.pool_with(own).await.unwrap(), "a", &log, &errors);
+    errors.0.wait("two tries have failed", |said| said.len() >= 2).await;
+    assert_eq!(
+        errors.named("Presence").len(),
+        errors.0.entries().len(),
+        "{:?}",
+        errors.0.entries()
+    );
+    let waits = job(pool, id).await;
+    assert_eq!((waits.status, waits.attempts), (JobStatus::Queued, 0));
+    lock.rollback().await.unwrap();
+    assert_eq!(log.wait_for(1).await, ["a begins 1"]);
+    running.shutdown(Duration::ZERO).await;
     database.remove().await.unwrap();
 }
