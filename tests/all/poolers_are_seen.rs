@@ -279,10 +279,10 @@ async fn in_a_transaction_every_call_works_whatever_others_left_in_the_session()
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_a_transaction_the_error_says_what_to_do() {
     let database = database().await;
-    let pooler = pooler!(Pooler::plain(&database, SESSIONS, "transaction"));
+    let pooler = pooler!(Pooler::plain(&database, 1, "transaction"));
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let ours = Client::default();
-    // In the session that the pooler gives next there is a statement of the first name.
+    // In the one session that the pooler gives there is a statement of the first name.
     pool.execute("prepare sqlx_s_1 as select 1").await.unwrap();
     let fresh = PgPoolOptions::new().max_connections(1);
     let fresh = fresh.connect(&pooler.plain_url(&database)).await.unwrap();
