@@ -156,11 +156,10 @@ as $$
 declare
   after_at timestamptz := flags_from; after_id bigint := 0; skipped text[] := '{}';
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
-  names text[]; firsts bigint[]; heads smallint[];
-  safe text[]; safe_from bigint[];
+  names text[]; firsts bigint[]; new_names text[]; new_firsts bigint[]; heads smallint[];
+  safe text[]; held text[]; held_from bigint[];
   woken text[]; woken_from bigint[];
-  found_names text[]; found_from bigint[];
-  cleared integer;
+  clear bigint[]; cleared integer;
 begin
   in_line := 0;
   more := false;
@@ -184,76 +183,77 @@ begin
     exit when ids is null;
     after_at := ats[cardinality(ats)];
     after_id := ids[cardinality(ids)];
-    select array_agg(f.name), array_agg(f.id), array_agg(f.priority) into names, firsts, heads
-    from (select distinct on (f.name) f.name, f.id, f.priority from unnest(groups, ids, priorities) f(name, id, priority)
-      order by f.name, f.id) f;
+    -- Most groups have no row. That is not known for sure before one is inserted, or locked.
+    with flag as materialized (
+      select distinct on (f.name) of_queue as queue, f.name, f.id, f.priority
+      from unnest(groups, ids, priorities) f(name, id, priority) order by f.name, f.id)
+    select array_agg(flag.name) filter (where g.there), array_agg(flag.id) filter (where g.there),
+        array_agg(flag.name) filter (where g.there is null), array_agg(flag.id) filter (where g.there is null),
+        array_agg(flag.priority) filter (where g.there is null)
+      into names, firsts, new_names, new_firsts, heads
+    from flag left join lateral (
+      select true as there from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id = flag.name limit 1) g on true;
 
     safe := '{}';
-    safe_from := '{}';
-    -- Free rows: locked, and woken unless halted. Every flag may go.
-    with flag as materialized (
-      select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id))
-    select array_agg(g.group_id), array_agg(0), array_agg(g.group_id) filter (where g.to_wake),
-        array_agg(flag.first_id) filter (where g.to_wake)
-      into found_names, found_from, woken, woken_from
-    from flag join lateral (
-      select g.group_id, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
-      from {schema}.queue_group g
-      where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
-      limit 1 for no key update skip locked) g on true;
-    safe := safe || found_names;
-    safe_from := safe_from || found_from;
-    if woken is not null then
-      with free as materialized (
-        select of_queue as queue, f.group_id, f.first_id from unnest(woken, woken_from) f(group_id, first_id))
-      update {schema}.queue_group g set
-        ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
-          select h.priority from {schema}.job h
-          where h.queue = free.queue and (h.group_id, h.id) >= (free.group_id, least(g.head_id, free.first_id))
-            and h.group_id <= free.group_id and h.status in ('queued', 'started')
-          order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
-        head_id = least(g.head_id, free.first_id), boost = 0
-      from free where g.queue = any (array[free.queue]) and g.group_id between free.group_id and free.group_id;
+    held := null;
+    if names is not null then
+      -- Free rows: locked, and woken unless halted. Every flag may go.
+      with flag as materialized (
+        select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id))
+      select array_agg(g.group_id), array_agg(g.group_id) filter (where g.to_wake),
+          array_agg(flag.first_id) filter (where g.to_wake)
+        into safe, woken, woken_from
+      from flag join lateral (
+        select g.group_id, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
+        from {schema}.queue_group g
+        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
+        limit 1 for no key update skip locked) g on true;
+      safe := coalesce(safe, '{}');
+      if woken is not null then
+        with free as materialized (
+          select of_queue as queue, f.group_id, f.first_id from unnest(woken, woken_from) f(group_id, first_id))
+        update {schema}.queue_group g set
+          ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
+            select h.priority from {schema}.job h
+            where h.queue = free.queue and (h.group_id, h.id) >= (free.group_id, least(g.head_id, free.first_id))
+              and h.group_id <= free.group_id and h.status in ('queued', 'started')
+            order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
+          head_id = least(g.head_id, free.first_id), boost = 0
+        from free where g.queue = any (array[free.queue]) and g.group_id between free.group_id and free.group_id;
+      end if;
     end if;
-
     if cardinality(safe) < cardinality(names) then
       -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
       with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
-      select array_agg(g.group_id), array_agg(g.head_id) into found_names, found_from from flag join lateral (
+      select array_agg(g.group_id), array_agg(g.head_id) into held, held_from from flag join lateral (
         select g.group_id, g.head_id from {schema}.queue_group g
         where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
         limit 1 for key share skip locked) g on true;
-      safe := safe || found_names;
-      safe_from := safe_from || found_from;
     end if;
-
-    if cardinality(safe) < cardinality(names) then
-      -- No rows. Only what was inserted counts: a conflict is no proof that the row stays.
-      with flag as materialized (
-        select of_queue as queue, f.group_id, f.first_id, f.priority
-        from unnest(names, firsts, heads) f(group_id, first_id, priority)),
-      inserted as (
+    if new_names is not null then
+      -- Only what was inserted counts: a conflict is no proof that the row stays.
+      with inserted as (
         insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
-        select flag.queue, flag.group_id, now() - interval '10 s' * flag.priority, flag.first_id
-        from flag
-        where (select g.group_id from {schema}.queue_group g
-          where g.queue = flag.queue and g.group_id = flag.group_id limit 1) is null
+        select of_queue, f.name, now() - interval '10 s' * f.priority, f.id
+        from unnest(new_names, new_firsts, heads) f(name, id, priority)
         on conflict do nothing returning queue_group.group_id)
-      select array_agg(inserted.group_id), array_agg(0) into found_names, found_from from inserted;
-      safe := safe || found_names;
-      safe_from := safe_from || found_from;
+      select safe || array_agg(inserted.group_id) into safe from inserted;
     end if;
 
-    in_line := in_line + cardinality(safe);
-    update {schema}.job j set flagged = false
-    where j.id = any (array(
-      select f.id from unnest(groups, ids) f(name, id)
-      where f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name)));
+    in_line := in_line + cardinality(safe) + coalesce(cardinality(held), 0);
+    -- By a hash: a join would compare each flag with each group.
+    clear := array(select f.id from unnest(groups, ids) f(name, id)
+      where (f.name in (select unnest(safe))) is true);
+    if held is not null then
+      clear := clear || array(select f.id from unnest(groups, ids) f(name, id)
+        join unnest(held, held_from) s(name, from_id) on s.name = f.name and f.id >= s.from_id);
+    end if;
+    update {schema}.job j set flagged = false where j.id = any (clear);
     get diagnostics cleared = row_count;
     exit when of_group is not null or not more or cleared = cardinality(ids);
     skipped := skipped || array(select distinct f.name from unnest(groups, ids) f(name, id)
-      where not coalesce(
-        f.id >= (select s.from_id from unnest(safe, safe_from) s(name, from_id) where s.name = f.name), false));
+      where (f.id in (select unnest(clear))) is not true);
   end loop;
 end $$
 $f$,
@@ -374,18 +374,20 @@ begin
         select of_queue as queue, t.group_id, t.head_id from unnest(names, heads) t(group_id, head_id)),
       candidate as materialized (
         select turn.queue, turn.group_id, c.id from turn join lateral (
-          (select j.id from {schema}.job j
-            where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, turn.head_id)
-              and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-            order by j.group_id, j.id limit 1)
-          union all
-          (select j.id from {schema}.job j
-            where j.queue = turn.queue and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-              and (j.group_id, j.id) >= (turn.group_id, coalesce((
-                select f.id from {schema}.job f
-                where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
-                order by f.group_id, f.id limit 1), 9223372036854775807))
-            order by j.group_id, j.id limit 1)) c on true),
+          select j.id from {schema}.job j
+          where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, turn.head_id)
+            and j.group_id <= turn.group_id and j.status in ('queued', 'started')
+          order by j.group_id, j.id limit 1) c on true
+        union all
+        select turn.queue, turn.group_id, c.id from turn join lateral (
+          select f.id from {schema}.job f
+          where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
+          order by f.group_id, f.id limit 1) f on true
+        join lateral (
+          select j.id from {schema}.job j
+          where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, f.id)
+            and j.group_id <= turn.group_id and j.status in ('queued', 'started')
+          order by j.group_id, j.id limit 1) c on true),
       head as materialized (
         select distinct on (queue, group_id) queue, group_id, id from candidate order by queue, group_id, id),
       locked as materialized (

@@ -25,11 +25,9 @@ use crate::shared::Shared;
 use crate::store::{Succeeded, begin_short};
 use crate::withheld::quiet;
 
-/// How many jobs one transaction settles.
-const BATCH: usize = 100;
-
-/// And about how many jobs: a claim may have many, and a statement has 2 s.
+/// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s.
 const JOBS: usize = 500;
+const BYTES: usize = 4 << 20;
 
 /// A job whose handler has ended, or successes of a turn that goes on.
 pub(crate) struct Finished {
@@ -74,6 +72,11 @@ impl Finished {
         self.run.done.len() + 1
     }
 
+    fn bytes(&self) -> usize {
+        let results = self.run.done.iter().map(|done| done.result.len());
+        results.sum::<usize>() + self.success().map_or(0, |success| success.result.len())
+    }
+
     fn answer(self, settled: Settled) {
         // Whoever waited is gone if its runtime ends, or has recorded it together with what came after it.
         let _ = self.answer.send(settled);
@@ -95,10 +98,14 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>
                 None => return,
             }
         }
-        while waiting.len() < BATCH
-            && waiting.iter().map(Finished::jobs).sum::<usize>() < JOBS
+        let mut jobs: usize = waiting.iter().map(Finished::jobs).sum();
+        let mut bytes: usize = waiting.iter().map(Finished::bytes).sum();
+        while jobs < JOBS
+            && bytes < BYTES
             && let Ok(finished) = inbox.try_recv()
         {
+            jobs += finished.jobs();
+            bytes += finished.bytes();
             waiting.push(finished);
         }
         let before = waiting.len();

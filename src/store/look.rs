@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Row};
 use super::Store;
 use super::claim::{Terms, go};
 use super::lookup::{in_group, in_order, keyed, none_of, unfinished};
-use super::template::{Names, PG, Template, cte, rows_of, select, sql, with};
+use super::template::{Names, Template, cte, rows_of, select, sql, with};
 use crate::turn::{Go, Head, Look, Turn};
 
 /// When there is something to do about a job: to run it, or to end it because it expired.
@@ -43,15 +43,15 @@ fn candidates(names: &Names) -> SelectStatement {
             .limit(1);
         in_order(&mut jobs, "j", &Order::Asc).to_owned()
     };
-    let candidate = |job: SelectStatement| {
-        select()
-            .expr_as(sql("?1"), "queue")
-            .columns([("turn", "group_id"), ("c", "id"), ("c", "priority"), ("c", "due_at")])
-            .from("turn")
-            .join_lateral(JoinType::InnerJoin, job, "c", sql("true"))
-            .to_owned()
+    let turns = select()
+        .columns([("turn", "group_id"), ("c", "id"), ("c", "priority"), ("c", "due_at")])
+        .expr_as(sql("turn.job_id is not null"), "again")
+        .from("turn")
+        .to_owned();
+    let candidate = |mut turns: SelectStatement, job: SelectStatement| {
+        turns.join_lateral(JoinType::InnerJoin, job, "c", sql("true")).to_owned()
     };
-    let free = |job| candidate(job).and_where(sql("turn.job_id is null")).to_owned();
+    let free = turns.clone().and_where(sql("turn.job_id is null")).to_owned();
     // Of several that were claimed together, the first that has not ended.
     let claimed = first(
         &[">= turn.job_id", "<= coalesce(turn.batch_end, turn.job_id)"],
@@ -66,24 +66,22 @@ fn candidates(names: &Names) -> SelectStatement {
         .and_where(sql("f.flagged"))
         .limit(1)
         .to_owned();
-    let flagged = in_order(&mut flagged, "f", &Order::Asc).to_string(PG);
-    let from_flag = format!(">= coalesce(({flagged}), {})", i64::MAX);
-    free(first(&[">= turn.head_id"], "true"))
-        .union(UnionType::All, free(first(&[&from_flag], "true")))
-        .union(
-            UnionType::All,
-            candidate(claimed).and_where(sql("turn.job_id is not null")).to_owned(),
-        )
+    in_order(&mut flagged, "f", &Order::Asc);
+    let with_flag =
+        free.clone().join_lateral(JoinType::InnerJoin, flagged, "f", sql("true")).to_owned();
+    let taken = turns.clone().and_where(sql("turn.job_id is not null")).to_owned();
+    candidate(free, first(&[">= turn.head_id"], "true"))
+        .union(UnionType::All, candidate(with_flag, first(&[">= f.id"], "true")))
+        .union(UnionType::All, candidate(taken, claimed))
         .to_owned()
 }
 
 /// Looks at the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
 fn look(names: &Names) -> Template {
     let heads = select()
-        .distinct_on(["queue", "group_id"])
-        .columns(["queue", "group_id", "id", "priority", "due_at"])
+        .distinct_on(["group_id"])
+        .columns(["group_id", "id", "priority", "due_at", "again"])
         .from("candidate")
-        .order_by("queue", Order::Asc)
         .order_by("group_id", Order::Asc)
         .order_by("id", Order::Asc)
         .to_owned();
@@ -94,14 +92,11 @@ fn look(names: &Names) -> Template {
         .expr_as(sql(go("j", "?5", "?6")), "go")
         .expr_as(sql("j.attempts = j.attempts_forgiven"), "fresh")
         .from("head")
-        .join(JoinType::InnerJoin, "turn", sql("turn.group_id = head.group_id"))
         .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "head.id")))
         .and_where(sql("j.finished_at is null"))
-        .and_where(sql(format!("({DUE_AT} <= now() or turn.job_id is not null)")))
+        .and_where(sql(format!("({DUE_AT} <= now() or head.again)")))
         // Whoever resumes a paused group must be able to flag it.
-        .and_where(sql(
-            "(turn.job_id is not null or turn.group_id not in (select group_id from paused))",
-        ))
+        .and_where(sql("(head.again or head.group_id not in (select group_id from paused))"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let setting = select()
@@ -121,19 +116,37 @@ fn look(names: &Names) -> Template {
         .and_where(sql("u.queue = ?1 and u.group_id = turn.group_id"))
         .and_where(unfinished("u"))
         .to_owned();
-    let drained = Expr::cust_with_expr("head.id is null and $1", none_of(any));
-    let query = select()
-        .columns([("turn", "group_id"), ("head", "id"), ("head", "priority"), ("head", "due_at")])
-        .expr_as(sql("coalesce(head.due_at <= now() or turn.job_id is not null, false)"), "due")
-        .expr_as(sql("locked.id is not null"), "locked")
-        .expr_as(sql("coalesce(locked.go, 'run')"), "go")
-        .expr_as(sql("locked.expires_at"), "expires_at")
-        .expr_as(sql("coalesce(locked.fresh, false)"), "fresh")
-        .expr_as(sql("turn.group_id in (select group_id from paused)"), "paused")
-        .expr_as(drained, "drained")
+    let drained = Expr::cust_with_expr(
+        "(turn.group_id in (select group_id from head)) is not true and $1",
+        none_of(any),
+    );
+    // Put together by who reads them: without an index, a join would take the square of their number.
+    let of_groups = select()
+        .columns([("turn", "group_id")])
+        .exprs(["null::int8", "null::int2", "null::timestamptz", "null::bool", "null"].map(sql))
+        .exprs(["null::timestamptz", "null::bool"].map(sql))
+        .expr(sql("turn.group_id in (select group_id from paused)"))
+        .expr(drained)
         .from("turn")
-        .join(JoinType::LeftJoin, "head", sql("head.group_id = turn.group_id"))
-        .join(JoinType::LeftJoin, "locked", sql("locked.id = head.id"))
+        .to_owned();
+    let of_locked = select()
+        .expr(sql("null"))
+        .columns([("locked", "id")])
+        .exprs(["null", "null", "null", "locked.go", "locked.expires_at", "locked.fresh"].map(sql))
+        .exprs(["null", "null"].map(sql))
+        .from("locked")
+        .to_owned();
+    let query = select()
+        .columns([("head", "group_id"), ("head", "id"), ("head", "priority"), ("head", "due_at")])
+        .expr_as(sql("due_at <= now() or again"), "due")
+        .expr_as(sql("null::text"), "go")
+        .expr_as(sql("null::timestamptz"), "expires_at")
+        .expr_as(sql("null::bool"), "fresh")
+        .expr_as(sql("null::bool"), "paused")
+        .expr_as(sql("null::bool"), "drained")
+        .from("head")
+        .union(UnionType::All, of_groups)
+        .union(UnionType::All, of_locked)
         .to_owned();
     let turn = rows_of(&[(2, "group_id"), (3, "job_id"), (4, "head_id"), (7, "batch_end")]);
     with(
@@ -164,24 +177,37 @@ impl Store {
         let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
         let look = look.bind(terms.max_attempts).bind(terms.ignore_before).bind(ends);
         let rows = look.fetch_all(conn).await?;
-        rows.iter()
-            .map(|row| {
-                let head = match row.try_get("id")? {
-                    None => None,
-                    Some(id) => Some(Head {
-                        id,
-                        due_at: row.try_get("due_at")?,
-                        due: row.try_get("due")?,
-                        locked: row.try_get("locked")?,
-                        fresh: row.try_get("fresh")?,
-                        priority: row.try_get("priority")?,
-                        go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
-                    }),
-                };
-                let look =
-                    Look { head, drained: row.try_get("drained")?, paused: row.try_get("paused")? };
-                Ok((row.try_get("group_id")?, look))
-            })
-            .collect()
+        let (mut looks, mut heads, mut locked) = (HashMap::new(), Vec::new(), HashMap::new());
+        for row in &rows {
+            let group: Option<String> = row.try_get("group_id")?;
+            let id: Option<i64> = row.try_get("id")?;
+            match (group, id) {
+                (Some(group), None) => {
+                    let (drained, paused) = (row.try_get("drained")?, row.try_get("paused")?);
+                    looks.insert(group, Look { head: None, drained, paused });
+                }
+                (Some(group), Some(id)) => heads.push((group, id, row)),
+                (None, Some(id)) => _ = locked.insert(id, row),
+                (None, None) => {}
+            }
+        }
+        for (group, id, row) in heads {
+            let found = locked.get(&id);
+            let go = match found {
+                Some(row) => Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                None => Go::Run,
+            };
+            let head = Head {
+                id,
+                due_at: row.try_get("due_at")?,
+                due: row.try_get("due")?,
+                locked: found.is_some(),
+                fresh: found.map_or(Ok(false), |row| row.try_get("fresh"))?,
+                priority: row.try_get("priority")?,
+                go,
+            };
+            looks.entry(group).or_insert_with(Look::default).head = Some(head);
+        }
+        Ok(looks)
     }
 }

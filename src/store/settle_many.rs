@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use sea_query::{
-    CommonTableExpression, DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order,
-    SelectStatement, SubQueryStatement, UpdateStatement,
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SubQueryStatement,
+    UpdateStatement,
 };
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
@@ -114,7 +115,7 @@ fn groups(names: &Names, keep: bool) -> Template {
         .from_as(names.job(), "u")
         .and_where(sql("u.queue = g.queue and u.group_id = g.group_id"))
         .and_where(unfinished("u"))
-        .and_where(sql("u.id <> all(?5)"))
+        .and_where(sql("u.id <> all((?5::bigint[])[claimed.first:claimed.last])"))
         .to_owned();
     let ours = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
@@ -145,10 +146,25 @@ fn groups(names: &Names, keep: bool) -> Template {
         .and_where(sql("halted_at is null"))
         .and_where(sql("ctid = any (array(select ctid from ours where drained))"))
         .to_owned();
-    let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id")]);
-    let ended = cte("ended", ended(names, keep));
-    let writes = vec![ended, cte("passed", passed), cte("retired", retired)];
-    settled(claimed, ours, writes)
+    let of_claim =
+        [(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id"), (8, "first"), (9, "last")];
+    let done = rows_of(&[(5, "id"), (6, "result"), (7, "claim")]);
+    // What is no condition of its own is no join either, which would compare each with each: it is looked up in a hash.
+    let mine = select()
+        .columns(["id", "result"])
+        .from("done")
+        .and_where(sql("(claim in (select claim from ours)) is true"))
+        .to_owned();
+    let parts = [
+        cte("claimed", rows_of(&of_claim)),
+        cte("ours", ours),
+        cte("done", done),
+        cte("mine", mine),
+        cte("ended", ended(names, keep)),
+        cte("passed", passed),
+        cte("retired", retired),
+    ];
+    with(parts, select().column("claim").from("ours").to_owned())
 }
 
 /// The same for jobs without a group, whose own rows are locked.
@@ -161,32 +177,14 @@ fn loose(names: &Names, keep: bool) -> Template {
         .limit(1)
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
-    let ours = select()
-        .columns([("j", "id"), ("claimed", "claim")])
+    let mine = select()
+        .columns([("j", "id"), ("claimed", "claim"), ("claimed", "result")])
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "j", sql("true"))
         .to_owned();
-    let claimed = rows_of(&[(3, "claim"), (4, "job_id")])
-        .expr_as(sql("?1::text[]"), "queues")
-        .expr_as(sql("?2::text[]"), "groups")
-        .to_owned();
-    settled(claimed, ours, vec![cte("ended", ended(names, keep))])
-}
-
-/// The tokens of the claims that were settled.
-fn settled(
-    claimed: SelectStatement,
-    ours: SelectStatement,
-    writes: Vec<CommonTableExpression>,
-) -> Template {
-    let done = rows_of(&[(5, "id"), (6, "result"), (7, "claim")]);
-    let mine = select()
-        .columns([("done", "id"), ("done", "result")])
-        .from("done")
-        .join(JoinType::InnerJoin, "ours", sql("ours.claim = done.claim"))
-        .to_owned();
-    let before = [cte("claimed", claimed), cte("ours", ours), cte("done", done), cte("mine", mine)];
-    with(before.into_iter().chain(writes), select().column("claim").from("ours").to_owned())
+    let claimed = rows_of(&[(1, "claim"), (2, "job_id"), (3, "result")]);
+    let parts = [cte("claimed", claimed), cte("mine", mine), cte("ended", ended(names, keep))];
+    with(parts, select().column("claim").from("mine").to_owned())
 }
 
 impl Store {
@@ -200,50 +198,59 @@ impl Store {
         keep: bool,
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let keep = usize::from(keep);
-        if claims.iter().any(|of| of.claim.group.is_none()) {
-            return settle(&self.settle_many.loose[keep], conn, claims.iter()).await;
-        }
         let (mut queues, mut groups, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for Succeeded { queue, claim, .. } in claims {
             queues.push(*queue);
             groups.push(claim.group.as_deref());
             tokens.push(claim.token);
         }
-        let lock = self.settle_many.lock_alone.query().bind(queues).bind(groups).bind(tokens);
-        let mut locked: HashSet<Uuid> = HashSet::with_capacity(claims.len());
-        for row in lock.fetch_all(&mut *conn).await? {
-            locked.insert(row.try_get(0)?);
+        if groups.contains(&None) {
+            let jobs: Vec<i64> = claims.iter().map(|of| of.claim.job).collect();
+            let results: Vec<&str> = claims.iter().map(|of| of.result).collect();
+            let settle = self.settle_many.loose[keep].query().bind(tokens).bind(jobs).bind(results);
+            return read(settle.fetch_all(conn).await?);
         }
+        let lock = self.settle_many.lock_alone.query().bind(queues).bind(groups).bind(tokens);
+        let locked = read(lock.fetch_all(&mut *conn).await?)?;
         let locked = claims.iter().filter(|of| locked.contains(&of.claim.token));
-        settle(&self.settle_many.groups[keep], conn, locked).await
+        settle_groups(&self.settle_many.groups[keep], conn, locked).await
     }
 }
 
-async fn settle<'a>(
+/// `first` and `last` say which of all jobs are a claim's.
+async fn settle_groups<'a>(
     template: &Template,
     conn: &mut PgConnection,
     claims: impl Iterator<Item = &'a Succeeded<'a>>,
 ) -> Result<HashSet<Uuid>, sqlx::Error> {
-    let (mut queues, mut groups, mut tokens, mut last) =
+    let (mut queues, mut groups, mut tokens, mut turns) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let place = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     for Succeeded { queue, claim, earlier, result } in claims {
         queues.push(*queue);
         groups.push(claim.group.as_deref());
         tokens.push(claim.token);
-        last.push(claim.job);
+        turns.push(claim.job);
+        first.push(place(jobs.len() + 1));
         for done in *earlier {
             jobs.push(done.job);
             results.push(done.result.as_str());
         }
         jobs.push(claim.job);
         results.push(result);
+        last.push(place(jobs.len()));
         of.resize(jobs.len(), claim.token);
     }
     if tokens.is_empty() {
         return Ok(HashSet::new());
     }
-    let settle = template.query().bind(queues).bind(groups).bind(tokens).bind(last);
-    let rows = settle.bind(jobs).bind(results).bind(of).fetch_all(conn).await?;
-    rows.iter().map(|row| row.try_get(0)).collect()
+    let settle = template.query().bind(queues).bind(groups).bind(tokens).bind(turns);
+    let settle = settle.bind(jobs).bind(results).bind(of).bind(first).bind(last);
+    read(settle.fetch_all(conn).await?)
+}
+
+fn read(rows: Vec<PgRow>) -> Result<HashSet<Uuid>, sqlx::Error> {
+    rows.into_iter().map(|row| row.try_get(0)).collect()
 }
