@@ -50,7 +50,7 @@ create table job (
 );
 
 -- Every index that the hot path reads is partial: history costs it nothing.
-create index job_unfinished on job (queue, group_id, id) where status in ('queued', 'started');
+create index job_unfinished on job (queue, group_id, id) where group_id is not null and status in ('queued', 'started');
 -- The flagged jobs of one group, for the look at its head.
 create index job_flagged_group on job (queue, group_id, id) where flagged;
 -- Jobs without a group: waiting, and running.

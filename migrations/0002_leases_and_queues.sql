@@ -50,7 +50,8 @@ create index job_loose_queued on job (queue, turn_at, id) where group_id is null
 -- Those that get their head start when they become due.
 create index job_loose_boost on job (queue, run_at)
   where group_id is null and status = 'queued' and priority > 0 and turn_at >= run_at;
-create index job_loose_claimed on job (claimed_by) where group_id is null and status = 'started';
+-- Whose claims are in doubt; not all of a process's, which would be one more index that each claim writes.
+create index job_loose_doubted on job (claimed_by) where suspect is not null;
 
 alter table queue_group
   add column claimed_by bigint,                -- the processor, while claimed

@@ -128,7 +128,7 @@ as $$
     history = history_with(j.history, j.attempts, j.last_started_at, 'released', null)
   from (select b.id from job b where b.queue = of_queue
       and (b.group_id, b.id) >= (of_group, first) and (b.group_id, b.id) <= (of_group, last)
-      and b.status in ('queued', 'started') and b.status = 'started'
+      and b.group_id is not null and b.status in ('queued', 'started') and b.status = 'started'
     for no key update skip locked) behind
   where j.id = any (array[behind.id]) and j.finished_at is null and j.status <> 'queued'
 $$;
@@ -190,7 +190,7 @@ begin
     -- The first that has not ended is taken over, the others go back.
     turn.job_id := coalesce((select j.id from job j where j.queue = turn.queue
       and (j.group_id, j.id) >= (turn.group_id, turn.job_id) and (j.group_id, j.id) <= (turn.group_id, turn.batch_end)
-      and j.status in ('queued', 'started') and j.status = 'started'
+      and j.group_id is not null and j.status in ('queued', 'started') and j.status = 'started'
       order by j.group_id, j.id limit 1), turn.job_id);
     perform pull_return(turn.queue, turn.group_id, turn.job_id + 1, turn.batch_end);
   end if;

@@ -14,7 +14,7 @@ begin
   doubted := array(select g.claim from queue_group g
       where g.job_id is not null and g.claimed_by = of_processor and g.suspect = g.claim)
     || array(select j.claim from job j
-      where j.group_id is null and j.status = 'started' and j.claimed_by = of_processor and j.suspect = j.claim);
+      where j.claimed_by = of_processor and j.suspect is not null and j.suspect = j.claim);
   -- One judge at a time: who tries a lock that another one tries would take its owner for alive.
   maybe_dead := held
     and exists (select from processor p

@@ -123,7 +123,7 @@ impl Client {
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
-            let mut after = group.is_none().then(|| (String::new(), 0));
+            let mut after = group.is_none().then_some((None, 0));
             while let Some(from) = after {
                 let purge = async |conn: &mut _| store.purge_loose(conn, queue, to, &from).await;
                 let batch = together(&mut conn, purge).await?;

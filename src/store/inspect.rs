@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use super::Store;
-use super::lookup::{in_group, in_order, unfinished};
+use super::lookup::{in_group, in_order, loose, unfinished};
 use super::template::{Names, PG, Template, limit, select, sql};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
@@ -108,18 +108,24 @@ fn halted(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
-/// Unfinished jobs are counted in their partial index; finished ones only up to the limit that argument 2 gives.
+/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that argument 2 gives.
 fn counts(names: &Names) -> Template {
     let sub = |query: SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
-    let backlog = |condition: &'static str| {
+    let count = |which: Expr, condition: String| {
         let count = select()
             .expr(sql("count(*)"))
             .from_as(names.job(), "j")
             .and_where(sql("j.queue = ?1"))
-            .and_where(unfinished("j"))
+            .and_where(which)
             .and_where(sql(condition))
             .to_owned();
         sub(count)
+    };
+    let backlog = |status: &'static str, condition: &'static str| {
+        let of_status = format!("j.status = '{status}' and {condition}");
+        let counts = [unfinished("j"), loose("j", status)];
+        let counts = counts.map(|which| count(which, of_status.clone()));
+        Expr::cust_with_exprs("$1 + $2", counts)
     };
     let finished = |condition: &'static str| {
         let some = select()
@@ -132,9 +138,9 @@ fn counts(names: &Names) -> Template {
         sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
     };
     let query = select()
-        .expr(backlog("j.status = 'queued' and j.run_at <= now()"))
-        .expr(backlog("j.status = 'queued' and j.run_at > now()"))
-        .expr(backlog("j.status = 'started'"))
+        .expr(backlog("queued", "j.run_at <= now()"))
+        .expr(backlog("queued", "j.run_at > now()"))
+        .expr(backlog("started", "true"))
         .expr(finished("j.status = 'succeeded'"))
         .expr(finished("j.status = 'failed'"))
         .expr(finished("j.status = 'cancelled'"))
@@ -152,19 +158,30 @@ fn all(names: &Names) -> Template {
 
 #[cfg(feature = "testing")]
 fn idle(names: &Names) -> Template {
-    let any = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1"))
-        .and_where(unfinished("j"))
-        .to_owned();
+    let any = |which: Expr| {
+        let any = select()
+            .expr(sql("1"))
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(which)
+            .to_owned();
+        Expr::exists(any)
+    };
     let row = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.halted_at is null"))
         .to_owned();
     let query = select()
-        .expr(Expr::cust_with_exprs("not $1 and not $2", [Expr::exists(any), Expr::exists(row)]))
+        .expr(Expr::cust_with_exprs(
+            "not ($1 or $2 or $3 or $4)",
+            [
+                any(unfinished("j")),
+                any(loose("j", "queued")),
+                any(loose("j", "started")),
+                Expr::exists(row),
+            ],
+        ))
         .to_owned();
     Template::new(query.build(PG))
 }

@@ -7,9 +7,14 @@ use sea_query::{Expr, Order, SelectStatement};
 
 use super::template::sql;
 
-/// `status IN ('queued', 'started')` of `alias`, written exactly as the partial indexes have it.
+/// That `alias` is an unfinished job of a group, written exactly as the partial index has it.
 pub(super) fn unfinished(alias: &str) -> Expr {
-    sql(format!("{alias}.status in ('queued', 'started')"))
+    sql(format!("{alias}.group_id is not null and {alias}.status in ('queued', 'started')"))
+}
+
+/// That it is a job without a group that waits, or runs, likewise.
+pub(super) fn loose(alias: &str, status: &str) -> Expr {
+    sql(format!("{alias}.group_id is null and {alias}.status = '{status}'"))
 }
 
 /// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be

@@ -30,6 +30,7 @@ mod pooler;
 mod presence;
 mod prune;
 mod pull;
+mod purge;
 mod queue_settings;
 mod round_trip;
 mod session;
@@ -85,6 +86,7 @@ pub(crate) struct Store {
     peek: peek::Statements,
     presence: presence::Statements,
     operate: operate::Statements,
+    purge: purge::Statements,
     park: park::Statements,
     policy: policy::Statements,
     prune: prune::Statements,
@@ -122,6 +124,7 @@ impl Store {
             peek: peek::Statements::new(&names),
             presence: presence::Statements::new(&names),
             operate: operate::Statements::new(&names),
+            purge: purge::Statements::new(&names),
             park: park::Statements::new(&names),
             policy: policy::Statements::new(&names),
             prune: prune::Statements::new(&names),

@@ -1,4 +1,4 @@
-//! What operators ask of many jobs at once: redrive, purge, release a node. Each statement waits for no handler.
+//! What operators ask of many jobs at once: redrive, release a node. Each statement waits for no handler.
 
 use sea_query::{
     CommonTableExpression, Expr, ExprTrait, JoinType, LockBehavior, LockType, Order, Query,
@@ -8,19 +8,14 @@ use sqlx::{PgConnection, PgExecutor, Row};
 
 use super::Store;
 use super::claim::GRACE;
-use super::control::{cancelled, has_unit, requeued, resumed};
-use super::lookup::{keyed, same_group, status_in, unfinished};
+use super::control::{has_unit, requeued, resumed};
+use super::lookup::{keyed, same_group, status_in};
 use super::template::{Names, PG, Template, cte, limit, select, sql, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
     redrive: Template,
     last_job: Template,
-    purge_groups: Template,
-    purge_group: Template,
-    purge_loose: Template,
-    left: Template,
-    left_in_group: Template,
     release: Template,
 }
 
@@ -34,33 +29,12 @@ pub(crate) struct RedriveReport {
     pub(crate) busy: bool,
 }
 
-/// What one batch of a purge did.
-#[derive(Debug, Clone)]
-pub(crate) struct PurgeBatch {
-    pub(crate) cancelled: u64,
-    /// Where the next batch begins; none: it was the last one.
-    pub(crate) next: Option<(String, i64)>,
-}
-
-/// How many jobs one batch of a purge cancels.
-const BATCH: i64 = 1000;
-
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
-        let groups =
-            "j.group_id is not null and (j.group_id, j.id) > (?3, ?4) and ?5::text is null";
-        let group = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
-        let loose =
-            "j.group_id is null and j.id > ?4 and ?3::text is not null and ?5::text is null";
         let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
         Self {
             redrive: redrive(names),
             last_job: Template::new(last.build(PG)),
-            purge_groups: purge(names, groups),
-            purge_group: purge(names, group),
-            purge_loose: purge(names, loose),
-            left: left(names, "?3::text is null"),
-            left_in_group: left(names, "j.group_id = ?3"),
             release: release(names),
         }
     }
@@ -144,53 +118,6 @@ fn redrive(names: &Names) -> Template {
     )
 }
 
-/// Cancels a batch of queued jobs up to an id (argument 2), from a group (3) and id (4) on, of one group (5) perhaps. Locks
-/// them, skipping those that somebody has.
-fn purge(names: &Names, condition: &'static str) -> Template {
-    let target = select()
-        .columns([("j", "id"), ("j", "group_id")])
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.status = 'queued' and j.id <= ?2"))
-        .and_where(unfinished("j"))
-        .and_where(sql(condition))
-        .order_by(("j", "group_id"), Order::Asc)
-        .order_by(("j", "id"), Order::Asc)
-        .limit(limit(6))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let written = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(cancelled())
-        // One look per group is enough, and one flag calls it.
-        .value("flagged", is_first("target"))
-        .from("target")
-        .and_where(sql(keyed("j.id", "target.id")))
-        .returning(Query::returning().columns([("j", "id")]))
-        .to_owned();
-    let query = select()
-        .expr(sql("(select count(*) from written)"))
-        .expr(sql("(select count(*) from target)"))
-        .expr(sql("(select max(coalesce(group_id, '')) from target)"))
-        .expr(sql(
-            "(select max(id) from target where group_id is not distinct from (select max(group_id) from target))",
-        ))
-        .to_owned();
-    with([cte("target", target), cte("written", written)], query)
-}
-
-/// What a purge has left: running jobs, and queued ones that somebody has, up to an id (argument 2).
-fn left(names: &Names, condition: &'static str) -> Template {
-    let query = select()
-        .expr(sql("count(*) filter (where j.status = 'started')"))
-        .expr(sql("count(*) filter (where j.status = 'queued' and j.id <= ?2)"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1"))
-        .and_where(unfinished("j"))
-        .and_where(sql(condition))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
 /// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
 /// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
 fn release(names: &Names) -> Template {
@@ -264,47 +191,6 @@ impl Store {
         self.operate.last_job.query().fetch_one(conn).await?.try_get(0)
     }
 
-    /// Cancels a batch of the queued jobs with groups (or of one group), from `after` on.
-    pub(crate) async fn purge_groups(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        group: Option<&str>,
-        to: i64,
-        after: &(String, i64),
-    ) -> Result<PurgeBatch, sqlx::Error> {
-        let purge = match group {
-            Some(_) => &self.operate.purge_group,
-            None => &self.operate.purge_groups,
-        };
-        purge_batch(conn, purge, queue, group, to, after).await
-    }
-
-    /// Cancels a batch of the queued jobs without a group, from `after` on.
-    pub(crate) async fn purge_loose(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        to: i64,
-        after: &(String, i64),
-    ) -> Result<PurgeBatch, sqlx::Error> {
-        purge_batch(conn, &self.operate.purge_loose, queue, None, to, after).await
-    }
-
-    /// How many jobs run, and how many up to an id are queued still.
-    pub(crate) async fn left(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        group: Option<&str>,
-        to: i64,
-    ) -> Result<(u64, u64), sqlx::Error> {
-        let left = if group.is_some() { &self.operate.left_in_group } else { &self.operate.left };
-        let row = left.query().bind(queue).bind(to).bind(group).fetch_one(conn).await?;
-        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
-        Ok((count(0)?, count(1)?))
-    }
-
     /// Doubts the claims of a node; how many groups and jobs without a group.
     pub(crate) async fn release_node(
         &self,
@@ -316,23 +202,4 @@ impl Store {
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))
     }
-}
-
-async fn purge_batch(
-    conn: &mut PgConnection,
-    purge: &Template,
-    queue: &str,
-    group: Option<&str>,
-    to: i64,
-    after: &(String, i64),
-) -> Result<PurgeBatch, sqlx::Error> {
-    let purge = purge.query().bind(queue).bind(to).bind(&after.0).bind(after.1).bind(group);
-    let row = purge.bind(BATCH).fetch_one(conn).await?;
-    let locked: i64 = row.try_get(1)?;
-    let last: (Option<String>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
-    let next = match last {
-        (Some(group), Some(id)) if locked == BATCH => Some((group, id)),
-        _ => None,
-    };
-    Ok(PurgeBatch { cancelled: row.try_get::<i64, _>(0)?.unsigned_abs(), next })
 }

@@ -105,7 +105,7 @@ fn forget_requests(names: &Names) -> Template {
         .expr(sql("1"))
         .from_as(names.job(), "j")
         .and_where(sql("j.id = r.job_id"))
-        .and_where(unfinished("j"))
+        .and_where(sql(status_in("j.", "'queued', 'started'")))
         .to_owned();
     let done = select()
         .column("ctid")
