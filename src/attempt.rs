@@ -269,12 +269,24 @@ impl Run {
         result: RunResult,
         clean: bool,
     ) -> (End, Option<SlotConnection>) {
-        let Locks { mut conn, session, watch } = match job.keeper {
-            Keeper::Locks(locks) => locks,
-            Keeper::Lease(lease) => {
-                return (self.settle_in_batch(lease, result, job.slot).await, None);
+        match job.keeper {
+            // Apart: it is large, and would be moved about with each job that a lease keeps.
+            Keeper::Locks(locks) => {
+                Box::pin(self.settle_held(locks, held, signals, result, clean)).await
             }
-        };
+            Keeper::Lease(lease) => (self.settle_in_batch(lease, result, job.slot).await, None),
+        }
+    }
+
+    async fn settle_held(
+        &self,
+        locks: Locks,
+        held: HeldJob,
+        signals: &Signals,
+        result: RunResult,
+        clean: bool,
+    ) -> (End, Option<SlotConnection>) {
+        let Locks { mut conn, session, watch } = locks;
         let late = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut conn, &held, result) => settled,
