@@ -162,7 +162,8 @@ impl QueueOptions {
     }
 
     /// How many jobs of this queue one process runs at once; under a [`Hold::Transaction`] each holds a connection of
-    /// the pool. Default 10.
+    /// the pool. Under a [`Hold::Lease`] a slot costs some memory: hundreds of them share claims and commits where handlers
+    /// are quick, or mostly wait for something else than this machine. Default 10.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;
         self
