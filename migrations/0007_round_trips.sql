@@ -156,7 +156,7 @@ as $$
 declare
   after_at timestamptz := flags_from; after_id bigint := 0; skipped text[] := '{}';
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
-  names text[]; firsts bigint[]; new_names text[]; new_firsts bigint[]; heads smallint[];
+  names text[]; firsts bigint[]; heads smallint[]; new_names text[]; new_firsts bigint[]; new_heads smallint[];
   safe text[]; held text[]; held_from bigint[];
   woken text[]; woken_from bigint[];
   clear bigint[]; cleared integer;
@@ -188,9 +188,10 @@ begin
       select distinct on (f.name) of_queue as queue, f.name, f.id, f.priority
       from unnest(groups, ids, priorities) f(name, id, priority) order by f.name, f.id)
     select array_agg(flag.name) filter (where g.there), array_agg(flag.id) filter (where g.there),
+        array_agg(flag.priority) filter (where g.there),
         array_agg(flag.name) filter (where g.there is null), array_agg(flag.id) filter (where g.there is null),
         array_agg(flag.priority) filter (where g.there is null)
-      into names, firsts, new_names, new_firsts, heads
+      into names, firsts, heads, new_names, new_firsts, new_heads
     from flag left join lateral (
       select true as there from {schema}.queue_group g
       where g.queue = flag.queue and g.group_id = flag.name limit 1) g on true;
@@ -231,12 +232,22 @@ begin
         where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
         limit 1 for key share skip locked) g on true;
     end if;
+    if cardinality(safe) + coalesce(cardinality(held), 0) < cardinality(names) then
+      -- Somebody has the row, or it has gone meanwhile.
+      with flag as materialized (
+        select of_queue as queue, f.name, f.id, f.priority from unnest(names, firsts, heads) f(name, id, priority))
+      select new_names || array_agg(flag.name), new_firsts || array_agg(flag.id), new_heads || array_agg(flag.priority)
+        into new_names, new_firsts, new_heads
+      from flag
+      where (select g.group_id from {schema}.queue_group g
+        where g.queue = flag.queue and g.group_id = flag.name limit 1) is null;
+    end if;
     if new_names is not null then
       -- Only what was inserted counts: a conflict is no proof that the row stays.
       with inserted as (
         insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
         select of_queue, f.name, now() - interval '10 s' * f.priority, f.id
-        from unnest(new_names, new_firsts, heads) f(name, id, priority)
+        from unnest(new_names, new_firsts, new_heads) f(name, id, priority)
         on conflict do nothing returning queue_group.group_id)
       select safe || array_agg(inserted.group_id) into safe from inserted;
     end if;

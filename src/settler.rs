@@ -25,8 +25,10 @@ use crate::shared::Shared;
 use crate::store::{Succeeded, begin_short};
 use crate::withheld::quiet;
 
-/// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s.
+/// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s, all of it 5 s.
 const JOBS: usize = 500;
+/// What takes statements of its own counts for so many.
+const APART: usize = 5;
 const BYTES: usize = 4 << 20;
 
 /// A job whose handler has ended, or successes of a turn that goes on.
@@ -68,8 +70,9 @@ impl Finished {
         last.then_some(Succeeded { queue: &queue.name, claim, earlier: done, result })
     }
 
-    fn jobs(&self) -> usize {
-        self.run.done.len() + 1
+    fn weight(&self) -> usize {
+        let apart = if self.is_success() { 1 } else { APART };
+        self.run.done.len() + apart
     }
 
     fn bytes(&self) -> usize {
@@ -98,13 +101,13 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>
                 None => return,
             }
         }
-        let mut jobs: usize = waiting.iter().map(Finished::jobs).sum();
+        let mut jobs: usize = waiting.iter().map(Finished::weight).sum();
         let mut bytes: usize = waiting.iter().map(Finished::bytes).sum();
         while jobs < JOBS
             && bytes < BYTES
             && let Ok(finished) = inbox.try_recv()
         {
-            jobs += finished.jobs();
+            jobs += finished.weight();
             bytes += finished.bytes();
             waiting.push(finished);
         }

@@ -277,8 +277,8 @@ impl Worker {
         self.connect(state, connections)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
-        if self.stop.is_cancelled() {
-            // It was told to stop while it waited for a connection.
+        if self.stop.is_cancelled() || (self.leased() && !self.shared.leases.may_claim()) {
+            // It was told to stop while it waited for a connection, or is not seen any more.
             return Ok((Claimed::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };

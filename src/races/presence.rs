@@ -70,7 +70,7 @@ async fn what_a_dead_process_committed_late_is_doubted_before_it_is_forgotten() 
     // Forgotten when nothing is its own any more, and nothing can come.
     let known = format!("select count(*) from seriatim.processor where id = {DEAD}");
     let last_seen = format!(
-        "update seriatim.processor set seen_at = seen_at - interval '1 min' where id = {DEAD}"
+        "update seriatim.processor set seen_at = seen_at - interval '3 min' where id = {DEAD}"
     );
     scene.run(&last_seen).await;
     judge(&scene, &mut judges).await;

@@ -181,8 +181,7 @@ fn doubt_loose(names: &Names, which: &'static str) -> Template {
 }
 
 /// Dead processes that nothing is claimed by any more. Not those that were seen a moment ago: a claim of theirs may be committed
-/// yet, and who is forgotten is not judged again. Signs of life come every 10 s; what is dead claims for 1.25 s more at most, by
-/// statements of 2 s.
+/// yet, by a server that waits for its standby, and who is forgotten is not judged again.
 fn forget(names: &Names) -> Template {
     let groups = select()
         .expr(sql("1"))
@@ -197,7 +196,7 @@ fn forget(names: &Names) -> Template {
     let idle = select()
         .column("id")
         .from_as(names.processor(), "p")
-        .and_where(sql("p.id = any(?1) and p.seen_at < clock_timestamp() - interval '15 s'"))
+        .and_where(sql("p.id = any(?1) and p.seen_at < clock_timestamp() - interval '2 min'"))
         .and_where(Expr::not_exists(groups))
         .and_where(Expr::not_exists(loose))
         .to_owned();
