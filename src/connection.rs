@@ -16,6 +16,8 @@ pub(crate) struct SlotConnection {
     conn: PoolConnection<Postgres>,
     /// The server was told to notice when this process is gone.
     pub(crate) watched: bool,
+    /// The server has planned a claim for this session, which takes longer than a claim.
+    pub(crate) claims: bool,
     /// The server's session; none: nobody has asked for it.
     pub(crate) session: Option<SessionId>,
     /// A transaction is open that was begun by a message of which sqlx counted nothing.
@@ -90,7 +92,7 @@ impl SlotConnection {
 
 impl From<PoolConnection<Postgres>> for SlotConnection {
     fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn, watched: false, session: None, begun: false, ahead: None }
+        Self { conn, watched: false, claims: false, session: None, begun: false, ahead: None }
     }
 }
 

@@ -79,13 +79,25 @@ struct State {
 }
 
 impl State {
-    /// Gives back all but so many connections: first those that held no job yet, which would cost its begin some more.
+    /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
     fn keep(&mut self, most: usize) {
         let excess = self.spare.len().saturating_sub(most);
         if excess > 0 {
-            self.spare.sort_by_key(|conn| conn.watched);
+            self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.claims));
             self.spare.drain(..excess);
         }
+    }
+
+    /// The connection for a claim: one that claimed before, if there is one.
+    fn for_claim(&mut self) -> Option<SlotConnection> {
+        let claims = self.spare.iter().position(|conn| conn.claims);
+        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
+    }
+
+    /// A connection for a job: if possible not the one that claims.
+    fn for_job(&mut self) -> Option<SlotConnection> {
+        let other = self.spare.iter().rposition(|conn| !conn.claims);
+        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
     }
 }
 
@@ -236,7 +248,7 @@ impl Worker {
                     run.into_end_leased(known, pool, kept, slot).await;
                     None
                 });
-            } else if let Some(conn) = state.spare.pop() {
+            } else if let Some(conn) = state.for_job() {
                 state.slots.spawn(async move {
                     let conn = run.into_end(known, conn).await;
                     drop(slot);
@@ -282,14 +294,14 @@ impl Worker {
             return Ok((Claimed::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
-        let Some(conn) = state.spare.last_mut() else {
+        let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };
         self.pulse.begins(Doing::Claiming);
         let asked_at = Instant::now();
         let claim = claim::claim(
             &self.shared.store,
-            conn,
+            &mut conn,
             &self.queue.options,
             slots,
             Some(self.shared.processor),
@@ -298,6 +310,8 @@ impl Worker {
         match timeout(CLAIM_LIMIT, claim).await {
             Ok(Ok(claimed)) => {
                 state.course.thorough = claimed.thorough;
+                conn.claims = true;
+                state.spare.push(conn);
                 Ok((claimed, asked_at))
             }
             failed => {
@@ -305,9 +319,7 @@ impl Worker {
                 if self.leased() {
                     state.strays = STRAYS.map(|time| Some(Instant::now() + time));
                 }
-                if let Some(conn) = state.spare.pop() {
-                    conn.close();
-                }
+                conn.close();
                 Err(match failed {
                     Ok(Err(source)) if lacks_tables(&source) => BackgroundError::NotMigrated {
                         queue: queue(),
