@@ -293,10 +293,10 @@ as $$
 #variable_conflict use_column
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flag_at timestamptz; loose_due boolean;
+  flag_at timestamptz; loose_due boolean; line_due boolean; few boolean;
   at timestamptz; reading interval; group_at timestamptz := groups_from;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
-  names text[]; heads bigint[];
+  names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
 begin
   -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
@@ -324,8 +324,11 @@ begin
       order by j.run_at limit 1) is not null,
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
-      order by j.turn_at limit 1) is not null
-    into is_thorough, loose_due;
+      order by j.turn_at limit 1) is not null,
+    (select g.ready_at from {schema}.queue_group g
+      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
+      order by g.ready_at limit 1) is not null
+    into is_thorough, loose_due, line_due;
   at := clock_timestamp();
   flag_at := (select {look_at} from {schema}.job j
     where j.queue = of_queue and j.flagged
@@ -335,9 +338,65 @@ begin
 
   if not is_thorough and flag_at is not null then
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
-      -- More than there are slots, and not many more: those that run do not wait for the others.
-      select a.in_line, a.more into in_line, is_more
-      from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256), flags_from) a;
+      few := false;
+      if not (line_due or loose_due) then
+        select count(*) <= slots and count(*) = count(distinct f.group_id) and bool_and(f.at > 'epoch' and g.there is null),
+            array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
+          into few, names, heads, leases
+        from (select j.id, j.group_id, {look_at} as at, j.lease_ms from {schema}.job j
+          where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flags_from
+          order by {look_at}, j.id limit slots + 1) f
+        left join lateral (
+          select true as there from {schema}.queue_group g
+          where g.queue = of_queue and g.group_id = f.group_id limit 1) g on true;
+      end if;
+      if few then
+        -- There is a slot for each of them: put in line and claimed at once. A conflict is left to the next claim.
+        with inserted as (
+          insert into {schema}.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by)
+          select of_queue, f.name, clock_timestamp() + make_interval(
+            secs => coalesce(case when own_lease then f.lease_ms / 1000.0 end, lease_seconds)),
+            f.id, gen_random_uuid(), f.id, processor
+          from unnest(names, heads, leases) f(name, id, lease_ms)
+          on conflict do nothing returning queue_group.group_id, queue_group.job_id, queue_group.claim)
+        select array_agg(i.group_id), array_agg(i.job_id), array_agg(i.claim), count(*) < cardinality(names)
+          into names, heads, tokens, is_more
+        from inserted i;
+        -- A newer snapshot than the inserts': another flag may have come, below.
+        return query
+        with turn as materialized (
+          select of_queue as queue, t.group_id, t.id, t.token from unnest(names, heads, tokens) t(group_id, id, token)),
+        locked as materialized (
+          select j.id, {go} as go, turn.token from turn join {schema}.job j on j.id = any (array[turn.id])
+          where j.status = 'queued' and least(j.run_at, j.expires_at) <= now()
+            and (select f.id from {schema}.job f
+              where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
+              order by f.group_id, f.id limit 1) = turn.id
+            and (select s.group_id from {schema}.group_setting s
+              where s.queue = turn.queue and s.group_id = turn.group_id and s.paused_at is not null limit 1) is null
+          for no key update of j skip locked),
+        started as (
+          update {schema}.job j set
+            status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
+            last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
+          from locked
+          where j.id = any (array[locked.id]) and j.finished_at is null
+          returning j.*, locked.go, locked.token)
+        select {claimed} from started j;
+        get diagnostics n = row_count;
+        if n < cardinality(names) then
+          -- Looked at like any other.
+          is_thorough := true;
+          update {schema}.queue_group g set claim = null, job_id = null, claimed_by = null, ready_at = now()
+          from unnest(names, heads) t(group_id, id)
+          where g.queue = any (array[of_queue]) and g.group_id between t.group_id and t.group_id
+            and (select j.flagged from {schema}.job j where j.id = t.id) is not false;
+        end if;
+      else
+        -- More than there are slots, and not many more: those that run do not wait for the others.
+        select a.in_line, a.more into in_line, is_more
+        from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256), flags_from) a;
+      end if;
     else
       is_more := true;
     end if;
@@ -361,15 +420,12 @@ begin
           lease_until = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
         from due where j.id = any (array[due.id])
-        returning j.*, due.go)
-      select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
-        j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
-        j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, null::text, j.claim, j.go, j.expires_at,
-        null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz
-      from started j;
+        returning j.*, due.go, j.claim as token)
+      select {claimed} from started j;
       get diagnostics ran = row_count;
       n := n + ran;
     else
+      continue when not line_due and in_line = 0;
       at := clock_timestamp();
       select count(*), array_agg(g.group_id) filter (where g.job_id is null),
         array_agg(g.head_id) filter (where g.job_id is null), max(g.ready_at)
@@ -422,11 +478,7 @@ begin
             secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
         from started where g.queue = any (array[started.queue]) and g.group_id between started.group_id and started.group_id
         returning started.*, g.claim as token)
-      select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at,
-        j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
-        j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, j.group_id, j.token, j.go, j.expires_at,
-        null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz
-      from claimed j;
+      select {claimed} from claimed j;
       get diagnostics ran = row_count;
       n := n + ran;
       is_thorough := is_thorough or ran < taken;
@@ -461,6 +513,11 @@ begin
 end $$
 $f$
   ] loop
+    function := replace(function, '{claimed}', $claimed$
+          false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
+          exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
+          j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, j.group_id, j.token, j.go, j.expires_at,
+          null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz$claimed$);
     execute replace(replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
       '{schema_text}', quote_literal(current_schema())),
       '{look_at}', $look$case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end$look$),

@@ -19,6 +19,7 @@ mod late;
 mod limits;
 mod load;
 mod looks;
+mod new_groups;
 mod pauses;
 mod plans;
 mod presence;

@@ -13,6 +13,9 @@ use crate::NewJob;
 use crate::store::{Done, HoldAnswer, ReadFrom, Store, Succeeded, Then};
 use crate::turn::Plan;
 
+/// A queue without a backlog.
+const BESIDE: &str = "beside";
+
 /// Scans of whole tables, and rows and index entries read.
 #[derive(Debug, Clone, Copy)]
 struct Reads {
@@ -197,6 +200,18 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
 
 /// What a worker's round trips read: a claim, and a hold and a settle of one of its jobs.
 async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    // New groups of a queue beside the one that is full.
+    run(conn, "begin").await;
+    for group in ["a", "b", "c"] {
+        crate::enqueue(&mut *conn, NewJob::new(BESIDE, &1).group(group)).await.unwrap();
+    }
+    run(conn, set_mode).await;
+    meter.restart(conn).await;
+    let claimed =
+        store.claim_at_once(conn, BESIDE, 10, false, TERMS, ReadFrom::default()).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 3);
+    meter.check(conn, "claim of new groups", [60, 300]).await;
+    run(conn, "rollback").await;
     for loose_first in [true, false] {
         run(conn, "begin").await;
         run(conn, "update seriatim.queue set in_flight_limit = null").await;

@@ -282,7 +282,7 @@ impl Scene {
     pub(super) async fn close_gate(&self) {
         self.run(&format!(
             "create or replace function pass_gate() returns boolean language plpgsql as $$ begin \
-               perform pg_advisory_lock({GATE}); return pg_advisory_unlock({GATE}); end $$"
+               perform set_config('lock_timeout', '20s', true); perform pg_advisory_lock({GATE}); return pg_advisory_unlock({GATE}); end $$"
         ))
         .await;
         self.run(&format!("select pg_advisory_lock({GATE})")).await;
