@@ -58,6 +58,8 @@ impl QueueRuntime {
 pub(crate) enum End {
     /// An outcome was recorded.
     Finished,
+    /// A success was recorded, and nothing is due because of it: the group has no other job.
+    Drained,
     /// An outcome was recorded, and the claim stands: the turn goes on with the next job.
     Stays,
     /// A shutdown gave the job back.
@@ -105,19 +107,19 @@ impl Run {
     /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
     /// return nothing of them is held by this process. `known` is what the claim has read of them.
     ///
-    /// Gives back the connection, if that can be used again.
+    /// Says how the last one ended, and gives back the connection, if that can be used again.
     pub(crate) async fn into_end(
         mut self,
         mut known: HashMap<i64, HeldJob>,
         mut conn: SlotConnection,
-    ) -> Option<SlotConnection> {
+    ) -> (End, Option<SlotConnection>) {
         while let Some(known) = known.remove(&self.claim.job) {
             match self.run_one(known, conn).await {
                 (End::Stays, Some(left)) if self.claim.advance() => conn = left,
-                (_, left) => return left,
+                ended => return ended,
             }
         }
-        Some(conn)
+        (End::Lost, Some(conn))
     }
 
     async fn run_one(
@@ -144,7 +146,7 @@ impl Run {
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let (end, conn) = self.settle(job, held, &signals, result, clean).await;
         match end {
-            End::Finished | End::Stays => counted.finished(),
+            End::Finished | End::Drained | End::Stays => counted.finished(),
             End::Released => counted.released(),
             End::Lost => {}
         }

@@ -35,6 +35,8 @@ pub(crate) struct Claimed {
     pub(crate) next: Option<Duration>,
     /// Something was left that only a thorough claim does.
     pub(crate) thorough: bool,
+    /// Nothing else was due, or held back by a limit or a pause.
+    pub(crate) all: bool,
 }
 
 /// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
@@ -147,7 +149,8 @@ async fn claim_at_once(
     course.has_read(&at_once, filled);
     let ClaimedAtOnce { jobs, thorough, more, next, .. } = at_once;
     let more = more || cut_short;
-    let mut claimed = Claimed { more, next, thorough, ..Claimed::default() };
+    let all = !more && !thorough;
+    let mut claimed = Claimed { more, next, thorough, all, ..Claimed::default() };
     for (job, known) in jobs {
         claimed.known.insert(job.job, known);
         claimed.jobs.push(job);

@@ -148,7 +148,7 @@ impl Run {
                                 self.lost();
                                 return;
                             }
-                            End::Finished | End::Released => return,
+                            End::Finished | End::Drained | End::Released => return,
                         }
                     }
                     kept = lease.kept;
@@ -164,7 +164,7 @@ impl Run {
                     job.keeper = keeper;
                     let (end, _) = self.settle(job, held, &signals, result, clean).await;
                     match end {
-                        End::Finished | End::Stays => {
+                        End::Finished | End::Drained | End::Stays => {
                             counted.finished();
                             unrecorded.counted.drain(..).for_each(|mut counted| counted.finished());
                         }

@@ -124,9 +124,12 @@ impl Run {
     ) -> Result<End, sqlx::Error> {
         let keep = self.queue.keep.succeeded;
         let then = conn.then();
-        self.shared.store.settle_at_once(conn, &self.claim, result, keep, then).await?;
+        let settled =
+            self.shared.store.settle_at_once(conn, &self.claim, result, keep, then).await?;
         conn.committed(then).await?;
-        Ok(self.ended(&Outcome::Succeeded { result: String::new() }))
+        let end = self.ended(&Outcome::Succeeded { result: String::new() });
+        // A handler that used the transaction may have enqueued in it.
+        Ok(if settled.drained && then == Then::Commit { End::Drained } else { end })
     }
 
     /// Records a success, and keeps the claim for the next job of the turn, unless somebody paused the queue or the group.

@@ -1,27 +1,29 @@
 //! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
 
+mod state;
+
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{PgConnection, PgPool};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{QueueRuntime, Run};
-use crate::claim::{self, Claimed, Course};
-use crate::connection::{SlotConnection, WorkConnection};
+use crate::attempt::{End, QueueRuntime, Run};
+use crate::claim::{self, Claimed};
+use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
-use crate::slots::{Occupancy, QueueSlots, Reserved};
+use crate::slots::{QueueSlots, Reserved};
 use crate::stall::Doing;
 use crate::store::short;
 use crate::withheld::quiet;
+use state::State;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
@@ -33,6 +35,8 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 const OPENED_TOGETHER: usize = 32;
 /// Before a claim that saw more work than it could take looks again.
 const SOON: Duration = Duration::from_millis(20);
+/// How long behind a job's end there is a look at least: an enqueue that saw its job, and so woke nobody, is committed by then.
+const AGAIN: Duration = Duration::from_millis(5);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
 /// A lone job, behind which nothing follows, must not cost a connection for each slot.
@@ -57,50 +61,6 @@ pub(crate) struct Worker {
     pub(crate) poll: Duration,
 }
 
-/// What a worker remembers from claim to claim.
-struct State {
-    /// Each gives back its connection, if that can be used again.
-    slots: JoinSet<Option<SlotConnection>>,
-    /// Of those, the ones whose handlers run or may run.
-    occupancy: Arc<Occupancy>,
-    /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
-    spare: Vec<SlotConnection>,
-    /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
-    /// and would begin anew each time if it was given up.
-    coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
-    /// The last claim took all that it could.
-    busy: bool,
-    /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
-    reach: usize,
-    course: Course,
-    backoff: Duration,
-    /// When to look for claims whose answers were lost.
-    strays: [Option<Instant>; 2],
-}
-
-impl State {
-    /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
-    fn keep(&mut self, most: usize) {
-        let excess = self.spare.len().saturating_sub(most);
-        if excess > 0 {
-            self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.claims));
-            self.spare.drain(..excess);
-        }
-    }
-
-    /// The connection for a claim: one that claimed before, if there is one.
-    fn for_claim(&mut self) -> Option<SlotConnection> {
-        let claims = self.spare.iter().position(|conn| conn.claims);
-        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
-    }
-
-    /// A connection for a job: if possible not the one that claims.
-    fn for_job(&mut self) -> Option<SlotConnection> {
-        let other = self.spare.iter().rposition(|conn| !conn.claims);
-        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
-    }
-}
-
 impl Worker {
     /// Runs until told to stop and all slots are empty.
     pub(crate) async fn run(self) {
@@ -116,20 +76,12 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        let mut state = State {
-            slots: JoinSet::new(),
-            occupancy: Arc::default(),
-            spare: Vec::new(),
-            coming: JoinSet::new(),
-            busy: false,
-            reach: 1,
-            course: Course::default(),
-            backoff: BACKOFF.0,
-            strays: [None; 2],
-        };
+        let mut state = State::default();
         while !self.stop.is_cancelled() {
             self.doubt_strays(&mut state).await;
             let reserved = self.reserve(&mut state);
+            state.quiet = false;
+            state.again.take_if(|at| reserved.count() == 0 || *at <= Instant::now());
             let pause = if reserved.count() == 0 {
                 None
             } else if self.leased() && !self.shared.leases.may_claim() {
@@ -246,17 +198,18 @@ impl Worker {
                 let (pool, kept) = (self.pool.clone(), run.kept(&known, asked_at));
                 state.slots.spawn(async move {
                     run.into_end_leased(known, pool, kept, slot).await;
-                    None
+                    (End::Finished, None)
                 });
             } else if let Some(conn) = state.for_job() {
                 state.slots.spawn(async move {
-                    let conn = run.into_end(known, conn).await;
+                    let ended = run.into_end(known, conn).await;
                     drop(slot);
-                    conn
+                    ended
                 });
             }
         }
         state.busy = claimed.more && brought > 0;
+        state.quiet = claimed.all;
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.more(state.busy);
         if !state.busy || leased {
@@ -351,7 +304,9 @@ impl Worker {
                     // Another one is asked for by the next claim that wants it.
                     _ => break,
                 },
-                Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+                Some(ended) = state.slots.join_next() => {
+                    state.ended(ended);
+                }
                 () = sleep_until(begun + limit) => {
                     if state.spare.is_empty() {
                         return Err(sqlx::Error::PoolTimedOut);
@@ -367,25 +322,35 @@ impl Worker {
     async fn wait(&self, state: &mut State, pause: Option<Duration>) {
         self.pulse.begins(Doing::Waiting);
         let room = self.free(state) > 0;
-        let (now, look_at) = (Instant::now(), state.strays.into_iter().flatten().min());
+        let now = Instant::now();
         let paused = async {
             match pause {
                 Some(pause) => sleep(pause).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => {}
-            Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
-            () = state.occupancy.freed() => {}
-            () = self.slots.given(), if room => {}
-            () = self.wake.notified(), if pause.is_some() => {}
-            () = paused => {}
-            () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
+        let mut paused = pin!(paused);
+        loop {
+            let look_at = state.strays.into_iter().chain([state.again]).flatten().min();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => {}
+                Some(ended) = state.slots.join_next() => {
+                    if state.ended(ended) == End::Drained && state.quiet {
+                        state.keep(self.kept(state));
+                        continue;
+                    }
+                }
+                () = state.occupancy.freed(), if !state.quiet => {}
+                () = self.slots.given(), if room => {}
+                () = self.wake.notified(), if pause.is_some() => {}
+                () = &mut paused => {}
+                () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
+            }
+            break;
         }
         while let Some(ended) = state.slots.try_join_next() {
-            state.spare.extend(ended.ok().flatten());
+            state.ended(ended);
         }
         if state.busy {
             self.gather(state).await;
@@ -399,7 +364,9 @@ impl Worker {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = state.occupancy.freed() => {}
-                Some(ended) = state.slots.join_next() => state.spare.extend(ended.ok().flatten()),
+                Some(ended) = state.slots.join_next() => {
+                    state.ended(ended);
+                }
                 () = sleep_until(until) => break,
             }
         }

@@ -9,7 +9,7 @@ use super::{Names, Store};
 use crate::error::MigrateError;
 
 /// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 9] = [
+const MIGRATIONS: [(i64, &str, &str); 10] = [
     (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
     (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
     (3, "enqueue function", include_str!("../../migrations/0003_enqueue_function.sql")),
@@ -17,8 +17,9 @@ const MIGRATIONS: [(i64, &str, &str); 9] = [
     (5, "receive", include_str!("../../migrations/0005_receive.sql")),
     (6, "ack, nack, extend", include_str!("../../migrations/0006_ack_nack_extend.sql")),
     (7, "round trips", include_str!("../../migrations/0007_round_trips.sql")),
-    (8, "doubts", include_str!("../../migrations/0008_doubts.sql")),
-    (9, "presence look", include_str!("../../migrations/0009_presence_look.sql")),
+    (8, "claim", include_str!("../../migrations/0008_claim.sql")),
+    (9, "doubts", include_str!("../../migrations/0009_doubts.sql")),
+    (10, "presence look", include_str!("../../migrations/0010_presence_look.sql")),
 ];
 
 /// The newest version that this crate knows.

@@ -1,6 +1,6 @@
 //! Claim, hold and settle in one round trip each: what a worker does for most jobs.
 //!
-//! The functions are `migrations/0007_round_trips.sql`'s. A hold goes with the begin of its transaction in one message, and a
+//! The functions are those of `migrations/0007_round_trips.sql` and `0008_claim.sql`. A hold goes with the begin of its transaction in one message, and a
 //! settle with its commit, of which sqlx counts nothing. Their arguments are literals: statements that are prepared would not
 //! fit in one message, and answers come as text.
 
@@ -67,6 +67,8 @@ const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigin
 pub(crate) struct SettledAtOnce {
     /// The turn has ended.
     pub(crate) ended: bool,
+    /// And nothing is left in the group, or there is none.
+    pub(crate) drained: bool,
     /// The server's process that holds the next job, where it was to be held and is.
     pub(crate) held: Option<i32>,
 }
@@ -190,9 +192,10 @@ impl Store {
         let text =
             format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
-        let ended = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        let (ended, drained) = (word != "stays", word == "drained");
         let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
-        Ok(SettledAtOnce { ended, held })
+        Ok(SettledAtOnce { ended, drained, held })
     }
 
     /// Which session of the server this is.

@@ -55,6 +55,7 @@ mod sqs_fifo;
 mod support;
 mod testing;
 mod testing_jobs;
+mod wake_ups;
 mod watchdog;
 mod weights;
 mod witness;

@@ -60,7 +60,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 9);
+    assert_eq!(applied, 10);
     database.remove().await.unwrap();
 }
 
@@ -82,7 +82,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 9)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 10)] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
@@ -138,15 +138,15 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, success, checksum, execution_time) \
-         select n, 'of the future', true, checksum, 0 from seriatim.migration m, unnest('{10, 11}'::int[]) n where m.version = 1",
+         select n, 'of the future', true, checksum, 0 from seriatim.migration m, unnest('{11, 12}'::int[]) n where m.version = 1",
     )
     .await;
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
-        assert!(matches!(error, MigrateError::Newer { found: 11, known: 9, .. }), "{error:?}");
+        assert!(matches!(error, MigrateError::Newer { found: 12, known: 10, .. }), "{error:?}");
         let text = chain(&error);
-        assert!(text.contains("version 11") && text.contains("up to 9"), "{text}");
+        assert!(text.contains("version 12") && text.contains("up to 10"), "{text}");
     }
     role.remove(&database).await;
     database.remove().await.unwrap();

@@ -1,0 +1,89 @@
+//! What a worker remembers, and the connections of its slots.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::{AGAIN, BACKOFF};
+use crate::attempt::End;
+use crate::claim::Course;
+use crate::connection::SlotConnection;
+use crate::slots::Occupancy;
+
+/// What a worker remembers from claim to claim.
+pub(super) struct State {
+    /// Each says how it ended, and gives back its connection, if that can be used again.
+    pub(super) slots: JoinSet<(End, Option<SlotConnection>)>,
+    /// Of those, the ones whose handlers run or may run.
+    pub(super) occupancy: Arc<Occupancy>,
+    /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
+    pub(super) spare: Vec<SlotConnection>,
+    /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
+    /// and would begin anew each time if it was given up.
+    pub(super) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
+    /// The last claim took all that it could.
+    pub(super) busy: bool,
+    /// The last claim took all that was due: only a wake-up, or a job behind which others are, calls for a look.
+    pub(super) quiet: bool,
+    /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
+    pub(super) reach: usize,
+    pub(super) course: Course,
+    pub(super) backoff: Duration,
+    /// When to look for what was enqueued while a job ended: the enqueue saw the job, and woke nobody.
+    pub(super) again: Option<Instant>,
+    /// When to look for claims whose answers were lost.
+    pub(super) strays: [Option<Instant>; 2],
+}
+
+impl State {
+    /// Takes back a slot's connection; how its job ended.
+    pub(super) fn ended(&mut self, ended: Result<(End, Option<SlotConnection>), JoinError>) -> End {
+        let (end, conn) = ended.unwrap_or((End::Lost, None));
+        self.again = Some(Instant::now() + AGAIN);
+        self.spare.extend(conn);
+        end
+    }
+
+    /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
+    pub(super) fn keep(&mut self, most: usize) {
+        let excess = self.spare.len().saturating_sub(most);
+        if excess > 0 {
+            self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.claims));
+            self.spare.drain(..excess);
+        }
+    }
+
+    /// The connection for a claim: one that claimed before, if there is one.
+    pub(super) fn for_claim(&mut self) -> Option<SlotConnection> {
+        let claims = self.spare.iter().position(|conn| conn.claims);
+        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
+    }
+
+    /// A connection for a job: if possible not the one that claims.
+    pub(super) fn for_job(&mut self) -> Option<SlotConnection> {
+        let other = self.spare.iter().rposition(|conn| !conn.claims);
+        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            slots: JoinSet::new(),
+            occupancy: Arc::default(),
+            spare: Vec::new(),
+            coming: JoinSet::new(),
+            busy: false,
+            quiet: false,
+            reach: 1,
+            course: Course::default(),
+            backoff: BACKOFF.0,
+            again: None,
+            strays: [None; 2],
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Without polling: what a wake-up, and the look behind a job, must find by themselves.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, Hold, JobHandler, Processor, QueueOptions, Running};
+use sqlx::postgres::{PgListener, PgPoolOptions};
+
+use crate::support::{Gate, Log, PATIENCE, database, handler, held_up, job_of, queue};
+
+const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
+
+/// A processor that does not poll, once its first look is over.
+async fn start(
+    database: &TestDatabase,
+    options: QueueOptions,
+    handler: impl JobHandler,
+) -> Running {
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(10)).await.unwrap();
+    let builder = Processor::builder(pool).poll_interval(Duration::from_hours(1));
+    let running = builder.queue(options, handler).build().unwrap().start();
+    // Somebody listens: from then on nothing is missed.
+    let listens = "select exists (select from pg_stat_activity where query ilike 'listen%' and state = 'idle')";
+    crate::support::eventually(database.pool(), listens, true).await;
+    running
+}
+
+fn logged(log: &Log) -> impl JobHandler + use<> {
+    let log = log.clone();
+    handler(move |_, data| {
+        log.add(data.to_string());
+        Box::pin(async { Ok(Value::Null) })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_is_due_is_run() {
+    for hold in HOLDS {
+        for slots in [1, 2, 8] {
+            let database = database().await;
+            let log = Log::default();
+            let options = queue("q").concurrency(slots).hold(hold);
+            let running = start(&database, options, logged(&log)).await;
+            let jobs = (0..30).map(|n| job_of("q", &format!("g{}", n % 10), n));
+            seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+            log.wait_for(30).await;
+            // One by one, each into a queue that is quiet.
+            for n in 30..36 {
+                seriatim::enqueue(database.pool(), job_of("q", &format!("g{n}"), n)).await.unwrap();
+                log.wait_for(n + 1).await;
+            }
+            running.shutdown(PATIENCE).await;
+            database.remove().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wake_up_while_all_slots_are_taken_is_not_forgotten() {
+    for hold in HOLDS {
+        for slots in [1, 2] {
+            let database = database().await;
+            let (log, gate) = (Log::default(), Gate::default());
+            let options = queue("q").concurrency(slots).hold(hold);
+            let running = start(&database, options, held_up(&log, &gate)).await;
+            let mut listener = PgListener::connect_with(database.pool()).await.unwrap();
+            listener.listen("seriatim.wake").await.unwrap();
+            for n in 0..slots {
+                seriatim::enqueue(database.pool(), job_of("q", &format!("g{n}"), n)).await.unwrap();
+                log.wait_for(n + 1).await;
+                listener.recv().await.unwrap();
+            }
+            seriatim::enqueue(database.pool(), job_of("q", "next", slots)).await.unwrap();
+            listener.recv().await.unwrap();
+            gate.pass(slots + 1);
+            log.wait_for(slots + 1).await;
+            running.shutdown(PATIENCE).await;
+            drop(listener);
+            database.remove().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
+    for hold in HOLDS {
+        let database = database().await;
+        let log = Log::default();
+        let seen = log.clone();
+        let run = handler(move |job, data| {
+            let seen = seen.clone();
+            Box::pin(async move {
+                let n = data.as_u64().unwrap();
+                seen.add(n.to_string());
+                let quietly = Client::default().notify(false);
+                let next = job_of("q", &format!("g{n}"), n + 1);
+                if n < 5 {
+                    let tx = job.tx().await?;
+                    quietly.enqueue(&mut *tx, next).await?;
+                }
+                Ok(json!(null))
+            })
+        });
+        let running = start(&database, queue("q").hold(hold), run).await;
+        seriatim::enqueue(database.pool(), job_of("q", "g", 0)).await.unwrap();
+        log.wait_for(6).await;
+        running.shutdown(PATIENCE).await;
+        database.remove().await.unwrap();
+    }
+}
