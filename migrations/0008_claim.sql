@@ -158,9 +158,8 @@ as $$
 #variable_conflict use_column
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flag_at timestamptz; loose_due boolean; line_due boolean;
-  few boolean; all_taken boolean := false;
-  at timestamptz; reading interval; group_at timestamptz := groups_from;
+  flag_at timestamptz; loose_due boolean; few boolean; all_taken boolean := false;
+  at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
 begin
@@ -190,12 +189,12 @@ begin
       order by j.run_at limit 1) is not null,
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
-      order by j.turn_at limit 1) is not null,
-    (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
-      order by g.ready_at limit 1) is not null
-    into is_thorough, loose_due, line_due;
+      order by j.turn_at limit 1) is not null
+    into is_thorough, loose_due;
   at := clock_timestamp();
+  line_at := (select g.ready_at from {schema}.queue_group g
+    where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
+    order by g.ready_at limit 1);
   flag_at := (select {look_at} from {schema}.job j
     where j.queue = of_queue and j.flagged
       and {look_at} <= now() and {look_at} >= flags_from
@@ -205,7 +204,7 @@ begin
   if not is_thorough and flag_at is not null then
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
       few := false;
-      if not (line_due or loose_due) then
+      if line_at is null and not loose_due then
         select count(*) <= slots and count(*) = count(distinct f.group_id) and bool_and(f.at > 'epoch' and g.there is null),
             array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
           into few, names, heads, leases
@@ -254,7 +253,8 @@ begin
         if n < cardinality(names) then
           -- Looked at like any other.
           is_thorough := true;
-          update {schema}.queue_group g set claim = null, job_id = null, claimed_by = null, ready_at = now()
+          update {schema}.queue_group g set claim = null, job_id = null, claimed_by = null,
+            ready_at = now() - interval '10 s' * coalesce((select j.priority from {schema}.job j where j.id = t.id), 0)
           from unnest(names, heads) t(group_id, id)
           where g.queue = any (array[of_queue]) and g.group_id between t.group_id and t.group_id
             and (select j.flagged from {schema}.job j where j.id = t.id) is not false;
@@ -292,13 +292,15 @@ begin
       get diagnostics ran = row_count;
       n := n + ran;
     else
-      continue when not line_due and in_line = 0;
+      continue when line_at is null and in_line = 0;
       at := clock_timestamp();
+      -- What was adopted has a head start of 90 s at most.
+      group_at := case when in_line > 0 then greatest(groups_from, least(line_at, now() - interval '90 s')) else line_at end;
       select count(*), array_agg(g.group_id) filter (where g.job_id is null),
         array_agg(g.head_id) filter (where g.job_id is null), max(g.ready_at)
         into taken, names, heads, group_at
       from (select g.group_id, g.head_id, g.job_id, g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
+        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
         order by g.ready_at limit want for no key update skip locked) g;
       reading := reading + (clock_timestamp() - at);
       continue when taken = 0;

@@ -145,7 +145,7 @@ async fn claim_at_once(
     let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
     let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
     // There may be something before.
-    let cut_short = course.from.is_some() && !filled;
+    let cut_short = course.from.is_some() && (!filled || !at_once.more);
     course.has_read(&at_once, filled);
     let ClaimedAtOnce { jobs, thorough, more, next, .. } = at_once;
     let more = more || cut_short;

@@ -35,7 +35,8 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 const OPENED_TOGETHER: usize = 32;
 /// Before a claim that saw more work than it could take looks again.
 const SOON: Duration = Duration::from_millis(20);
-/// How long behind a job's end there is a look at least: an enqueue that saw its job, and so woke nobody, is committed by then.
+/// How long behind the last job's end there is a look at least: an enqueue that saw that job, and so woke nobody, is committed by
+/// then, unless it is part of a longer transaction.
 const AGAIN: Duration = Duration::from_millis(5);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
@@ -209,7 +210,8 @@ impl Worker {
             }
         }
         state.busy = claimed.more && brought > 0;
-        state.quiet = claimed.all;
+        // A slot that is shared is not kept from others until the next look.
+        state.quiet = claimed.all && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.more(state.busy);
         if !state.busy || leased {

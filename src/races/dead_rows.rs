@@ -74,3 +74,39 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     run(&mut old, "rollback").await;
     scene.end().await;
 }
+
+#[tokio::test]
+async fn claims_that_find_no_group_in_line_begin_behind_the_dead_ones_too() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let line = format!(
+        "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+         select 'q', 'g' || n, now() - interval '2 s', n from generate_series(1, {GROUPS}) n"
+    );
+    scene.run(&line).await;
+    let mut old = scene.session().await;
+    run(&mut old, "begin isolation level repeatable read").await;
+    run(&mut old, "select pg_current_xact_id()").await;
+    scene.run("delete from seriatim.queue_group").await;
+    let loose = (0..30).map(|n| NewJob::new(Q, &n));
+    crate::enqueue_many(&mut worker, loose).await.unwrap();
+
+    let mut from = ReadFrom::default();
+    let mut reads = Vec::new();
+    for _ in 0..3 {
+        run(&mut worker, "begin").await;
+        let before = read(&mut worker).await;
+        let claimed =
+            scene.store.claim_at_once(&mut worker, Q, 10, false, TERMS, from).await.unwrap();
+        assert_eq!(claimed.jobs.len(), 10);
+        reads.push(read(&mut worker).await - before);
+        run(&mut worker, "commit").await;
+        from = claimed.found_at;
+        assert!(from.groups.is_some());
+    }
+    println!("read: {reads:?}");
+    assert!(reads[0] > GROUPS, "{reads:?}");
+    assert!(reads[1] < 500 && reads[2] < 500, "{reads:?}");
+    run(&mut old, "rollback").await;
+    scene.end().await;
+}
