@@ -54,7 +54,7 @@ const LAYERS: [&[&str]; 6] = [
 ];
 
 /// What the root re-exports in lower case.
-const FUNCTIONS: [&str; 2] = ["enqueue", "migrate"];
+const FUNCTIONS: [&str; 3] = ["enqueue", "enqueue_many", "migrate"];
 
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|modules| modules.contains(&module))
