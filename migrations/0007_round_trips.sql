@@ -1,6 +1,6 @@
--- What a worker does for most jobs, in one round trip each: hold, and settle a success (claim: the next file). The functions do what is
--- common, as src/store/ does it statement by statement, and leave the rest to that. Each statement in them has a snapshot of
--- its own, as there.
+-- What a worker does for most jobs, in one round trip each: hold, and settle a success; the next file has the claim. The
+-- functions do what is common, as src/store/ does it statement by statement, and leave the rest to that. Each statement in
+-- them has a snapshot of its own, as there.
 --
 -- Their names are qualified when they are made, and they pin their plans for the transaction: a `set` of a function's own
 -- would cost more than the rest of it.

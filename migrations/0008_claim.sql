@@ -1,4 +1,4 @@
--- Adoption, and a worker's claim in one round trip.
+-- Adoption, and a worker's claim in one round trip: made like the functions of the file before, and for the same reasons.
 
 do $make$
 declare
@@ -241,12 +241,7 @@ begin
               where s.queue = turn.queue and s.group_id = turn.group_id and s.paused_at is not null limit 1) is null
           for no key update of j skip locked),
         started as (
-          update {schema}.job j set
-            status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
-            last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
-          from locked
-          where j.id = any (array[locked.id]) and j.finished_at is null
-          returning j.*, locked.go, locked.token)
+          {start}, locked.token)
         select {claimed} from started j;
         get diagnostics n = row_count;
         all_taken := not is_more;
@@ -333,12 +328,7 @@ begin
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
         for no key update of j skip locked),
       started as (
-        update {schema}.job j set
-          status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
-          last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
-        from locked
-        where j.id = any (array[locked.id]) and j.finished_at is null
-        returning j.*, locked.go),
+        {start}),
       claimed as (
         update {schema}.queue_group g set
           claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
@@ -382,6 +372,12 @@ begin
 end $$
 $f$
   ] loop
+    function := replace(function, '{start}', $start$update {schema}.job j set
+          status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
+          last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
+        from locked
+        where j.id = any (array[locked.id]) and j.finished_at is null
+        returning j.*, locked.go$start$);
     function := replace(function, '{claimed}', $claimed$
           false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
           exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),

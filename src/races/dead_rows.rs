@@ -16,6 +16,24 @@ async fn read(conn: &mut sqlx::PgConnection) -> i64 {
     .await
 }
 
+/// What each of three claims of ten jobs reads, the next from where the one before says; and what the last one says.
+async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 3], ReadFrom) {
+    let mut from = ReadFrom::default();
+    let mut reads = [0; 3];
+    for reads in &mut reads {
+        run(worker, "begin").await;
+        let before = read(worker).await;
+        let claimed = scene.store.claim_at_once(worker, Q, 10, false, TERMS, from).await.unwrap();
+        assert_eq!(claimed.jobs.len(), 10);
+        *reads = read(worker).await - before;
+        run(worker, "commit").await;
+        from = claimed.found_at;
+        assert!(from.groups.is_some());
+    }
+    println!("read: {reads:?}");
+    (reads, from)
+}
+
 #[tokio::test]
 async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     let scene = Scene::new().await;
@@ -47,19 +65,7 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     // The oldest version of each is the last to be due.
     scene.run("update seriatim.queue_group set ready_at = now() - interval '2 s'").await;
 
-    let mut from = ReadFrom::default();
-    let mut reads = Vec::new();
-    for _ in 0..3 {
-        run(&mut worker, "begin").await;
-        let before = read(&mut worker).await;
-        let claimed =
-            scene.store.claim_at_once(&mut worker, Q, 10, false, TERMS, from).await.unwrap();
-        assert_eq!(claimed.jobs.len(), 10);
-        reads.push(read(&mut worker).await - before);
-        run(&mut worker, "commit").await;
-        from = claimed.found_at;
-    }
-    println!("read: {reads:?}");
+    let (reads, from) = three_claims(&scene, &mut worker).await;
     assert!(reads[0] > 5 * GROUPS, "{reads:?}");
     assert!(reads[1] < 2000 && reads[2] < 2000, "{reads:?}");
 
@@ -91,20 +97,7 @@ async fn claims_that_find_no_group_in_line_begin_behind_the_dead_ones_too() {
     let loose = (0..30).map(|n| NewJob::new(Q, &n));
     crate::enqueue_many(&mut worker, loose).await.unwrap();
 
-    let mut from = ReadFrom::default();
-    let mut reads = Vec::new();
-    for _ in 0..3 {
-        run(&mut worker, "begin").await;
-        let before = read(&mut worker).await;
-        let claimed =
-            scene.store.claim_at_once(&mut worker, Q, 10, false, TERMS, from).await.unwrap();
-        assert_eq!(claimed.jobs.len(), 10);
-        reads.push(read(&mut worker).await - before);
-        run(&mut worker, "commit").await;
-        from = claimed.found_at;
-        assert!(from.groups.is_some());
-    }
-    println!("read: {reads:?}");
+    let (reads, _) = three_claims(&scene, &mut worker).await;
     assert!(reads[0] > GROUPS, "{reads:?}");
     assert!(reads[1] < 500 && reads[2] < 500, "{reads:?}");
     run(&mut old, "rollback").await;

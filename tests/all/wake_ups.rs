@@ -7,7 +7,9 @@ use seriatim::testing::TestDatabase;
 use seriatim::{Client, Hold, JobHandler, Processor, QueueOptions, Running};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use crate::support::{Gate, Log, PATIENCE, database, handler, held_up, job_of, queue};
+use crate::support::{
+    Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler, held_up, job_of, queue,
+};
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
 
@@ -22,7 +24,7 @@ async fn start(
     let running = builder.queue(options, handler).build().unwrap().start();
     // Somebody listens: from then on nothing is missed.
     let listens = "select exists (select from pg_stat_activity where query ilike 'listen%' and state = 'idle')";
-    crate::support::eventually(database.pool(), listens, true).await;
+    eventually(database.pool(), listens, true).await;
     running
 }
 
@@ -108,4 +110,36 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
         running.shutdown(PATIENCE).await;
         database.remove().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_job_costs_a_claim_and_one_look() {
+    const JOBS: usize = 20;
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "do $$ begin execute format('alter database %I set track_functions = pl', current_database()); end $$",
+    )
+    .await;
+    let log = Log::default();
+    let running = start(&database, queue("q"), logged(&log)).await;
+    for n in 0..JOBS {
+        seriatim::enqueue(pool, job_of("q", &format!("g{n}"), n)).await.unwrap();
+        log.wait_for(n + 1).await;
+        drained(pool, "q").await;
+    }
+    running.shutdown(PATIENCE).await;
+    // Sessions tell what they called when they end.
+    eventually(pool, "select count(*) from pg_stat_activity where query like '%claim_jobs%' and pid <> pg_backend_pid()", 0_i64).await;
+    let calls: i64 = sqlx::query_scalar(
+        "select coalesce(sum(calls), 0)::int8 from pg_stat_user_functions where funcname = 'claim_jobs'",
+    )
+    .fetch_one(pool)
+    .await
+    .unwrap();
+    let jobs = i64::try_from(JOBS).unwrap();
+    // And some before the first one.
+    assert!((jobs..=2 * jobs + 5).contains(&calls), "{calls} claims and looks");
+    database.remove().await.unwrap();
 }
