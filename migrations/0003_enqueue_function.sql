@@ -13,6 +13,7 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   of_group text;
+  at constant timestamptz := clock_timestamp();
 begin
   -- There a look would be a dependency, by which producers abort each other (40001).
   if current_setting('transaction_isolation') = 'serializable' then
@@ -23,6 +24,20 @@ begin
     where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now())
   then
     return true;
+  end if;
+  -- So many others, into groups that were idle too, have just woken somebody, who looks now, and again. Whoever notifies waits
+  -- for each other who does. Not in a longer transaction, which may be committed when nobody looks any more.
+  if not and_plain and at < now() + interval '5 ms' and exists (
+    select from (
+      select j.group_id from job j
+      where j.queue = of_queue and j.flagged
+        and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end
+          between at - interval '20 ms' and at
+      order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end desc limit 32) fresh
+    where not exists (select from queue_group g where g.queue = of_queue and g.group_id = fresh.group_id)
+    offset 15 limit 1)
+  then
+    return false;
   end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
     -- Null: a job without a group, which was looked for above.

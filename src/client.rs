@@ -80,10 +80,11 @@ impl Client {
 
     /// Whether an enqueue wakes idle workers by `NOTIFY`. Default true.
     ///
-    /// Switched off, workers come by polling (every 0.5 s by default). Switch it off for transactions that are to be
-    /// prepared (`PREPARE TRANSACTION` refuses a transaction that has notified), and for thousands of enqueuing
-    /// commits per second: `PostgreSQL` lets only one notifying transaction commit at a time. The SQL function `enqueue`
-    /// always notifies.
+    /// Even then only some of those do that come in a burst: `PostgreSQL` lets only one notifying transaction commit at a
+    /// time. A longer transaction always does, unless its groups have jobs already; where thousands of those are committed
+    /// per second, switch it off, and workers come by polling (every 0.5 s by default). Switch it off as well for
+    /// transactions that are to be prepared (`PREPARE TRANSACTION` refuses one that has notified). The SQL function
+    /// `enqueue` has it on.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
         self

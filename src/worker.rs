@@ -33,10 +33,10 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 /// How many connections a queue asks for at once: hundreds of new ones would keep a small server from everything else, the check
 /// of the holds too, for seconds.
 const OPENED_TOGETHER: usize = 32;
-/// Before a claim that saw more work than it could take looks again.
+/// Before a claim that saw more work than it could take looks again; and one that took something: an enqueue that saw it before,
+/// and so woke nobody, is committed by then, unless it is part of a longer transaction.
 const SOON: Duration = Duration::from_millis(20);
-/// How long behind the last job's end there is a look at least: an enqueue that saw that job, and so woke nobody, is committed by
-/// then, unless it is part of a longer transaction.
+/// How long behind the last job's end there is a look at least, for an enqueue that saw that job.
 const AGAIN: Duration = Duration::from_millis(5);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
@@ -82,7 +82,12 @@ impl Worker {
             self.doubt_strays(&mut state).await;
             let reserved = self.reserve(&mut state);
             state.quiet = false;
-            state.again.take_if(|at| reserved.count() == 0 || *at <= Instant::now());
+            if reserved.count() == 0 {
+                // The next end calls for one.
+                state.again = None;
+            } else {
+                state.looks_again();
+            }
             let pause = if reserved.count() == 0 {
                 None
             } else if self.leased() && !self.shared.leases.may_claim() {
@@ -214,6 +219,9 @@ impl Worker {
         state.quiet = claimed.all && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.more(state.busy);
+        if brought > 0 {
+            state.look_again_at(Instant::now() + SOON);
+        }
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             let kept = self.kept(state);
