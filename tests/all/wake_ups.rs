@@ -21,7 +21,12 @@ async fn start(
     options: QueueOptions,
     handler: impl JobHandler,
 ) -> Running {
-    let pool = database.pool_with(PgPoolOptions::new().max_connections(10)).await.unwrap();
+    let named = PgPoolOptions::new().max_connections(10).after_connect(|conn, _| {
+        Box::pin(async {
+            sqlx::query("set application_name = 'processor'").execute(conn).await.map(drop)
+        })
+    });
+    let pool = database.pool_with(named).await.unwrap();
     let builder =
         Processor::builder(pool).poll_interval(Duration::from_hours(1)).housekeeping(None);
     let running = builder.queue(options, handler).build().unwrap().start();
@@ -216,7 +221,8 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
     }
     running.shutdown(PATIENCE).await;
     // Sessions tell what they called when they end.
-    eventually(pool, "select count(*) from pg_stat_activity where query like '%claim_jobs%' and pid <> pg_backend_pid()", 0_i64).await;
+    let sessions = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'processor'";
+    eventually(pool, sessions, 0_i64).await;
     let calls: i64 = sqlx::query_scalar(
         "select coalesce(sum(calls), 0)::int8 from pg_stat_user_functions where funcname = 'claim_jobs'",
     )
