@@ -90,6 +90,16 @@ fn another_attempt_may_repeat_a_job_and_takes_up_one_that_was_dropped() {
 }
 
 #[test]
+fn a_job_that_another_processor_lost_is_no_violation_and_one_that_nobody_had_is() {
+    let witness = Arc::new(Witness::of_groups(1));
+    witness.start(job(7, 0), 2, 1).finish(2);
+    assert_eq!((witness.finished(), witness.repeated(), witness.strangers()), (0, 1, 1));
+    assert_eq!(witness.verdict(), Ok(()));
+    witness.start(job(7, 1), 1, 3).finish(4);
+    assert!(witness.verdict().is_err());
+}
+
+#[test]
 fn jobs_that_change_places_are_found() {
     let witness = Arc::new(Witness::of_groups(1));
     for s in [0, 2, 1] {

@@ -26,6 +26,7 @@ pub(crate) struct Witness {
     started: AtomicU64,
     finished: AtomicU64,
     repeated: AtomicU64,
+    strangers: AtomicU64,
     /// Of the first start and the last finish.
     first: AtomicU64,
     last: AtomicU64,
@@ -63,6 +64,7 @@ impl Witness {
             started: AtomicU64::new(0),
             finished: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
             first: AtomicU64::new(u64::MAX),
             last: AtomicU64::new(0),
             violations: AtomicU64::new(0),
@@ -76,6 +78,8 @@ impl Witness {
         let again = match &self.seen {
             Seen::Groups(groups) => match groups.get(job.g as usize) {
                 Some(group) => self.start_in(group, job, attempt),
+                // Another processor held it, and has lost it.
+                None if attempt > 1 => true,
                 None => self.violation(format!("a job of group {}, which nobody enqueued", job.g)),
             },
             Seen::Plain(bits) => match bits.get(job.s as usize / 64) {
@@ -130,6 +134,18 @@ impl Witness {
             }
         }
         self.started.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many jobs of groups that another processor held were run to their ends.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers.load(Ordering::SeqCst)
+    }
+
+    fn knows(&self, job: Job) -> bool {
+        match &self.seen {
+            Seen::Groups(groups) => groups.len() > job.g as usize,
+            Seen::Plain(bits) => bits.len() > job.s as usize / 64,
+        }
     }
 
     /// How many jobs ran again.
@@ -200,6 +216,8 @@ impl Run {
         if !self.again {
             self.witness.last.fetch_max(now, Ordering::Relaxed);
             self.witness.finished.fetch_add(1, Ordering::SeqCst);
+        } else if !self.witness.knows(self.job) {
+            self.witness.strangers.fetch_add(1, Ordering::SeqCst);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Work {
             eprintln!("{repeated} jobs ran again, their holds were lost: the machine is too busy");
         }
         let (left, ran) = (scene.unfinished().await?, witness.finished());
-        if left + ran != loaded || witness.started() != ran {
+        if left + ran + witness.strangers() != loaded || witness.started() != ran {
             let began = witness.started();
             return Err(format!(
                 "of {loaded} jobs {left} are left, but {began} handlers began and {ran} ended"
