@@ -80,11 +80,14 @@ impl Client {
 
     /// Whether an enqueue wakes idle workers by `NOTIFY`. Default true.
     ///
-    /// Even then only some of those do that come in a burst: `PostgreSQL` lets only one notifying transaction commit at a
-    /// time. A longer transaction always does, unless its groups have jobs already; where thousands of those are committed
-    /// per second, switch it off, and workers come by polling (every 0.5 s by default). Switch it off as well for
-    /// transactions that are to be prepared (`PREPARE TRANSACTION` refuses one that has notified). The SQL function
-    /// `enqueue` has it on.
+    /// Even then not each does that comes in a burst, as `PostgreSQL` lets only one notifying transaction commit at a time:
+    /// where sixteen jobs of other idle groups have come due in the last 20 ms, and no worker has taken them yet, the worker
+    /// that comes for those looks again 20 ms later. A job waits for the poll (0.5 s by default) if its transaction commits
+    /// later than that though it enqueued in its first 5 ms, or if those sixteen came without wake-ups.
+    ///
+    /// Switched off, workers come by polling. Switch it off for transactions that are to be prepared (`PREPARE TRANSACTION`
+    /// refuses one that has notified), and where thousands of longer transactions enqueue and commit per second. The SQL
+    /// function `enqueue` has it on.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
         self

@@ -1,5 +1,6 @@
 //! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
 
+mod again;
 mod state;
 
 use std::collections::HashMap;
@@ -33,11 +34,8 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 /// How many connections a queue asks for at once: hundreds of new ones would keep a small server from everything else, the check
 /// of the holds too, for seconds.
 const OPENED_TOGETHER: usize = 32;
-/// Before a claim that saw more work than it could take looks again; and one that took something: an enqueue that saw it before,
-/// and so woke nobody, is committed by then, unless it is part of a longer transaction.
+/// Before a claim that saw more work than it could take looks again.
 const SOON: Duration = Duration::from_millis(20);
-/// How long behind the last job's end there is a look at least, for an enqueue that saw that job.
-const AGAIN: Duration = Duration::from_millis(5);
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
 /// A lone job, behind which nothing follows, must not cost a connection for each slot.
@@ -82,13 +80,9 @@ impl Worker {
             self.doubt_strays(&mut state).await;
             let reserved = self.reserve(&mut state);
             state.quiet = false;
-            if reserved.count() == 0 {
-                // The next end calls for one.
-                state.again = None;
-            } else {
-                state.looks_again();
-            }
+            state.again.looks(Instant::now());
             let pause = if reserved.count() == 0 {
+                state.again.clear();
                 None
             } else if self.leased() && !self.shared.leases.may_claim() {
                 // They may be another queue's meanwhile.
@@ -214,14 +208,14 @@ impl Worker {
                 });
             }
         }
+        if brought > 0 {
+            state.again.claimed(Instant::now(), state.busy || brought > 1);
+        }
         state.busy = claimed.more && brought > 0;
         // A slot that is shared is not kept from others until the next look.
         state.quiet = claimed.all && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.more(state.busy);
-        if brought > 0 {
-            state.look_again_at(Instant::now() + SOON);
-        }
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             let kept = self.kept(state);
@@ -341,7 +335,7 @@ impl Worker {
         };
         let mut paused = pin!(paused);
         loop {
-            let look_at = state.strays.into_iter().chain([state.again]).flatten().min();
+            let look_at = state.strays.into_iter().chain([state.again.at()]).flatten().min();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}

@@ -8,7 +8,8 @@ use sqlx::pool::PoolConnection;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::{AGAIN, BACKOFF};
+use super::BACKOFF;
+use super::again::Again;
 use crate::attempt::End;
 use crate::claim::Course;
 use crate::connection::SlotConnection;
@@ -33,10 +34,7 @@ pub(super) struct State {
     pub(super) reach: usize,
     pub(super) course: Course,
     pub(super) backoff: Duration,
-    /// When to look for what was enqueued by somebody who saw a job, or a claim on its way, and so woke nobody.
-    pub(super) again: Option<Instant>,
-    /// When the last job ended.
-    last_end: Option<Instant>,
+    pub(super) again: Again,
     /// When to look for claims whose answers were lost.
     pub(super) strays: [Option<Instant>; 2],
 }
@@ -45,23 +43,9 @@ impl State {
     /// Takes back a slot's connection; how its job ended.
     pub(super) fn ended(&mut self, ended: Result<(End, Option<SlotConnection>), JoinError>) -> End {
         let (end, conn) = ended.unwrap_or((End::Lost, None));
-        let now = Instant::now();
-        self.last_end = Some(now);
-        self.look_again_at(now + AGAIN);
+        self.again.ended(Instant::now());
         self.spare.extend(conn);
         end
-    }
-
-    pub(super) fn look_again_at(&mut self, at: Instant) {
-        self.again = Some(self.again.map_or(at, |again| again.min(at)));
-    }
-
-    /// Before a look: the one behind a job that has only just ended comes later.
-    pub(super) fn looks_again(&mut self) {
-        let now = Instant::now();
-        if self.again.take_if(|at| *at <= now).is_some() {
-            self.again = self.last_end.map(|end| end + AGAIN).filter(|at| *at > now);
-        }
     }
 
     /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
@@ -98,8 +82,7 @@ impl Default for State {
             reach: 1,
             course: Course::default(),
             backoff: BACKOFF.0,
-            again: None,
-            last_end: None,
+            again: Again::default(),
             strays: [None; 2],
         }
     }

@@ -122,43 +122,43 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_committed_while_a_claim_is_on_its_way_is_found_while_its_job_runs() {
-    for hold in HOLDS {
-        let database = database().await;
-        let pool = database.pool();
-        // The claim stops behind its look at what is due.
-        by_hand(
-            pool,
-            "create function stop_there() returns trigger language plpgsql as $$ begin \
-               perform set_config('lock_timeout', '20s', true), pg_advisory_lock(7), pg_advisory_unlock(7); \
-               return new; end $$",
-        )
-        .await;
-        by_hand(
-            pool,
-            "create trigger stop_there before insert on seriatim.queue_group for each row \
-               when (new.group_id = 'first') execute function stop_there()",
-        )
-        .await;
-        let mut holder = pool.acquire().await.unwrap();
-        sqlx::query("select pg_advisory_lock(7)").execute(&mut *holder).await.unwrap();
-        let (log, gate) = (Log::default(), Gate::default());
-        let running = start(&database, queue("q").hold(hold), held_up(&log, &gate)).await;
-        // Only one that sleeps shows it.
-        sleep(Duration::from_millis(50)).await;
-        let quietly = Client::default().notify(false);
-        let mut tx = pool.begin().await.unwrap();
-        quietly.enqueue(&mut *tx, job_of("q", "second", 2)).await.unwrap();
-        seriatim::enqueue(pool, job_of("q", "first", 1)).await.unwrap();
-        let stopped = "select exists (select from pg_stat_activity where wait_event = 'advisory')";
-        eventually(pool, stopped, true).await;
-        tx.commit().await.unwrap();
-        sqlx::query("select pg_advisory_unlock(7)").execute(&mut *holder).await.unwrap();
-        log.wait_for(2).await;
-        gate.pass(2);
-        running.shutdown(PATIENCE).await;
-        drop(holder);
-        database.remove().await.unwrap();
-    }
+    // By transaction the claim's own lease calls for a look half a second later, and would hide it.
+    let hold = HOLDS[1];
+    let database = database().await;
+    let pool = database.pool();
+    // The claim stops behind its look at what is due.
+    by_hand(
+        pool,
+        "create function stop_there() returns trigger language plpgsql as $$ begin \
+           perform set_config('lock_timeout', '20s', true), pg_advisory_lock(7), pg_advisory_unlock(7); \
+           return new; end $$",
+    )
+    .await;
+    by_hand(
+        pool,
+        "create trigger stop_there before insert on seriatim.queue_group for each row \
+           when (new.group_id = 'first') execute function stop_there()",
+    )
+    .await;
+    let mut holder = pool.acquire().await.unwrap();
+    sqlx::query("select pg_advisory_lock(7)").execute(&mut *holder).await.unwrap();
+    let (log, gate) = (Log::default(), Gate::default());
+    let running = start(&database, queue("q").hold(hold), held_up(&log, &gate)).await;
+    // Only one that sleeps shows it.
+    sleep(Duration::from_millis(50)).await;
+    let quietly = Client::default().notify(false);
+    let mut tx = pool.begin().await.unwrap();
+    quietly.enqueue(&mut *tx, job_of("q", "second", 2)).await.unwrap();
+    seriatim::enqueue(pool, job_of("q", "first", 1)).await.unwrap();
+    let stopped = "select exists (select from pg_stat_activity where wait_event = 'advisory')";
+    eventually(pool, stopped, true).await;
+    tx.commit().await.unwrap();
+    sqlx::query("select pg_advisory_unlock(7)").execute(&mut *holder).await.unwrap();
+    log.wait_for(2).await;
+    gate.pass(2);
+    running.shutdown(PATIENCE).await;
+    drop(holder);
+    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,25 +167,35 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
     let pool = database.pool();
     by_hand(
         pool,
-        "create function looks_idle_beside(n integer, of_queue text, age interval, pause float8) returns boolean \
-         language plpgsql as $$ begin \
+        "create function looks_idle_beside(n integer, of_queue text, due interval, age interval, pause float8) returns boolean \
+         language plpgsql as $$ declare idle boolean; begin \
            delete from seriatim.job; perform pg_sleep(pause); \
-           insert into seriatim.job (queue, group_id, flagged, data, run_at) \
-             select of_queue, 'g' || i, true, '{}', clock_timestamp() - age from generate_series(1, n) i; \
-           return seriatim.looks_idle('q', array['another'], false); end $$",
+           insert into seriatim.job (queue, group_id, flagged, data, run_at, created_at) \
+             select of_queue, 'g' || i, true, '{}', clock_timestamp() + due, clock_timestamp() + due - age \
+             from generate_series(1, n) i; \
+           idle := seriatim.looks_idle('q', array['another'], false); \
+           return case when pause > 0 or clock_timestamp() < now() + '5 ms' then idle end; end $$",
     )
     .await;
-    // Within milliseconds: a busy machine may take more.
-    eventually(pool, "select looks_idle_beside(16, 'q', '0', 0)", false).await;
+    let looks_idle = async |args: &str| {
+        loop {
+            let sql = format!("select looks_idle_beside({args})");
+            // Null: it took longer than the burst.
+            if let Some(idle) = value::<Option<bool>>(pool, sql).await {
+                break idle;
+            }
+        }
+    };
+    assert!(!looks_idle("16, 'q', '0', '0', 0").await);
     for (args, why) in [
-        ("15, 'q', '0', 0", "too few"),
-        ("16, 'other', '0', 0", "of another queue"),
-        ("16, 'q', '1 s', 0", "they should have been found meanwhile"),
-        ("16, 'q', '-1 min', 0", "nobody looks for them yet"),
-        ("16, 'q', '0', 0.01", "it is committed later than they"),
+        ("15, 'q', '0', '0', 0", "too few"),
+        ("16, 'other', '0', '0', 0", "of another queue"),
+        ("16, 'q', '-1 s', '0', 0", "they should have been found meanwhile"),
+        ("16, 'q', '1 min', '0', 0", "nobody looks for them yet"),
+        ("16, 'q', '0', '1 s', 0", "they were enqueued before, and woke nobody"),
+        ("16, 'q', '0', '0', 0.01", "it is committed later than they"),
     ] {
-        let looks_idle: bool = value(pool, format!("select looks_idle_beside({args})")).await;
-        assert!(looks_idle, "{why}");
+        assert!(looks_idle(args).await, "{why}");
     }
     by_hand(
         pool,
@@ -193,8 +203,11 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
            select 'q', 'g' || i, now(), 1 from generate_series(1, 16) i",
     )
     .await;
-    let looks_idle: bool = value(pool, "select looks_idle_beside(16, 'q', '0', 0)").await;
-    assert!(looks_idle, "they saw their groups busy, and woke nobody");
+    assert!(looks_idle("16, 'q', '0', '0', 0").await, "their groups were busy: they woke nobody");
+    // What the library enqueues at once is due as it is created.
+    seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
+    let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
+    assert!(value::<bool>(pool, at_once).await);
     database.remove().await.unwrap();
 }
 
@@ -217,7 +230,7 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
         log.wait_for(n + 1).await;
         drained(pool, "q").await;
         // There is another look while it runs.
-        slow += i64::from(begun.elapsed() > Duration::from_millis(20));
+        slow += i64::from(begun.elapsed() > Duration::from_millis(15));
     }
     running.shutdown(PATIENCE).await;
     // Sessions tell what they called when they end.
@@ -231,6 +244,9 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
     .unwrap();
     let jobs = i64::try_from(JOBS).unwrap();
     // And some before the first one.
-    assert!((jobs..=2 * jobs + slow + 5).contains(&calls), "{calls} claims and looks, {slow} slow");
+    assert!(
+        (jobs..=2 * jobs + 2 * slow + 5).contains(&calls),
+        "{calls} claims and looks, {slow} slow"
+    );
     database.remove().await.unwrap();
 }

@@ -1,0 +1,116 @@
+//! When a worker looks again though nothing has called for it: somebody who saw it at work, and so woke nobody, may have
+//! committed behind what it read.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Behind a job's end: an enqueue that saw its group busy.
+const BEHIND_END: Duration = Duration::from_millis(5);
+/// Behind a claim: an enqueue that saw what the claim then took, and that somebody had been woken for it.
+const BEHIND_CLAIM: Duration = Duration::from_millis(20);
+
+/// The looks to come.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// Behind the first end since the last look, however many follow.
+    end: Option<Instant>,
+    last_end: Option<Instant>,
+    claim: Option<Instant>,
+    /// The claim was of many: an end does not stand for its look.
+    burst: bool,
+}
+
+impl Again {
+    /// A job has ended. Its look is behind a lone job's claim, too.
+    pub(super) fn ended(&mut self, now: Instant) {
+        self.last_end = Some(now);
+        self.end.get_or_insert(now + BEHIND_END);
+        if !self.burst {
+            self.claim = None;
+        }
+    }
+
+    /// A claim took something; one of many, or part of a `burst`.
+    pub(super) fn claimed(&mut self, now: Instant, burst: bool) {
+        self.claim = Some(now + BEHIND_CLAIM);
+        self.burst = burst;
+    }
+
+    /// When the next one is due.
+    pub(super) fn at(&self) -> Option<Instant> {
+        self.end.into_iter().chain(self.claim).min()
+    }
+
+    /// There is a look. One that is due later stays, and so does that behind a job which has only just ended.
+    pub(super) fn looks(&mut self, now: Instant) {
+        if self.end.take_if(|at| *at <= now).is_some() {
+            self.end = self.last_end.map(|end| end + BEHIND_END).filter(|at| *at > now);
+        }
+        self.claim.take_if(|at| *at <= now);
+    }
+
+    /// No slot is free: the next end calls for a look.
+    pub(super) fn clear(&mut self) {
+        (self.end, self.claim) = (None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_lone_job_has_one_look() {
+        let start = Instant::now();
+        let mut again = Again::default();
+        again.claimed(start, false);
+        assert_eq!(again.at(), Some(start + ms(20)));
+        again.ended(start + ms(3));
+        assert_eq!(again.at(), Some(start + ms(8)));
+        again.looks(start + ms(8));
+        assert_eq!(again.at(), None);
+    }
+
+    #[test]
+    fn ends_that_follow_each_other_put_no_look_off_and_the_last_has_one_behind_it() {
+        let start = Instant::now();
+        let mut again = Again::default();
+        for n in 0..4 {
+            again.ended(start + ms(n));
+        }
+        assert_eq!(again.at(), Some(start + ms(5)));
+        again.looks(start + ms(5));
+        assert_eq!(again.at(), Some(start + ms(8)));
+        again.looks(start + ms(8));
+        assert_eq!(again.at(), None);
+    }
+
+    #[test]
+    fn an_end_takes_the_look_behind_no_claim_of_many() {
+        let start = Instant::now();
+        let mut again = Again::default();
+        again.ended(start);
+        again.claimed(start + ms(7), true);
+        again.looks(start + ms(7));
+        assert_eq!(again.at(), Some(start + ms(27)));
+        again.ended(start + ms(8));
+        again.looks(start + ms(13));
+        assert_eq!(again.at(), Some(start + ms(27)));
+        again.looks(start + ms(27));
+        assert_eq!(again.at(), None);
+    }
+
+    #[test]
+    fn a_look_for_another_reason_leaves_those_that_are_not_due() {
+        let start = Instant::now();
+        let mut again = Again::default();
+        again.claimed(start, false);
+        again.looks(start + ms(1));
+        assert_eq!(again.at(), Some(start + ms(20)));
+    }
+}
