@@ -31,7 +31,8 @@ grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
 -- For the wake-up: does anybody work on this group already, or have many others just come?
-grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at) on seriatim.job to seriatim_producer;
+grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
+  on seriatim.job to seriatim_producer;
 grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
 -- The queue's delay and deduplication.
 grant select on seriatim.queue to seriatim_producer;

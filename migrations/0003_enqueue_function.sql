@@ -25,28 +25,25 @@ begin
   then
     return true;
   end if;
-  -- So many others, into groups that were idle too and due at once, have just woken somebody, who looks now, and again. Whoever
-  -- notifies waits for each other who does. Not where the transaction has taken a while: nobody may look any more when it commits.
-  if not and_plain and at < now() + interval '5 ms' and exists (
-    select from (
-      select j.group_id, j.run_at, j.created_at from job j
-      where j.queue = of_queue and j.flagged
-        and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end
-          between at - interval '20 ms' and at
-      order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end desc limit 32) fresh
-    where fresh.run_at <= fresh.created_at
-      and (select g.group_id from queue_group g
-        where g.queue = of_queue and g.group_id = fresh.group_id limit 1) is null
-    offset 15 limit 1)
-  then
-    return false;
-  end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
     -- Null: a job without a group, which was looked for above.
     if of_group is not null
       and not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group)
     then
-      return true;
+      -- Unless so many others, into groups that were idle too and due at once, have just woken somebody, who looks now, and again:
+      -- whoever notifies waits for each other who does. Not where the transaction has taken a while: nobody may look any more
+      -- when it commits.
+      return at >= now() + interval '5 ms' or not exists (
+        select from (
+          select j.group_id, j.run_at, j.created_at from job j
+          where j.queue = of_queue and j.flagged
+            and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end
+              between at - interval '20 ms' and at
+          order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end desc limit 32) fresh
+        where fresh.run_at <= fresh.created_at
+          and (select g.group_id from queue_group g
+            where g.queue = of_queue and g.group_id = fresh.group_id limit 1) is null
+        offset 15 limit 1);
     end if;
   end loop;
   return false;
