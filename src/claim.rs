@@ -53,6 +53,8 @@ pub(crate) struct Course {
     first: First,
     /// The next one is to be thorough: the last one left something for it, or failed.
     pub(crate) thorough: bool,
+    /// How many jobs the next one may bring beyond its slots, unless it is thorough.
+    pub(crate) ahead: usize,
     /// The last one that read from the beginning read for long. One alone may have had its statements planned.
     long: bool,
     /// From when on they read, and until when they do so.
@@ -112,7 +114,9 @@ pub(crate) async fn claim(
     let terms = Terms::new(options, processor);
     let first = course.first();
     if !std::mem::take(&mut course.thorough) && terms.jobs_per_turn < 2 {
-        match claim_at_once(store, conn, options.name(), terms, slots, first, course).await {
+        match claim_at_once(store, conn, options.name(), terms, slots + course.ahead, first, course)
+            .await
+        {
             Ok(Claimed { thorough: true, jobs, .. }) if jobs.is_empty() => {}
             Err(error) if gave_up_waiting(&error) => {
                 return Ok(Claimed { more: true, ..Claimed::default() });

@@ -50,6 +50,7 @@ mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod turn;
+mod unclaim;
 mod watchdog;
 mod withheld;
 mod worker;

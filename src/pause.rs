@@ -9,8 +9,8 @@ use crate::name;
 
 impl Client {
     /// Lets no job of a queue start, on any machine, until [`resume_queue`](Self::resume_queue). Enqueues go on, and so do
-    /// the jobs that run; a claim that is under way may still start its jobs. A job whose worker dies meanwhile waits for
-    /// the resume.
+    /// the jobs that run; what is being claimed, or was claimed for a slot about to be free (0.1 s before at most), may still
+    /// start. A job whose worker dies meanwhile waits for the resume.
     ///
     /// A queue that is paused stays so, with the new `reason`. In a transaction it takes effect when that commits; until
     /// then a queue with a limit of jobs in flight claims nothing.

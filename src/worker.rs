@@ -1,6 +1,7 @@
 //! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
 
 mod again;
+mod prefetch;
 mod state;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use crate::slots::{QueueSlots, Reserved};
 use crate::stall::Doing;
 use crate::store::short;
 use crate::withheld::quiet;
+use prefetch::Waiting;
 use state::State;
 
 /// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
@@ -78,6 +80,7 @@ impl Worker {
         let mut state = State::default();
         while !self.stop.is_cancelled() {
             self.doubt_strays(&mut state).await;
+            self.start_waiting(&mut state);
             let reserved = self.reserve(&mut state);
             state.quiet = false;
             state.again.looks(Instant::now());
@@ -95,6 +98,7 @@ impl Worker {
         }
         state.spare.clear();
         state.coming.detach_all();
+        state.give_back(state.prefetch.close());
         while state.slots.join_next().await.is_some() {}
     }
 
@@ -151,6 +155,19 @@ impl Worker {
         reserved
     }
 
+    /// Starts jobs that wait in slots that are free.
+    fn start_waiting(&self, state: &mut State) {
+        while self.free(state) > 0
+            && !state.spare.is_empty()
+            && let Some(waiting) = state.prefetch.pop()
+            && let Some(conn) = state.for_job()
+        {
+            let slot = state.occupancy.take(None);
+            let prefetch = Arc::clone(&state.prefetch);
+            state.slots.spawn(async move { prefetch::run(&prefetch, waiting, conn, slot).await });
+        }
+    }
+
     /// How many slots are free by the queue's own limit.
     fn free(&self, state: &State) -> usize {
         self.queue.options.concurrency.saturating_sub(state.occupancy.count())
@@ -177,6 +194,7 @@ impl Worker {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.shared.report(&error);
+                state.prefetch.claimed(false);
                 state.spare.clear();
                 (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
@@ -191,9 +209,13 @@ impl Worker {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.behind].concat();
             let mut run = Run::new(shared, queue, claim);
-            let slot = state.occupancy.take(reserved.start());
             let known: HashMap<_, _> =
                 jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
+            if !leased && !self.slots.bounded() {
+                state.prefetch.push(Waiting { run, known }, asked_at);
+                continue;
+            }
+            let slot = state.occupancy.take(reserved.start());
             if leased {
                 let (pool, kept) = (self.pool.clone(), run.kept(&known, asked_at));
                 state.slots.spawn(async move {
@@ -207,6 +229,16 @@ impl Worker {
                     ended
                 });
             }
+        }
+        state.prefetch.claimed(claimed.more && brought > 0);
+        self.start_waiting(state);
+        // The connections of those that ended meanwhile do as well.
+        let mut passed = false;
+        while !state.prefetch.is_empty()
+            && let Some(ended) = state.slots.try_join_next()
+        {
+            passed |= state.ended(ended) != End::Drained;
+            self.start_waiting(state);
         }
         if brought > 0 {
             state.again.claimed(Instant::now(), state.busy || brought > 1);
@@ -223,7 +255,10 @@ impl Worker {
             state.coming.detach_all();
         }
         match (claimed.more, brought) {
-            (true, 1..) if self.free(state) > 0 => Some(Duration::ZERO),
+            (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
+                Some(Duration::ZERO)
+            }
+            (false, _) if passed => Some(Duration::ZERO),
             (true, _) => Some(SOON.mul_f64(1.0 + fastrand::f64())),
             (false, _) => {
                 // A little apart, so that many processes do not poll in step.
@@ -251,6 +286,11 @@ impl Worker {
             return Ok((Claimed::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
+        state.course.ahead = if state.busy && !self.leased() && !self.slots.bounded() {
+            state.prefetch.claims(self.queue.options.concurrency)
+        } else {
+            0
+        };
         let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };
@@ -336,11 +376,14 @@ impl Worker {
         let mut paused = pin!(paused);
         loop {
             let look_at = state.strays.into_iter().chain([state.again.at()]).flatten().min();
+            let stale_at = state.prefetch.stale_at();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
                 Some(ended) = state.slots.join_next() => {
-                    if state.ended(ended) == End::Drained && state.quiet {
+                    let end = state.ended(ended);
+                    self.start_waiting(state);
+                    if end == End::Drained && state.quiet {
                         state.keep(self.kept(state));
                         continue;
                     }
@@ -350,13 +393,17 @@ impl Worker {
                 () = self.wake.notified(), if pause.is_some() => {}
                 () = &mut paused => {}
                 () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
+                () = sleep_until(stale_at.unwrap_or(now)), if stale_at.is_some() => {
+                    state.give_back(state.prefetch.take_stale(Instant::now()));
+                    continue;
+                }
             }
             break;
         }
         while let Some(ended) = state.slots.try_join_next() {
             state.ended(ended);
         }
-        if state.busy {
+        if state.busy && state.prefetch.is_empty() {
             self.gather(state).await;
         }
     }

@@ -41,6 +41,8 @@ pub(crate) struct Started {
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
     pub(crate) go: Go,
+    /// Whether it may be claimed before there is a slot for it: it was never begun, has further attempts, and does not expire.
+    pub(crate) may_wait: bool,
 }
 
 impl Started {
@@ -273,6 +275,7 @@ impl Store {
                     group: Some(group),
                     token: row.try_get("claim")?,
                     go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                    may_wait: false,
                 })
             })
             .collect()

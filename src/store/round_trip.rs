@@ -105,14 +105,18 @@ impl Store {
         };
         let next: Option<f64> = last.try_get("next")?;
         let jobs = jobs.iter().map(|row| {
+            let held = held_job(row)?;
+            let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+            let max_attempts = held.max_attempts.map_or(i64::from(terms.max_attempts), i64::from);
             let started = Started {
                 job: row.try_get("id")?,
                 behind: Vec::new(),
                 group: row.try_get("group_id")?,
                 token: row.try_get("claim")?,
-                go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                may_wait: held.attempt == 1 && max_attempts > 1 && expires_at.is_none(),
+                go: Go::parse(row.try_get("go")?, expires_at),
             };
-            Ok((started, held_job(row)?))
+            Ok((started, held))
         });
         Ok(ClaimedAtOnce {
             jobs: jobs.collect::<Result<_, sqlx::Error>>()?,

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 
 use super::BACKOFF;
 use super::again::Again;
-use crate::attempt::End;
+use super::prefetch::Prefetch;
+use crate::attempt::{End, Run};
 use crate::claim::Course;
 use crate::connection::SlotConnection;
 use crate::slots::Occupancy;
+use crate::unclaim::unclaim;
 
 /// What a worker remembers from claim to claim.
 pub(super) struct State {
@@ -35,6 +37,7 @@ pub(super) struct State {
     pub(super) course: Course,
     pub(super) backoff: Duration,
     pub(super) again: Again,
+    pub(super) prefetch: Arc<Prefetch>,
     /// When to look for claims whose answers were lost.
     pub(super) strays: [Option<Instant>; 2],
 }
@@ -46,6 +49,16 @@ impl State {
         self.again.ended(Instant::now());
         self.spare.extend(conn);
         end
+    }
+
+    /// Gives back claimed jobs that were not begun.
+    pub(super) fn give_back(&mut self, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            self.slots.spawn(async move {
+                unclaim(runs).await;
+                (End::Finished, None)
+            });
+        }
     }
 
     /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
@@ -83,6 +96,7 @@ impl Default for State {
             course: Course::default(),
             backoff: BACKOFF.0,
             again: Again::default(),
+            prefetch: Arc::default(),
             strays: [None; 2],
         }
     }

@@ -10,6 +10,7 @@ mod cancel;
 #[path = "../../examples/check_history/checker/mod.rs"]
 mod checker;
 mod checking_histories;
+mod claimed_ahead;
 mod dedup;
 mod documents;
 mod enqueue_batch;

@@ -1,0 +1,184 @@
+//! Jobs that are claimed for slots about to be free: what becomes of them if those are not.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::Utc;
+use serde_json::json;
+use seriatim::testing::TestDatabase;
+use seriatim::{NewJob, Running};
+use sqlx::PgPool;
+use tokio::time::Instant;
+
+use crate::support::{
+    Gate, PATIENCE, database, drained, eventually, handler, nothing_remains, processor, queue,
+    value,
+};
+
+const SLOTS: usize = 2;
+const STARTED: &str = "select count(*) from seriatim.job where status = 'started'";
+
+/// A worker whose handlers return at once, or are stuck until they may pass.
+#[derive(Clone, Default)]
+struct Bench {
+    stuck: Arc<AtomicBool>,
+    gate: Gate,
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    held: Arc<AtomicUsize>,
+    ran: Arc<Mutex<HashMap<i64, u32>>>,
+}
+
+impl Bench {
+    async fn start(&self, database: &TestDatabase) -> Running {
+        let bench = self.clone();
+        let run = handler(move |job, _| {
+            let (bench, id) = (bench.clone(), job.id());
+            Box::pin(async move {
+                let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
+                bench.most.fetch_max(running, Ordering::SeqCst);
+                *bench.ran.lock().unwrap().entry(id).or_default() += 1;
+                if bench.stuck.load(Ordering::SeqCst) {
+                    bench.held.fetch_add(1, Ordering::SeqCst);
+                    bench.gate.passed().await;
+                    bench.held.fetch_sub(1, Ordering::SeqCst);
+                }
+                bench.running.fetch_sub(1, Ordering::SeqCst);
+                Ok(json!(null))
+            })
+        });
+        let builder = processor(database, 6).await;
+        builder.queue(queue("q").concurrency(SLOTS), run).build().unwrap().start()
+    }
+
+    fn ran(&self) -> usize {
+        self.ran.lock().unwrap().len()
+    }
+
+    /// Lets all slots be stuck, after some jobs more.
+    async fn stick(&self) {
+        let before = self.ran();
+        until(|| self.ran() >= before + 30).await;
+        self.stuck.store(true, Ordering::SeqCst);
+        until(|| self.held.load(Ordering::SeqCst) == SLOTS).await;
+    }
+
+    fn unstick(&self) {
+        self.stuck.store(false, Ordering::SeqCst);
+        self.gate.pass(SLOTS);
+    }
+
+    /// Enqueues jobs until some were claimed ahead while all slots are stuck: not where jobs take long for a while, on a
+    /// machine under load.
+    async fn claims_ahead(&self, pool: &PgPool) {
+        let deadline = Instant::now() + PATIENCE * 2;
+        loop {
+            enqueue(pool, 120, |job| job).await;
+            self.stick().await;
+            for _ in 0..10 {
+                if value::<i64>(pool, STARTED).await > 2 {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "nothing was claimed ahead");
+            self.unstick();
+        }
+    }
+}
+
+async fn until(done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Every second job is of a group, of two jobs each.
+async fn enqueue(pool: &PgPool, jobs: usize, like: impl Fn(NewJob) -> NewJob) {
+    let jobs = (0..jobs).map(|n| {
+        let job = like(NewJob::new("q", &n));
+        if n % 2 == 0 { job } else { job.group(format!("g{}", n / 4)) }
+    });
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_whose_slots_do_not_come_free_run_elsewhere_as_if_they_had_not_been_claimed() {
+    let database = database().await;
+    let pool = database.pool();
+    let stuck = Bench::default();
+    let first = stuck.start(&database).await;
+    stuck.claims_ahead(pool).await;
+    let other = Bench::default();
+    let second = other.start(&database).await;
+    // All but the two, and what is behind those.
+    let left = "select count(*) from seriatim.job j where j.finished_at is null and not exists (select \
+        from seriatim.job s where s.status = 'started' and (s.id = j.id or s.group_id = j.group_id))";
+    eventually(pool, left, 0_i64).await;
+    eventually(pool, STARTED, 2_i64).await;
+    eventually(pool, left, 0_i64).await;
+    assert_eq!(stuck.held.load(Ordering::SeqCst), SLOTS);
+    let not_as_new = "select count(*) from seriatim.job where history <> '[]' \
+        or attempts <> (status <> 'queued')::integer";
+    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+    stuck.unstick();
+    drained(pool, "q").await;
+    for bench in [&stuck, &other] {
+        assert!(bench.most.load(Ordering::SeqCst) <= SLOTS);
+        assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+    }
+    let jobs: i64 = value(pool, "select count(*) from seriatim.job").await;
+    assert_eq!(i64::try_from(stuck.ran() + other.ran()).unwrap(), jobs);
+    nothing_remains(pool).await;
+    first.shutdown(Duration::from_secs(5)).await;
+    second.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
+    let database = database().await;
+    let pool = database.pool();
+    let bench = Bench::default();
+    let running = bench.start(&database).await;
+    bench.claims_ahead(pool).await;
+    let ended = tokio::spawn(async move { running.shutdown(PATIENCE).await });
+    eventually(pool, STARTED, 2_i64).await;
+    bench.unstick();
+    let report = ended.await.unwrap();
+    assert_eq!((report.released, report.lost), (0, 0), "{report:?}");
+    let begun = "select count(*) from seriatim.job where finished_at is null and (status <> 'queued' \
+        or attempts <> 0 or last_started_at is not null or history <> '[]' or claim is not null)";
+    assert_eq!(value::<i64>(pool, begun).await, 0);
+    let claimed = "select count(*) from seriatim.queue_group where claim is not null";
+    assert_eq!(value::<i64>(pool, claimed).await, 0);
+    let left = "select count(*) from seriatim.job where finished_at is null";
+    assert!(value::<i64>(pool, left).await > 0);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
+    let kinds: [fn(NewJob) -> NewJob; 2] =
+        [|job| job.max_attempts(1), |job| job.expires_at(Utc::now() + Duration::from_secs(3600))];
+    for like in kinds {
+        let database = database().await;
+        let pool = database.pool();
+        let bench = Bench::default();
+        let running = bench.start(&database).await;
+        for _ in 0..8 {
+            enqueue(pool, 60, like).await;
+            bench.stick().await;
+            for _ in 0..5 {
+                assert!(value::<i64>(pool, STARTED).await <= 2);
+            }
+            bench.unstick();
+        }
+        drained(pool, "q").await;
+        running.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
+    }
+}
