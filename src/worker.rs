@@ -78,10 +78,23 @@ impl Worker {
             }
         }
         let mut state = State::default();
+        let prefetch = Arc::clone(&state.prefetch);
+        tokio::select! {
+            () = self.work(&mut state) => {}
+            () = prefetch.give_back_stale() => {}
+        }
+        state.spare.clear();
+        state.coming.detach_all();
+        prefetch.close().await;
+        while state.slots.join_next().await.is_some() {}
+    }
+
+    /// Until told to stop.
+    async fn work(&self, state: &mut State) {
         while !self.stop.is_cancelled() {
-            self.doubt_strays(&mut state).await;
-            self.start_waiting(&mut state);
-            let reserved = self.reserve(&mut state);
+            self.doubt_strays(state).await;
+            self.start_waiting(state);
+            let reserved = self.reserve(state);
             state.quiet = false;
             state.again.looks(Instant::now());
             let pause = if reserved.count() == 0 {
@@ -92,14 +105,10 @@ impl Worker {
                 drop(reserved);
                 Some(self.poll)
             } else {
-                self.fill_slots(&mut state, reserved).await
+                self.fill_slots(state, reserved).await
             };
-            self.wait(&mut state, pause).await;
+            self.wait(state, pause).await;
         }
-        state.spare.clear();
-        state.coming.detach_all();
-        state.give_back(state.prefetch.close());
-        while state.slots.join_next().await.is_some() {}
     }
 
     /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
@@ -157,14 +166,14 @@ impl Worker {
 
     /// Starts jobs that wait in slots that are free.
     fn start_waiting(&self, state: &mut State) {
-        while self.free(state) > 0
-            && !state.spare.is_empty()
+        let reserved = state.prefetch.reserved();
+        while self.free(state).min(state.spare.len()) > reserved
             && let Some(waiting) = state.prefetch.pop()
             && let Some(conn) = state.for_job()
         {
             let slot = state.occupancy.take(None);
             let prefetch = Arc::clone(&state.prefetch);
-            state.slots.spawn(async move { prefetch::run(&prefetch, waiting, conn, slot).await });
+            state.slots.spawn(prefetch::run(prefetch, waiting, conn, slot));
         }
     }
 
@@ -194,7 +203,7 @@ impl Worker {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.shared.report(&error);
-                state.prefetch.claimed(false);
+                state.claimed(false);
                 state.spare.clear();
                 (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
@@ -230,16 +239,16 @@ impl Worker {
                 });
             }
         }
-        state.prefetch.claimed(claimed.more && brought > 0);
+        let mut passed = state.claimed(claimed.more && brought > 0);
         self.start_waiting(state);
         // The connections of those that ended meanwhile do as well.
-        let mut passed = false;
         while !state.prefetch.is_empty()
             && let Some(ended) = state.slots.try_join_next()
         {
             passed |= state.ended(ended) != End::Drained;
             self.start_waiting(state);
         }
+        state.prefetch.give_back_impatient();
         if brought > 0 {
             state.again.claimed(Instant::now(), state.busy || brought > 1);
         }
@@ -286,11 +295,10 @@ impl Worker {
             return Ok((Claimed::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
-        state.course.ahead = if state.busy && !self.leased() && !self.slots.bounded() {
-            state.prefetch.claims(self.queue.options.concurrency)
-        } else {
-            0
-        };
+        let most = self.queue.options.concurrency;
+        // While connections are still to come, slots are free without one.
+        let ahead = state.busy && state.reach >= most && !self.leased() && !self.slots.bounded();
+        state.course.ahead = if ahead { state.prefetch.claims(most) } else { 0 };
         let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };
@@ -376,7 +384,6 @@ impl Worker {
         let mut paused = pin!(paused);
         loop {
             let look_at = state.strays.into_iter().chain([state.again.at()]).flatten().min();
-            let stale_at = state.prefetch.stale_at();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
@@ -393,10 +400,6 @@ impl Worker {
                 () = self.wake.notified(), if pause.is_some() => {}
                 () = &mut paused => {}
                 () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
-                () = sleep_until(stale_at.unwrap_or(now)), if stale_at.is_some() => {
-                    state.give_back(state.prefetch.take_stale(Instant::now()));
-                    continue;
-                }
             }
             break;
         }

@@ -17,7 +17,9 @@ use crate::claim::Course;
 use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
-use crate::store::{Done, HeldJob, HoldAnswer, Started, begin_hold, begin_short};
+use crate::store::{
+    Done, HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting, short,
+};
 use crate::turn::Go;
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -43,16 +45,40 @@ pub(super) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
             sleep(pause(&mut rng, 8)).await;
             continue;
         }
+        let mut jobs = claimed.jobs;
+        let waits =
+            if rng.u8(0..8) == 0 { jobs.split_off(rng.usize(0..=jobs.len())) } else { Vec::new() };
         let mut runs = Vec::new();
-        for job in claimed.jobs {
+        for job in jobs {
             let slot = match slots.pop() {
                 Some(slot) => slot,
                 None => stress.session("holder").await,
             };
             runs.push(run(&stress, rng.fork(), job, slot));
         }
-        let left = futures::future::join_all(runs).await;
+        let runs = futures::future::join_all(runs);
+        let (left, ()) = tokio::join!(runs, give_back(&stress, &mut rng, &mut conn, waits));
         slots.extend(left.into_iter().flatten());
+    }
+}
+
+/// Gives back what was claimed for slots that did not come free.
+async fn give_back(
+    stress: &Stress,
+    rng: &mut fastrand::Rng,
+    conn: &mut PgConnection,
+    waits: Vec<Started>,
+) {
+    let claims: Vec<_> = waits.iter().filter(|claim| claim.behind.is_empty()).collect();
+    if claims.is_empty() {
+        return;
+    }
+    sleep(pause(rng, 100)).await;
+    let unclaim = async |conn: &mut PgConnection| stress.store.unclaim(conn, Q, &claims).await;
+    match short(conn, unclaim).await {
+        Ok(given) => given.iter().for_each(|_| stress.book.count("claims given back")),
+        Err(error) if gave_up_waiting(&error) => {}
+        Err(error) => stress.book.violation(format!("giving back failed: {error}")),
     }
 }
 

@@ -30,3 +30,4 @@ mod scene;
 mod skipped;
 mod stress;
 mod turns;
+mod unclaimed;

@@ -223,6 +223,9 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
             .unwrap();
         // A page of 64 flags, and ten jobs, behind what the rounds before have left.
         meter.check(conn, "claim at once", [1500 + 64 * 12 + 10 * 40, 4000]).await;
+        let given: Vec<_> = claimed.jobs.iter().skip(2).map(|(claim, _)| claim).collect();
+        assert_eq!(store.unclaim(conn, Q, &given).await.unwrap().len(), given.len());
+        meter.check(conn, "giving back", [300, 1000]).await;
         for (claim, _) in claimed.jobs.iter().take(2) {
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
             assert!(held.is_some());

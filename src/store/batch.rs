@@ -138,9 +138,6 @@ fn unstart(names: &Names) -> Template {
         .value("status", sql("'queued'"))
         .value("attempts", sql("attempts - 1"))
         .value("last_started_at", sql("case when attempts > 1 then last_started_at end"))
-        .values(
-            ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
-        )
         .and_where(sql(format!("id = any(?1) and {}", started(""))))
         .to_owned();
     Template::new(query.build(PG))

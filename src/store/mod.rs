@@ -37,6 +37,7 @@ mod session;
 mod settle;
 mod settle_many;
 mod template;
+mod unclaim;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -94,6 +95,7 @@ pub(crate) struct Store {
     queue_settings: queue_settings::Statements,
     settle: settle::Statements,
     settle_many: settle_many::Statements,
+    unclaim: unclaim::Statements,
 }
 
 /// The schema that is used unless another is named.
@@ -132,6 +134,7 @@ impl Store {
             queue_settings: queue_settings::Statements::new(&names),
             settle: settle::Statements::new(&names),
             settle_many: settle_many::Statements::new(&names),
+            unclaim: unclaim::Statements::new(&names),
             names,
             nameless,
         })

@@ -302,19 +302,6 @@ impl Store {
         pass.execute(conn).await.map(drop)
     }
 
-    /// Gives a claimed job back whose handler has not begun, as if it had not been claimed. The transaction must hold both
-    /// rows.
-    pub(crate) async fn unclaim(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        claim: &Started,
-    ) -> Result<(), sqlx::Error> {
-        let mut given_back = claim.clone();
-        given_back.behind.push(claim.job);
-        self.end_turn(conn, queue, &given_back).await
-    }
-
     /// Halts the group, or parks what is behind the failed job; whether the turn is not to be passed on.
     ///
     /// Parking comes before the group's row is written: an adopter waits for a row that was written.

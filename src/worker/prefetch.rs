@@ -2,18 +2,21 @@
 //! claim after each of them would be idle for most of the time.
 //!
 //! A job waits here for some milliseconds. One that does not come to run within [`STALE`] goes back as if it had not been
-//! claimed; and none waits here for long that would lose more than one of its attempts if this process died.
+//! claimed, and so does at once one that would lose more than its first attempt if this process died.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::TaskTracker;
 
 use crate::attempt::{End, Run};
 use crate::connection::SlotConnection;
 use crate::slots::Occupied;
 use crate::store::HeldJob;
+use crate::unclaim::unclaim;
 
 /// How long a job is to wait at most, if slots become free as quickly as they did.
 const AHEAD: Duration = Duration::from_millis(20);
@@ -37,7 +40,11 @@ pub(super) struct Waiting {
 
 /// The jobs of a worker that wait for its slots.
 #[derive(Default)]
-pub(super) struct Prefetch(Mutex<Line<Waiting>>);
+pub(super) struct Prefetch {
+    line: Mutex<Line<Waiting>>,
+    pushed: Notify,
+    giving_back: TaskTracker,
+}
 
 /// Jobs in the order in which they are to run.
 struct Line<T> {
@@ -48,10 +55,20 @@ struct Line<T> {
     patient: usize,
     /// The last claim left more: slots go on with what waits, and leave it to the worker else.
     more: bool,
-    /// A claim is on its way, or a slot's connection is, for one.
-    claiming: bool,
+    claim: Claim,
     /// How many are to wait behind a claim.
     room: usize,
+    /// Jobs have ended in slots that went on, since the last claim did; whether one passed its group's turn on.
+    ended: Option<bool>,
+}
+
+/// The next claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    Later,
+    /// A slot has given its connection to it.
+    Next,
+    OnItsWay,
 }
 
 struct Place<T> {
@@ -68,19 +85,25 @@ impl<T> Default for Line<T> {
             slot_time: UNKNOWN,
             patient: 0,
             more: false,
-            claiming: false,
+            claim: Claim::Later,
             room: 0,
+            ended: None,
         }
     }
 }
 
 impl<T> Line<T> {
     fn claims(&mut self, slots: usize) -> usize {
-        self.claiming = true;
+        self.claim = Claim::OnItsWay;
         let rounds = AHEAD.as_micros() / self.slot_time.as_micros().max(1);
         let rounds = usize::try_from(rounds).unwrap_or(FOR_A_SLOT).min(FOR_A_SLOT);
         self.room = if self.patient < SURE { 0 } else { slots.saturating_mul(rounds).min(MOST) };
         self.room.saturating_sub(self.waiting.len())
+    }
+
+    fn claimed(&mut self, more: bool) -> Option<bool> {
+        (self.claim, self.more) = (Claim::Later, more);
+        self.ended.take()
     }
 
     fn push(&mut self, job: T, since: Instant, may_wait: bool) {
@@ -97,33 +120,39 @@ impl<T> Line<T> {
         self.waiting.pop_front().map(|place| place.job)
     }
 
-    fn next(&mut self, took: Duration, claims: bool) -> Option<T> {
+    fn next(&mut self, took: Duration, passed: bool, claims: bool) -> Option<T> {
         self.slot_time = self.slot_time.mul_f64(FORGET).max(took);
         if !self.more {
             return None;
         }
-        if claims && !self.claiming && self.waiting.len() <= self.room / 2 {
-            self.claiming = true;
+        if claims && self.claim == Claim::Later && self.waiting.len() <= self.room / 2 {
+            self.claim = Claim::Next;
             return None;
         }
-        self.pop()
+        let next = self.pop()?;
+        self.ended = Some(passed || self.ended.unwrap_or_default());
+        Some(next)
     }
 
     fn take_stale(&mut self, now: Instant) -> Vec<T> {
-        let (stale, rest): (VecDeque<_>, _) =
-            self.waiting.drain(..).partition(|place| place.since + STALE <= now);
-        self.waiting = rest;
+        let stale = self.take(|place| place.since + STALE <= now);
         if !stale.is_empty() {
             self.slot_time = UNKNOWN;
         }
-        stale.into_iter().map(|place| place.job).collect()
+        stale
+    }
+
+    fn take(&mut self, which: impl Fn(&Place<T>) -> bool) -> Vec<T> {
+        let (taken, rest): (VecDeque<_>, _) = self.waiting.drain(..).partition(which);
+        self.waiting = rest;
+        taken.into_iter().map(|place| place.job).collect()
     }
 }
 
 impl Prefetch {
     fn line(&self) -> MutexGuard<'_, Line<Waiting>> {
         // Nothing panics under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A claim begins, for a worker of so many slots: how many jobs it may bring beyond those that slots are free for.
@@ -131,20 +160,26 @@ impl Prefetch {
         self.line().claims(slots)
     }
 
-    /// The claim has ended, and left more or not.
-    pub(super) fn claimed(&self, more: bool) {
-        let mut line = self.line();
-        (line.claiming, line.more) = (false, more);
+    /// The claim has ended, and left more or not. Says whether jobs have ended meanwhile in slots that went on, and whether one
+    /// of them passed its group's turn on.
+    pub(super) fn claimed(&self, more: bool) -> Option<bool> {
+        self.line().claimed(more)
     }
 
     /// Puts a job in line that a claim brought which was asked for at `since`: behind the others, unless it may not wait.
     pub(super) fn push(&self, waiting: Waiting, since: Instant) {
         let may_wait = waiting.run.claim.may_wait;
         self.line().push(waiting, since, may_wait);
+        self.pushed.notify_one();
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.line().waiting.is_empty()
+    }
+
+    /// How many slots, with their connections, are to be left for the next claim.
+    pub(super) fn reserved(&self) -> usize {
+        usize::from(self.line().claim == Claim::Next)
     }
 
     /// The next one, for a slot that is free.
@@ -152,27 +187,40 @@ impl Prefetch {
         self.line().pop()
     }
 
-    /// The next one, for a slot whose last job took so long. None: its connection goes to the worker, perhaps for the next
-    /// claim; if it can be, that which `claims`.
-    fn next(&self, took: Duration, claims: bool) -> Option<Waiting> {
-        self.line().next(took, claims)
+    /// Gives those back that no slot is free for, and that may not wait.
+    pub(super) fn give_back_impatient(&self) {
+        self.give_back(self.line().take(|place| !place.may_wait));
     }
 
-    /// When the first of them will have waited for too long.
-    pub(super) fn stale_at(&self) -> Option<Instant> {
-        self.line().waiting.iter().map(|place| place.since + STALE).min()
+    /// Gives back what has waited for too long; for ever.
+    pub(super) async fn give_back_stale(&self) {
+        loop {
+            let first = self.line().waiting.iter().map(|place| place.since + STALE).min();
+            match first {
+                Some(at) => sleep_until(at).await,
+                None => self.pushed.notified().await,
+            }
+            self.give_back(self.line().take_stale(Instant::now()));
+        }
     }
 
-    /// Those that have waited for too long by now.
-    pub(super) fn take_stale(&self, now: Instant) -> Vec<Run> {
-        self.line().take_stale(now).into_iter().map(|waiting| waiting.run).collect()
+    /// Gives all back; slots take no more.
+    pub(super) async fn close(&self) {
+        let rest = {
+            let mut line = self.line();
+            line.more = false;
+            line.take(|_| true)
+        };
+        self.give_back(rest);
+        self.giving_back.close();
+        self.giving_back.wait().await;
     }
 
-    /// All of them; slots take no more.
-    pub(super) fn close(&self) -> Vec<Run> {
-        let mut line = self.line();
-        line.more = false;
-        line.waiting.drain(..).map(|place| place.job.run).collect()
+    fn give_back(&self, waiting: Vec<Waiting>) {
+        if !waiting.is_empty() {
+            let runs = waiting.into_iter().map(|waiting| waiting.run).collect();
+            self.giving_back.spawn(unclaim(runs));
+        }
     }
 }
 
@@ -180,18 +228,20 @@ impl Prefetch {
 ///
 /// Says how they ended, and gives back the connection, if that can be used again.
 pub(super) async fn run(
-    prefetch: &Prefetch,
+    prefetch: Arc<Prefetch>,
     mut next: Waiting,
     mut conn: SlotConnection,
     slot: Occupied,
 ) -> (End, Option<SlotConnection>) {
+    let stop = next.run.shared.stop.clone();
     let mut passed = false;
     let (end, conn) = loop {
         let began = Instant::now();
         let (end, left) = next.run.into_end(next.known, conn).await;
         passed |= end != End::Drained;
-        let Some(left) = left else { break (end, None) };
-        match prefetch.next(began.elapsed(), left.claims) {
+        let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
+        let waiting = prefetch.line().next(began.elapsed(), end != End::Drained, left.claims);
+        match waiting {
             Some(waiting) => (next, conn) = (waiting, left),
             None => break (end, Some(left)),
         }
@@ -229,13 +279,13 @@ mod tests {
     #[test]
     fn slow_ones_are_not_until_many_were_short() {
         let mut line = line(Instant::now());
-        assert_eq!(line.next(Duration::from_millis(200), false), None);
+        assert_eq!(line.next(Duration::from_millis(200), false, false), None);
         assert_eq!(line.claims(4), 0);
         for _ in 0..21 {
-            line.next(SHORT, false);
+            line.next(SHORT, false, false);
         }
         assert_eq!(line.claims(4), 0);
-        line.next(SHORT, false);
+        line.next(SHORT, false, false);
         assert_eq!(line.claims(4), 4);
     }
 
@@ -263,14 +313,29 @@ mod tests {
         line.claims(4);
         (0..8).for_each(|n| line.push(n, now, true));
         // Another claim is on its way.
-        assert_eq!(line.next(SHORT, true), Some(0));
-        line.claiming = false;
-        assert_eq!(line.next(SHORT, true), Some(1));
-        assert_eq!([line.next(SHORT, false), line.next(SHORT, false)], [Some(2), Some(3)]);
-        assert_eq!(line.next(SHORT, true), None);
-        assert_eq!(line.next(SHORT, true), Some(4), "only one does");
-        line.more = false;
-        assert_eq!(line.next(SHORT, false), None);
+        assert_eq!(line.next(SHORT, false, true), Some(0));
+        assert_eq!(line.claimed(true), Some(false));
+        assert_eq!(line.next(SHORT, false, true), Some(1));
+        assert_eq!(
+            [line.next(SHORT, false, false), line.next(SHORT, false, false)],
+            [Some(2), Some(3)]
+        );
+        assert_eq!(line.next(SHORT, false, true), None);
+        assert_eq!(line.next(SHORT, false, true), Some(4), "only one does");
+        assert_eq!(line.next(SHORT, true, false), Some(5));
+        assert_eq!(line.claimed(false), Some(true), "one passed a turn on");
+        assert_eq!(line.next(SHORT, false, false), None);
+        assert_eq!(line.claimed(true), None);
+    }
+
+    #[test]
+    fn what_may_not_wait_is_taken_where_no_slot_is_free() {
+        let now = Instant::now();
+        let mut line = line(now);
+        line.push(1, now, true);
+        line.push(2, now, false);
+        assert_eq!(line.take(|place| !place.may_wait), [2]);
+        assert_eq!(line.pop(), Some(1));
     }
 
     #[test]

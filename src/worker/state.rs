@@ -11,11 +11,10 @@ use tokio::time::Instant;
 use super::BACKOFF;
 use super::again::Again;
 use super::prefetch::Prefetch;
-use crate::attempt::{End, Run};
+use crate::attempt::End;
 use crate::claim::Course;
 use crate::connection::SlotConnection;
 use crate::slots::Occupancy;
-use crate::unclaim::unclaim;
 
 /// What a worker remembers from claim to claim.
 pub(super) struct State {
@@ -51,14 +50,13 @@ impl State {
         end
     }
 
-    /// Gives back claimed jobs that were not begun.
-    pub(super) fn give_back(&mut self, runs: Vec<Run>) {
-        if !runs.is_empty() {
-            self.slots.spawn(async move {
-                unclaim(runs).await;
-                (End::Finished, None)
-            });
+    /// A claim has ended, and left more or not; whether a job that ended meanwhile has passed its group's turn on.
+    pub(super) fn claimed(&mut self, more: bool) -> bool {
+        let ended = self.prefetch.claimed(more);
+        if ended.is_some() {
+            self.again.ended(Instant::now());
         }
+        ended.unwrap_or_default()
     }
 
     /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.

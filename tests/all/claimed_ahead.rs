@@ -34,13 +34,13 @@ struct Bench {
 impl Bench {
     async fn start(&self, database: &TestDatabase) -> Running {
         let bench = self.clone();
-        let run = handler(move |job, _| {
+        let run = handler(move |job, data| {
             let (bench, id) = (bench.clone(), job.id());
             Box::pin(async move {
                 let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
                 bench.most.fetch_max(running, Ordering::SeqCst);
                 *bench.ran.lock().unwrap().entry(id).or_default() += 1;
-                if bench.stuck.load(Ordering::SeqCst) {
+                if bench.stuck.load(Ordering::SeqCst) || data == "sticks" {
                     bench.held.fetch_add(1, Ordering::SeqCst);
                     bench.gate.passed().await;
                     bench.held.fetch_sub(1, Ordering::SeqCst);
@@ -163,7 +163,7 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
     let kinds: [fn(NewJob) -> NewJob; 2] =
-        [|job| job.max_attempts(1), |job| job.expires_at(Utc::now() + Duration::from_secs(3600))];
+        [|job| job.max_attempts(1), |job| job.expires_at(Utc::now() + Duration::from_hours(1))];
     for like in kinds {
         let database = database().await;
         let pool = database.pool();
@@ -178,6 +178,21 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
             bench.unstick();
         }
         drained(pool, "q").await;
+        // What comes behind others is only known for what it is when it was claimed.
+        enqueue(pool, 60, |job| job).await;
+        let sticky = (0..30).map(|_| like(NewJob::new("q", "sticks")));
+        seriatim::enqueue_many(pool, sticky).await.unwrap();
+        until(|| bench.held.load(Ordering::SeqCst) == SLOTS).await;
+        eventually(pool, STARTED, 2_i64).await;
+        let begun = "select count(*) from seriatim.job where status = 'queued' and attempts <> 0 or history <> '[]'";
+        assert_eq!(value::<i64>(pool, begun).await, 0);
+        bench.gate.pass(30);
+        drained(pool, "q").await;
+        assert_eq!(
+            value::<i64>(pool, "select count(*) from seriatim.job where status <> 'succeeded'")
+                .await,
+            0
+        );
         running.shutdown(Duration::from_secs(5)).await;
         database.remove().await.unwrap();
     }

@@ -1,0 +1,151 @@
+//! Unclaim: give claimed jobs back that were not begun, as if they had not been claimed.
+
+use std::collections::HashSet;
+
+use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+use super::Store;
+use super::claim::Started;
+use super::lookup::{keyed, same_group, started};
+use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, with};
+use crate::turn::Go;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    lock_groups: Template,
+    lock_loose: Template,
+    jobs: Template,
+    groups: Template,
+}
+
+impl Statements {
+    pub(super) fn new(names: &Names) -> Self {
+        Self {
+            lock_groups: lock_groups(names),
+            lock_loose: lock_loose(names),
+            jobs: jobs(names),
+            groups: groups(names),
+        }
+    }
+}
+
+/// Locks the rows of the groups that are still these claims'.
+fn lock_groups(names: &Names) -> Template {
+    let row = select()
+        .column(("g", "claim"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
+        .and_where(sql("g.claim = claimed.claim"))
+        .limit(1)
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = select()
+        .column(("g", "claim"))
+        .from("claimed")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
+        .to_owned();
+    with([cte("claimed", groups_of(&[(2, "group_id"), (3, "claim")]))], query)
+}
+
+/// The same for jobs without a group, whose own rows are locked.
+fn lock_loose(names: &Names) -> Template {
+    let row = select()
+        .column(("j", "claim"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = claimed.id and j.claim = claimed.claim"))
+        .and_where(sql(started("j.")))
+        .limit(1)
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let query = select()
+        .column(("j", "claim"))
+        .from("claimed")
+        .join_lateral(JoinType::InnerJoin, row, "j", sql("true"))
+        .to_owned();
+    with([cte("claimed", rows_of(&[(1, "id"), (2, "claim")]))], query)
+}
+
+/// The jobs of claims that this transaction has locked. Where a claim has begun no attempt, none was counted.
+fn jobs(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .value("status", sql("'queued'"))
+        .value("attempts", sql("j.attempts - given.begun::integer"))
+        .value(
+            "last_started_at",
+            sql("case when j.attempts > 1 or not given.begun then j.last_started_at end"),
+        )
+        .values(
+            ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
+        )
+        .from("given")
+        .and_where(sql(format!("{} and {}", keyed("j.id", "given.id"), started("j."))))
+        .to_owned();
+    with([cte("given", rows_of(&[(1, "id"), (2, "begun")]))], query)
+}
+
+/// Their groups, which go to the front of the line: there they were.
+fn groups(names: &Names) -> Template {
+    let mut first = select()
+        .column(("f", "ready_at"))
+        .from_as(names.queue_group(), "f")
+        .and_where(sql("f.queue = ?1 and f.ready_at <= now() and f.ready_at < 'infinity'"))
+        .limit(1)
+        .to_owned();
+    first.order_by(("f", "ready_at"), Order::Asc);
+    let first = Expr::SubQuery(None, Box::new(first.into()));
+    let query = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values(
+            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
+                .map(|column| (column, sql("null"))),
+        )
+        .value("batch_size", sql("1"))
+        .value(
+            "ready_at",
+            Expr::cust_with_expr("least($1, clock_timestamp()) - interval '1 us'", first),
+        )
+        .from("given")
+        .and_where(sql(format!("{} and g.claim = given.claim", same_group("g", "given"))))
+        .to_owned();
+    with([cte("given", groups_of(&[(2, "group_id"), (3, "claim")]))], query)
+}
+
+impl Store {
+    /// Gives claims of a queue back, of one job each whose handler has not begun, and wakes others for them; the tokens of
+    /// those that it did. Others were taken over, or somebody has a row for a moment. In the short transaction that is open on
+    /// `conn`.
+    pub(crate) async fn unclaim(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claims: &[&Started],
+    ) -> Result<HashSet<Uuid>, sqlx::Error> {
+        let grouped = claims.iter().filter_map(|of| Some((of.group.as_deref()?, of.token)));
+        let (groups, tokens): (Vec<&str>, Vec<Uuid>) = grouped.unzip();
+        let lock = self.unclaim.lock_groups.query().bind(queue).bind(groups).bind(tokens);
+        let mut rows = lock.fetch_all(&mut *conn).await?;
+        let loose = claims.iter().filter(|of| of.group.is_none());
+        let (jobs, tokens): (Vec<i64>, Vec<Uuid>) = loose.map(|of| (of.job, of.token)).unzip();
+        if !jobs.is_empty() {
+            let lock = self.unclaim.lock_loose.query().bind(jobs).bind(tokens);
+            rows.extend(lock.fetch_all(&mut *conn).await?);
+        }
+        let locked: HashSet<Uuid> =
+            rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let given = || claims.iter().filter(|of| locked.contains(&of.token));
+        let (jobs, begun): (Vec<i64>, Vec<bool>) =
+            given().map(|of| (of.job, of.go == Go::Run)).unzip();
+        if !jobs.is_empty() {
+            self.unclaim.jobs.query().bind(jobs).bind(begun).execute(&mut *conn).await?;
+            let grouped = given().filter_map(|of| Some((of.group.as_deref()?, of.token)));
+            let (groups, tokens): (Vec<&str>, Vec<Uuid>) = grouped.unzip();
+            let free = self.unclaim.groups.query().bind(queue).bind(groups).bind(tokens);
+            free.execute(&mut *conn).await?;
+            self.wake_others(conn, queue).await?;
+        }
+        Ok(locked)
+    }
+}
