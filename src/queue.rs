@@ -167,8 +167,8 @@ impl QueueOptions {
     ///
     /// Under a [`Hold::Transaction`], while there is more to do and jobs take less than 20 ms, up to two more jobs for each
     /// slot, 64 at most, are `started` (as of the claim) and wait for the next slot that comes free. If none does within 0.1 s
-    /// they go back as they were; those that were begun before, have one attempt, or may expire do so at once. The death of the
-    /// process costs them one attempt. Not with [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), a limit of jobs in
+    /// they go back as they were; those that were begun before, have one attempt, or may expire do so at once. If the process
+    /// dies before, that costs them one attempt. Not with [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), a limit of jobs in
     /// flight, or several [jobs per turn](Self::jobs_per_turn).
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;

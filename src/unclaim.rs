@@ -49,9 +49,9 @@ async fn give_back(shared: &Shared, queue: &str, runs: &mut Vec<Run>) -> Result<
     let mut conn = WorkConnection::from(shared.side.acquire().await?);
     let claims: Vec<_> = runs.iter().map(|run| &run.claim).collect();
     let unclaim = async |conn: &mut PgConnection| shared.store.unclaim(conn, queue, &claims).await;
-    let given = short(&mut conn, unclaim).await?;
+    let over = short(&mut conn, unclaim).await?;
     conn.done();
-    runs.retain(|run| !given.contains(&run.claim.token));
-    tracing::debug!(queue, jobs = given.len(), "claimed jobs given back before they began");
+    runs.retain(|run| !over.contains(&run.claim.token));
+    tracing::debug!(queue, jobs = over.len(), "claimed jobs given back before they began");
     Ok(())
 }

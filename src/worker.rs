@@ -77,7 +77,7 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        let mut state = State::default();
+        let mut state = State::new(&self.wake);
         let prefetch = Arc::clone(&state.prefetch);
         tokio::select! {
             () = self.work(&mut state) => {}
@@ -164,10 +164,9 @@ impl Worker {
         reserved
     }
 
-    /// Starts jobs that wait in slots that are free.
+    /// Starts jobs that wait in slots that are free, but for one that is left for the next claim.
     fn start_waiting(&self, state: &mut State) {
-        let reserved = state.prefetch.reserved();
-        while self.free(state).min(state.spare.len()) > reserved
+        while self.free(state).min(state.spare.len()) > state.prefetch.reserved()
             && let Some(waiting) = state.prefetch.pop()
             && let Some(conn) = state.for_job()
         {
@@ -239,9 +238,9 @@ impl Worker {
                 });
             }
         }
-        let mut passed = state.claimed(claimed.more && brought > 0);
         self.start_waiting(state);
         // The connections of those that ended meanwhile do as well.
+        let mut passed = false;
         while !state.prefetch.is_empty()
             && let Some(ended) = state.slots.try_join_next()
         {
@@ -249,6 +248,7 @@ impl Worker {
             self.start_waiting(state);
         }
         state.prefetch.give_back_impatient();
+        passed |= state.claimed(claimed.more && brought > 0);
         if brought > 0 {
             state.again.claimed(Instant::now(), state.busy || brought > 1);
         }
@@ -296,9 +296,11 @@ impl Worker {
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
         let most = self.queue.options.concurrency;
-        // While connections are still to come, slots are free without one.
-        let ahead = state.busy && state.reach >= most && !self.leased() && !self.slots.bounded();
-        state.course.ahead = if ahead { state.prefetch.claims(most) } else { 0 };
+        // Not while slots that are free have no connection.
+        let all = state.reach >= most && slots == want;
+        let ahead = state.busy && all && !self.leased() && !self.slots.bounded();
+        let room = state.prefetch.claims(most);
+        state.course.ahead = if ahead { room } else { 0 };
         let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };

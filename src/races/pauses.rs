@@ -142,7 +142,7 @@ async fn a_job_that_was_claimed_before_a_pause_is_taken_over_and_ended_under_it(
         group: Some("g".into()),
         token,
         go,
-        may_wait: false,
+        may_wait: None,
     };
     let held = scene.hold(&mut other, &over).await;
     scene.settle(&mut other, &over, &held, &succeeded()).await;

@@ -91,7 +91,7 @@ async fn a_claim_that_was_taken_over_is_not_given_back_and_one_whose_row_somebod
     commit(&mut other).await;
     let next = scene.enqueue("g").await;
     let new = scene.claim(&mut worker, 1).await;
-    assert_eq!(give_back(&scene, &mut other, &old).await, 0, "it is another's");
+    assert_eq!(give_back(&scene, &mut other, &old).await, 1, "it is over");
     assert_eq!(scene.row("g").await.unwrap().job, Some(next));
     scene.run_job(&mut worker, &new[0]).await;
     scene.end().await;

@@ -41,8 +41,9 @@ pub(crate) struct Started {
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
     pub(crate) go: Go,
-    /// Whether it may be claimed before there is a slot for it: it was never begun, has further attempts, and does not expire.
-    pub(crate) may_wait: bool,
+    /// Whether it may be claimed before there is a slot for it: it was never begun, has further attempts, and does not
+    /// expire. None: it was not looked at.
+    pub(crate) may_wait: Option<bool>,
 }
 
 impl Started {
@@ -275,7 +276,7 @@ impl Store {
                     group: Some(group),
                     token: row.try_get("claim")?,
                     go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
-                    may_wait: false,
+                    may_wait: None,
                 })
             })
             .collect()

@@ -229,15 +229,11 @@ impl Store {
         queue: &str,
         claim: &Started,
     ) -> Result<HoldAnswer, sqlx::Error> {
-        let (hold, ours) = match &claim.group {
-            Some(group) => (
-                self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job),
-                self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token),
-            ),
-            None => (
-                self.hold.loose.query().bind(claim.job).bind(claim.token),
-                self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
-            ),
+        let hold = match &claim.group {
+            Some(group) => {
+                self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job)
+            }
+            None => self.hold.loose.query().bind(claim.job).bind(claim.token),
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
@@ -245,11 +241,25 @@ impl Store {
             }
             // The group is ours and the job's row is not to be had: locked for a moment, or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
-            None => match ours.fetch_optional(conn).await? {
-                Some(_) => Ok(HoldAnswer::Skipped),
-                None => Ok(HoldAnswer::Lost),
-            },
+            None if self.is_ours(conn, queue, claim).await? => Ok(HoldAnswer::Skipped),
+            None => Ok(HoldAnswer::Lost),
         }
+    }
+
+    /// Whether the token is still that of its claim.
+    pub(super) async fn is_ours(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        claim: &Started,
+    ) -> Result<bool, sqlx::Error> {
+        let ours = match &claim.group {
+            Some(group) => {
+                self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token)
+            }
+            None => self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
+        };
+        Ok(ours.fetch_optional(conn).await?.is_some())
     }
 
     /// Clears a first look's doubt, in the short transaction that is open on `conn`.

@@ -135,7 +135,7 @@ impl Store {
                     group: None,
                     token: row.try_get(1)?,
                     go: Go::parse(row.try_get(2)?, row.try_get(3)?),
-                    may_wait: false,
+                    may_wait: None,
                 })
             })
             .collect()

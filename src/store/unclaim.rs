@@ -114,9 +114,9 @@ fn groups(names: &Names) -> Template {
 }
 
 impl Store {
-    /// Gives claims of a queue back, of one job each whose handler has not begun, and wakes others for them; the tokens of
-    /// those that it did. Others were taken over, or somebody has a row for a moment. In the short transaction that is open on
-    /// `conn`.
+    /// Gives claims of a queue back, of one job each whose handler has not begun, and wakes others for them. The tokens of
+    /// those that are no claims any more: of the others somebody has a row for a moment. In the short transaction that is
+    /// open on `conn`.
     pub(crate) async fn unclaim(
         &self,
         conn: &mut PgConnection,
@@ -146,6 +146,13 @@ impl Store {
             free.execute(&mut *conn).await?;
             self.wake_others(conn, queue).await?;
         }
-        Ok(locked)
+        let mut over = locked.clone();
+        for claim in claims.iter().filter(|of| !locked.contains(&of.token)) {
+            // Skipped, or taken over; or an earlier try was committed, and its answer was lost.
+            if !self.is_ours(conn, queue, claim).await? {
+                over.insert(claim.token);
+            }
+        }
+        Ok(over)
     }
 }

@@ -39,9 +39,9 @@ pub(super) struct Waiting {
 }
 
 /// The jobs of a worker that wait for its slots.
-#[derive(Default)]
 pub(super) struct Prefetch {
     line: Mutex<Line<Waiting>>,
+    wake: Arc<Notify>,
     pushed: Notify,
     giving_back: TaskTracker,
 }
@@ -106,8 +106,13 @@ impl<T> Line<T> {
         self.ended.take()
     }
 
-    fn push(&mut self, job: T, since: Instant, may_wait: bool) {
-        self.patient = if may_wait { self.patient.saturating_add(1) } else { 0 };
+    fn push(&mut self, job: T, since: Instant, may_wait: Option<bool>) {
+        match may_wait {
+            Some(true) => self.patient = self.patient.saturating_add(1),
+            Some(false) => self.patient = 0,
+            None => {}
+        }
+        let may_wait = may_wait == Some(true);
         let at = if may_wait {
             self.waiting.len()
         } else {
@@ -150,6 +155,16 @@ impl<T> Line<T> {
 }
 
 impl Prefetch {
+    /// Of a worker that is woken by this.
+    pub(super) fn new(wake: Arc<Notify>) -> Self {
+        Self {
+            line: Mutex::default(),
+            wake,
+            pushed: Notify::new(),
+            giving_back: TaskTracker::new(),
+        }
+    }
+
     fn line(&self) -> MutexGuard<'_, Line<Waiting>> {
         // Nothing panics under the lock.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
@@ -219,7 +234,12 @@ impl Prefetch {
     fn give_back(&self, waiting: Vec<Waiting>) {
         if !waiting.is_empty() {
             let runs = waiting.into_iter().map(|waiting| waiting.run).collect();
-            self.giving_back.spawn(unclaim(runs));
+            let wake = Arc::clone(&self.wake);
+            self.giving_back.spawn(async move {
+                unclaim(runs).await;
+                // A slot may have come free meanwhile, and looked in vain.
+                wake.notify_one();
+            });
         }
     }
 }
@@ -261,7 +281,7 @@ mod tests {
     fn line(now: Instant) -> Line<u32> {
         let mut line = Line { more: true, slot_time: SHORT, ..Line::default() };
         for n in 0..32 {
-            line.push(n, now, true);
+            line.push(n, now, Some(true));
             line.pop();
         }
         line
@@ -272,7 +292,7 @@ mod tests {
         let mut line = line(Instant::now());
         assert_eq!(line.claims(4), 8);
         assert_eq!(line.claims(1000), MOST);
-        line.push(1, Instant::now(), true);
+        line.push(1, Instant::now(), Some(true));
         assert_eq!(line.claims(4), 7);
     }
 
@@ -293,16 +313,16 @@ mod tests {
     fn a_job_that_may_not_wait_is_next_and_none_is_claimed_ahead_soon() {
         let now = Instant::now();
         let mut line = line(now);
-        line.push(1, now, true);
-        line.push(2, now, false);
-        line.push(3, now, false);
+        line.push(1, now, Some(true));
+        line.push(2, now, Some(false));
+        line.push(3, now, Some(false));
         assert_eq!(line.claims(4), 0);
         assert_eq!([line.pop(), line.pop(), line.pop()], [Some(2), Some(3), Some(1)]);
         for n in 0..31 {
-            line.push(n, now, true);
+            line.push(n, now, Some(true));
         }
         assert_eq!(line.claims(100), 0);
-        line.push(31, now, true);
+        line.push(31, now, Some(true));
         assert_eq!(line.claims(100), MOST - 32);
     }
 
@@ -311,7 +331,7 @@ mod tests {
         let now = Instant::now();
         let mut line = line(now);
         line.claims(4);
-        (0..8).for_each(|n| line.push(n, now, true));
+        (0..8).for_each(|n| line.push(n, now, Some(true)));
         // Another claim is on its way.
         assert_eq!(line.next(SHORT, false, true), Some(0));
         assert_eq!(line.claimed(true), Some(false));
@@ -329,11 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_has_looked_at_is_next_and_says_nothing_of_others() {
+        let now = Instant::now();
+        let mut line = line(now);
+        line.push(1, now, Some(true));
+        line.push(2, now, None);
+        assert_eq!(line.claims(4), 6);
+        assert_eq!([line.pop(), line.pop()], [Some(2), Some(1)]);
+    }
+
+    #[test]
     fn what_may_not_wait_is_taken_where_no_slot_is_free() {
         let now = Instant::now();
         let mut line = line(now);
-        line.push(1, now, true);
-        line.push(2, now, false);
+        line.push(1, now, Some(true));
+        line.push(2, now, Some(false));
         assert_eq!(line.take(|place| !place.may_wait), [2]);
         assert_eq!(line.pop(), Some(1));
     }
@@ -342,8 +372,8 @@ mod tests {
     fn what_has_waited_for_too_long_goes_and_nothing_is_claimed_ahead_soon() {
         let start = Instant::now();
         let mut line = line(start);
-        line.push(1, start, true);
-        line.push(2, start + SHORT, true);
+        line.push(1, start, Some(true));
+        line.push(2, start + SHORT, Some(true));
         assert!(line.take_stale(start + STALE - SHORT).is_empty());
         assert_eq!(line.claims(4), 6);
         assert_eq!(line.take_stale(start + STALE), [1]);

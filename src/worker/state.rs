@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
+use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -42,6 +43,23 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Of a worker that is woken by this.
+    pub(super) fn new(wake: &Arc<Notify>) -> Self {
+        Self {
+            slots: JoinSet::new(),
+            occupancy: Arc::default(),
+            spare: Vec::new(),
+            coming: JoinSet::new(),
+            busy: false,
+            quiet: false,
+            reach: 1,
+            course: Course::default(),
+            backoff: BACKOFF.0,
+            again: Again::default(),
+            prefetch: Arc::new(Prefetch::new(Arc::clone(wake))),
+            strays: [None; 2],
+        }
+    }
     /// Takes back a slot's connection; how its job ended.
     pub(super) fn ended(&mut self, ended: Result<(End, Option<SlotConnection>), JoinError>) -> End {
         let (end, conn) = ended.unwrap_or((End::Lost, None));
@@ -78,24 +96,5 @@ impl State {
     pub(super) fn for_job(&mut self) -> Option<SlotConnection> {
         let other = self.spare.iter().rposition(|conn| !conn.claims);
         other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
-    }
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            slots: JoinSet::new(),
-            occupancy: Arc::default(),
-            spare: Vec::new(),
-            coming: JoinSet::new(),
-            busy: false,
-            quiet: false,
-            reach: 1,
-            course: Course::default(),
-            backoff: BACKOFF.0,
-            again: Again::default(),
-            prefetch: Arc::default(),
-            strays: [None; 2],
-        }
     }
 }

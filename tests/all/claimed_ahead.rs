@@ -75,7 +75,7 @@ impl Bench {
     async fn claims_ahead(&self, pool: &PgPool) {
         let deadline = Instant::now() + PATIENCE * 2;
         loop {
-            enqueue(pool, 120, |job| job).await;
+            enqueue(pool, 300, |job| job).await;
             self.stick().await;
             for _ in 0..10 {
                 if value::<i64>(pool, STARTED).await > 2 {
@@ -169,8 +169,8 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
         let pool = database.pool();
         let bench = Bench::default();
         let running = bench.start(&database).await;
-        for _ in 0..8 {
-            enqueue(pool, 60, like).await;
+        for _ in 0..4 {
+            enqueue(pool, 300, like).await;
             bench.stick().await;
             for _ in 0..5 {
                 assert!(value::<i64>(pool, STARTED).await <= 2);

@@ -34,6 +34,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         max_attempts: 2,
         out_of_attempts: OutOfAttempts::Continue,
         may_fail: false,
+        may_give_back: false,
         deadly: None,
         mutation: None,
     }
@@ -99,6 +100,15 @@ fn a_session_that_dies_at_any_step() {
 #[test]
 fn a_server_that_restarts_at_any_step() {
     check("a restart", &Protocol { faults: RESTART, ..plain(&[ONE, ONE]) });
+}
+
+#[test]
+fn claims_that_are_given_back() {
+    let waits = |producers: &[Enqueue]| Protocol { may_give_back: true, ..plain(producers) };
+    check("jobs that wait for a slot", &waits(&[ONE, ONE]));
+    check("and a crash", &Protocol { faults: CRASH, ..waits(&[ONE]) });
+    check("and a session or an answer", &Protocol { faults: SESSION, ..waits(&[ONE]) });
+    check("and a cancel", &Protocol { requests: vec![Request::Cancel(0)], ..waits(&[ONE]) });
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Hold: lock the group's row by the token, then the job's row; for a handler's run, from its first `tx()` on, or to
-//! record what came of it.
+//! record what came of it; or to give the claim back before its handler begins.
 
+use crate::claim::freed;
 use crate::database::Lock;
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
-use crate::state::{Claim, GroupRow, Ready, Rows, RunResult, State, Status, Step, Then};
+use crate::state::{Claim, GroupRow, JobRow, Ready, Rows, RunResult, State, Status, Step, Then};
 
 impl Protocol {
     /// What a worker shows for its claim, against a snapshot.
@@ -32,8 +33,10 @@ impl Protocol {
     pub fn hold(&self, s: &mut State, w: usize, then: Then, followed: bool) {
         let Some(claim) = s.workers[w].claim else { return };
         let by_attempts = self.is(Mutation::FenceByAttempts);
+        let any = then == Then::GiveBack && self.is(Mutation::GiveBackWithoutToken);
         let group = s.lock_group(w, Lock::NoKeyUpdate);
-        let Some(group) = group.filter(|row| by_attempts || row.claim == Some(claim.token)) else {
+        let is_ours = |row: &GroupRow| by_attempts || any || row.claim == Some(claim.token);
+        let Some(group) = group.filter(is_ours) else {
             // Skipped is not lost: only a plain read that shows another token, or no row, says so.
             if self.is_ours(&s.snapshot(w), claim) {
                 s.workers[w].step = Step::HoldSee { then };
@@ -45,7 +48,7 @@ impl Protocol {
         let job = s.lock_job(w, claim.job).filter(|job| job.status == Status::Started);
         let job = job.filter(|job| !by_attempts || job.attempts == claim.attempts);
         if job.is_none() {
-            if matches!(then, Then::Record(_)) {
+            if matches!(then, Then::Record(_) | Then::GiveBack) {
                 s.rollback(w);
             }
             s.workers[w].step = Step::HoldSee { then };
@@ -55,6 +58,7 @@ impl Protocol {
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
             Then::Record(result) => self.settle(s, w, result, followed),
+            Then::GiveBack => self.give_back(s, w, claim),
             _ if doubted => {
                 s.rollback(w);
                 s.workers[w].step = Step::Trust { then };
@@ -67,6 +71,25 @@ impl Protocol {
                 s.workers[w].step = Step::Held { followed };
             }
         }
+    }
+
+    /// Somebody decides that no slot will come free for a claimed job.
+    pub fn gives_back(&self, s: &mut State, w: usize) -> bool {
+        let waits = self.may_give_back && s.workers[w].step == Step::HoldSee { then: Then::Handle };
+        if waits {
+            s.workers[w].step = Step::HoldSee { then: Then::GiveBack };
+        }
+        waits
+    }
+
+    /// The job as if it had not been claimed, and its group at the front of the line.
+    fn give_back(&self, s: &mut State, w: usize, claim: Claim) {
+        let rows = s.snapshot(w);
+        let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
+        let attempts = job.attempts.saturating_sub(u8::from(!claim.exhausted));
+        s.write_job(w, claim.job, JobRow { status: Status::Queued, attempts, ..job });
+        s.write_group(w, freed(&group));
+        s.workers[w].step = Step::GiveBackCommit;
     }
 
     /// Clears a doubt, in a short transaction of its own: with the doubt standing, the group could be taken over at once

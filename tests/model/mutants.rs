@@ -126,6 +126,16 @@ fn a_lease_extended_without_its_token_is_another_ones() {
 }
 
 #[test]
+fn a_claim_given_back_without_its_token_is_another_ones() {
+    let model = Protocol {
+        may_give_back: true,
+        faults: Faults { lapses: 2, ..NO_FAULTS },
+        ..plain(&[ONE])
+    };
+    breaks(Mutation::GiveBackWithoutToken, model, STALE);
+}
+
+#[test]
 fn a_doubt_that_outlives_a_restart_is_due_before_its_process_is_back() {
     let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };

@@ -35,4 +35,6 @@ pub enum Mutation {
     CountInSettle,
     /// A lease is extended without looking whose claim it is.
     ExtendWithoutToken,
+    /// A claim is given back without looking whose it is.
+    GiveBackWithoutToken,
 }

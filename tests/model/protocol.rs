@@ -48,6 +48,8 @@ pub struct Protocol {
     pub out_of_attempts: OutOfAttempts,
     /// Handlers may return errors.
     pub may_fail: bool,
+    /// Claims may be given back before their handlers begin.
+    pub may_give_back: bool,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     pub mutation: Option<Mutation>,
@@ -62,6 +64,7 @@ pub enum Action {
     PassBy(usize),
     Returns(usize, RunResult),
     FirstTx(usize),
+    GivesBack(usize),
     DropHandler(usize),
     Extend(usize),
     /// The handler of a deadly job.
@@ -141,6 +144,7 @@ impl Protocol {
             Action::PassBy(w) => self.pass_by(s, w),
             Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
             Action::FirstTx(w) => self.first_tx(s, w),
+            Action::GivesBack(w) => self.gives_back(s, w),
             Action::DropHandler(w) => self.drop_handler(s, w),
             Action::Extend(w) => self.extend(s, w),
             Action::Kills(w) => self.runs_deadly(s, w) && self.crash(s, w),
@@ -227,6 +231,9 @@ impl Model for Protocol {
         }
         for w in 0..WORKERS {
             actions.push(Action::Step(w));
+            if self.may_give_back {
+                actions.push(Action::GivesBack(w));
+            }
             if s.workers[w].step == Step::TakeSee {
                 actions.push(Action::PassBy(w));
             }

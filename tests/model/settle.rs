@@ -134,6 +134,10 @@ impl Protocol {
     }
 
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
+        let then = match s.workers[w].step {
+            Step::GiveBackCommit => Then::GiveBack,
+            _ => Then::Record(s.workers[w].late),
+        };
         // P10: whoever writes has the claim as of now.
         let token = s.workers[w].claim.map(|claim| claim.token);
         let writes = s.transactions[w].group != Written::Nothing;
@@ -146,7 +150,7 @@ impl Protocol {
             worker.step = Step::Idle;
         } else {
             // It tries again, and finds that its token is gone.
-            worker.step = Step::HoldSee { then: Then::Record(worker.late) };
+            worker.step = Step::HoldSee { then };
         }
     }
 }

@@ -153,6 +153,8 @@ pub enum Then {
     Tx,
     /// To record what came of the run.
     Record(RunResult),
+    /// To give the claim back: no slot has come free for its job.
+    GiveBack,
 }
 
 /// Where a worker is. `See` takes a statement's snapshot, `Lock` is when that statement comes to the row: what lies in
@@ -211,6 +213,7 @@ pub enum Step {
     Trust {
         then: Then,
     },
+    GiveBackCommit,
     /// The handler runs, in a transaction that has the rows.
     Held {
         followed: bool,

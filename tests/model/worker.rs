@@ -37,7 +37,7 @@ impl Protocol {
             Step::RetireAlone => self.lock_alone(s, w),
             Step::RetireAtOnce { drained } => self.retire_at_once(s, w, drained),
             Step::Retire => self.retire(s, w),
-            Step::SettleCommit => self.commit_settle(s, w, true),
+            Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, true),
         }
         true
     }
@@ -75,6 +75,7 @@ impl Protocol {
             Step::HoldSee { then } | Step::HoldLock { then, .. } | Step::Trust { then } => {
                 Step::HoldSee { then }
             }
+            Step::GiveBackCommit => Step::HoldSee { then: Then::GiveBack },
             Step::ManySee | Step::ManyLock | Step::ManyWrite => Step::ManySee,
             Step::ParkSee { .. }
             | Step::ParkLock { .. }
@@ -97,7 +98,7 @@ impl Protocol {
                 s.commit(w);
                 s.workers[w].step = Step::Idle;
             }
-            Step::SettleCommit => self.commit_settle(s, w, false),
+            Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, false),
             _ => return false,
         }
         true
