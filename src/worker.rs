@@ -3,27 +3,26 @@
 mod again;
 mod prefetch;
 mod state;
+mod strays;
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{End, QueueRuntime, Run};
 use crate::claim::{self, Claimed};
-use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
 use crate::slots::{QueueSlots, Reserved};
 use crate::stall::Doing;
-use crate::store::short;
 use crate::withheld::quiet;
 use prefetch::Waiting;
 use state::State;
@@ -44,10 +43,6 @@ const GATHER: Duration = Duration::from_millis(1);
 const REACH: usize = 4;
 /// How long leases are not claimed because others have not been told how to see whether this process lives.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
-/// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
-const STRAYS: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
-/// How long a look for such claims may take.
-const STRAYS_LIMIT: Duration = Duration::from_secs(1);
 /// After a claim that failed; doubled up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
@@ -108,42 +103,6 @@ impl Worker {
                 self.fill_slots(state, reserved).await
             };
             self.wait(state, pause).await;
-        }
-    }
-
-    /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
-    /// end. Between two claims, when it knows of all others.
-    async fn doubt_strays(&self, state: &mut State) {
-        let now = Instant::now();
-        let Some(at) = state.strays.iter_mut().find(|at| at.is_some_and(|at| at <= now)) else {
-            return;
-        };
-        let Some(known) = self.shared.leases.known() else {
-            *at = Some(now + STRAYS[0]);
-            return;
-        };
-        let (store, id, queue) = (&self.shared.store, self.shared.processor, &*self.queue.name);
-        let doubt = async {
-            let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
-            let doubt =
-                async |conn: &mut PgConnection| store.doubt_strays(conn, id, queue, &known).await;
-            let doubted = short(&mut conn, doubt).await?;
-            conn.done();
-            Ok::<u64, sqlx::Error>(doubted)
-        };
-        match timeout(STRAYS_LIMIT, doubt).await {
-            Ok(Ok(doubted)) => {
-                *at = None;
-                if doubted > 0 {
-                    tracing::info!(
-                        doubted,
-                        queue,
-                        "claims whose answers were lost will be taken over"
-                    );
-                }
-            }
-            // A claim that fails as well says more.
-            _ => *at = Some(now + STRAYS[0]),
         }
     }
 
@@ -324,7 +283,7 @@ impl Worker {
             failed => {
                 state.course.thorough = true;
                 if self.leased() {
-                    state.strays = STRAYS.map(|time| Some(Instant::now() + time));
+                    state.strays = strays::from(Instant::now());
                 }
                 conn.close();
                 Err(match failed {

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SubQueryStatement,
-    UpdateStatement,
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement,
+    SubQueryStatement, UpdateStatement,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
@@ -38,23 +38,23 @@ pub(crate) struct Succeeded<'a> {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
-            lock_alone: lock_alone(names),
+            lock_alone: lock_groups(names, LockType::Update),
             groups: [false, true].map(|keep| groups(names, keep)),
             loose: [false, true].map(|keep| loose(names, keep)),
         }
     }
 }
 
-/// The groups that are still these claims', with the lock that a delete needs; an adopter that shares a row has it skipped.
-/// Nothing has written the rows before in this transaction.
-fn lock_alone(names: &Names) -> Template {
+/// Locks the rows of the groups that are still these claims'. A delete needs `LockType::Update`; an adopter that shares a row
+/// has it skipped, and nothing may have written the rows before in this transaction.
+pub(super) fn lock_groups(names: &Names, lock: LockType) -> Template {
     let row = select()
         .column(("g", "claim"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
         .and_where(sql("g.claim = claimed.claim"))
         .limit(1)
-        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
+        .lock_with_tables_behavior(lock, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let query = select()
         .column(("g", "claim"))
@@ -167,16 +167,21 @@ fn groups(names: &Names, keep: bool) -> Template {
     with(parts, select().column("claim").from("ours").to_owned())
 }
 
-/// The same for jobs without a group, whose own rows are locked.
-fn loose(names: &Names, keep: bool) -> Template {
-    let row = select()
+/// Locks a job without a group that is still the claim's.
+pub(super) fn lock_loose(names: &Names) -> SelectStatement {
+    select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
         .and_where(sql("j.id = claimed.job_id and j.claim = claimed.claim"))
         .and_where(sql(started("j.")))
         .limit(1)
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
+        .to_owned()
+}
+
+/// Records jobs without a group, whose own rows are locked.
+fn loose(names: &Names, keep: bool) -> Template {
+    let row = lock_loose(names);
     let mine = select()
         .columns([("j", "id"), ("claimed", "claim"), ("claimed", "result")])
         .from("claimed")

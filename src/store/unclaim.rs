@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, UpdateStatement};
+use sea_query::{Expr, JoinType, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::Store;
 use super::claim::Started;
 use super::lookup::{keyed, same_group, started};
 use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, with};
+use super::{Store, settle_many};
 use crate::turn::Go;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         Self {
-            lock_groups: lock_groups(names),
+            lock_groups: settle_many::lock_groups(names, LockType::NoKeyUpdate),
             lock_loose: lock_loose(names),
             jobs: jobs(names),
             groups: groups(names),
@@ -31,40 +31,15 @@ impl Statements {
     }
 }
 
-/// Locks the rows of the groups that are still these claims'.
-fn lock_groups(names: &Names) -> Template {
-    let row = select()
-        .column(("g", "claim"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
-        .and_where(sql("g.claim = claimed.claim"))
-        .limit(1)
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = select()
-        .column(("g", "claim"))
-        .from("claimed")
-        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
-        .to_owned();
-    with([cte("claimed", groups_of(&[(2, "group_id"), (3, "claim")]))], query)
-}
-
-/// The same for jobs without a group, whose own rows are locked.
+/// Locks the jobs without a group that are still these claims'.
 fn lock_loose(names: &Names) -> Template {
-    let row = select()
-        .column(("j", "claim"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = claimed.id and j.claim = claimed.claim"))
-        .and_where(sql(started("j.")))
-        .limit(1)
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
+    let row = settle_many::lock_loose(names);
     let query = select()
-        .column(("j", "claim"))
+        .column(("claimed", "claim"))
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "j", sql("true"))
         .to_owned();
-    with([cte("claimed", rows_of(&[(1, "id"), (2, "claim")]))], query)
+    with([cte("claimed", rows_of(&[(1, "job_id"), (2, "claim")]))], query)
 }
 
 /// The jobs of claims that this transaction has locked. Where a claim has begun no attempt, none was counted.
@@ -125,7 +100,8 @@ impl Store {
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let grouped = claims.iter().filter_map(|of| Some((of.group.as_deref()?, of.token)));
         let (groups, tokens): (Vec<&str>, Vec<Uuid>) = grouped.unzip();
-        let lock = self.unclaim.lock_groups.query().bind(queue).bind(groups).bind(tokens);
+        let queues = vec![queue; groups.len()];
+        let lock = self.unclaim.lock_groups.query().bind(queues).bind(groups).bind(tokens);
         let mut rows = lock.fetch_all(&mut *conn).await?;
         let loose = claims.iter().filter(|of| of.group.is_none());
         let (jobs, tokens): (Vec<i64>, Vec<Uuid>) = loose.map(|of| (of.job, of.token)).unzip();
