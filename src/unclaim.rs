@@ -52,6 +52,10 @@ async fn give_back(shared: &Shared, queue: &str, runs: &mut Vec<Run>) -> Result<
     let over = short(&mut conn, unclaim).await?;
     conn.done();
     runs.retain(|run| !over.contains(&run.claim.token));
-    tracing::debug!(queue, jobs = over.len(), "claimed jobs given back before they began");
+    tracing::debug!(
+        queue,
+        jobs = over.len(),
+        "claimed jobs given back before they began, or taken over"
+    );
     Ok(())
 }

@@ -183,7 +183,8 @@ fn program() -> Result<Command> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_life_is_told_look_by_look_and_drawn_again() {
     let server = Server::builder().start().await.unwrap();
-    let plan = Plan { rate: 40, time: Duration::from_secs(9), plot: None, program };
+    // So many that they fill more than the pages that two sessions may extend the table by at once.
+    let plan = Plan { rate: 200, time: Duration::from_secs(9), plot: None, program };
     let mut looks = Vec::new();
     let came = live(&server, &plan, |look| {
         looks.push(look);

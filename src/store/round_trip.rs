@@ -108,14 +108,15 @@ impl Store {
             let held = held_job(row)?;
             let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
             let max_attempts = held.max_attempts.map_or(i64::from(terms.max_attempts), i64::from);
-            let may_wait = held.attempt == 1 && max_attempts > 1 && expires_at.is_none();
+            let go = Go::parse(row.try_get("go")?, expires_at);
+            let fresh = go == Go::Run && held.attempt == 1;
             let started = Started {
                 job: row.try_get("id")?,
                 behind: Vec::new(),
                 group: row.try_get("group_id")?,
                 token: row.try_get("claim")?,
-                may_wait: Some(may_wait),
-                go: Go::parse(row.try_get("go")?, expires_at),
+                may_wait: Some(fresh && max_attempts > 1 && expires_at.is_none()),
+                go,
             };
             Ok((started, held))
         });
