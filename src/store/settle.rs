@@ -118,16 +118,19 @@ fn delete(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
+/// What a group's row has where nobody claims it.
+pub(super) fn freed() -> impl Iterator<Item = (&'static str, Expr)> {
+    let null = |column| (column, sql("null"));
+    let nulls = ["claim", "job_id", "suspect", "claimed_by", "batch_end"].map(null);
+    nulls.into_iter().chain([("batch_size", sql("1"))])
+}
+
 /// Frees the group's row, by its token, and sets what else there is to say.
 fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> Template {
     let mut update = UpdateStatement::new();
     update
         .table(names.queue_group())
-        .values(
-            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
-                .map(|column| (column, sql("null"))),
-        )
-        .value("batch_size", sql("1"))
+        .values(freed())
         .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
         .values(set);
     Template::new(update.build(PG))

@@ -14,6 +14,7 @@ use super::Store;
 use super::batch::Done;
 use super::claim::{Started, head_start};
 use super::lookup::{in_group, in_order, keyed, none_of, same_group, started, unfinished};
+use super::settle::freed;
 use super::template::{Names, Template, cte, rows_of, select, sql, with};
 
 #[derive(Debug)]
@@ -129,11 +130,7 @@ fn groups(names: &Names, keep: bool) -> Template {
     };
     let passed = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .values(
-            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
-                .map(|column| (column, sql("null"))),
-        )
-        .value("batch_size", sql("1"))
+        .values(freed())
         .value(
             "ready_at",
             sql(format!("clock_timestamp() - {}", head_start("coalesce(ours.priority, 0)"))),

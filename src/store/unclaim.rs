@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::claim::Started;
 use super::lookup::{keyed, same_group, started};
+use super::settle::freed;
 use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, with};
 use super::{Store, settle_many};
 use crate::turn::Go;
@@ -73,11 +74,7 @@ fn groups(names: &Names) -> Template {
     let first = Expr::SubQuery(None, Box::new(first.into()));
     let query = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .values(
-            ["claim", "job_id", "suspect", "claimed_by", "batch_end"]
-                .map(|column| (column, sql("null"))),
-        )
-        .value("batch_size", sql("1"))
+        .values(freed())
         .value(
             "ready_at",
             Expr::cust_with_expr("least($1, clock_timestamp()) - interval '1 us'", first),

@@ -92,6 +92,7 @@ async fn until(done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain");
+        // Several counters, of which none has an event.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
