@@ -44,17 +44,44 @@ async fn listen(
     let mut listener = PgListener::connect_with(side).await?;
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;
+    // Hints may have been missed: the workers looked before there was this session.
+    wake_all(workers);
     loop {
         let Some(hint) = listener.try_recv().await? else {
-            // The session was lost and opened again: hints may have been missed.
+            // The session was lost and opened again, with the same.
             keep_open(&mut listener).await?;
-            for worker in workers.values() {
-                worker.notify_one();
-            }
+            wake_all(workers);
             continue;
         };
         if let Some(worker) = workers.get(hint.payload()) {
             worker.notify_one();
         }
+    }
+}
+
+fn wake_all(workers: &HashMap<String, Arc<Notify>>) {
+    workers.values().for_each(|worker| worker.notify_one());
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::testing::TestDatabase;
+
+    #[tokio::test]
+    async fn who_looked_before_somebody_listened_looks_again() {
+        let db = TestDatabase::create().await.unwrap();
+        let wake = Arc::new(Notify::new());
+        let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);
+        let stop = CancellationToken::new();
+        let listening = run(db.pool(), "seriatim.wake", workers, &stop, |_| {});
+        let woken = async {
+            timeout(Duration::from_secs(20), wake.notified()).await.unwrap();
+            stop.cancel();
+        };
+        tokio::join!(listening, woken);
+        db.remove().await.unwrap();
     }
 }

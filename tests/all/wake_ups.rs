@@ -31,7 +31,8 @@ async fn start(
         Processor::builder(pool).poll_interval(Duration::from_hours(1)).housekeeping(None);
     let running = builder.queue(options, handler).build().unwrap().start();
     // Somebody listens: from then on nothing is missed.
-    let listens = "select exists (select from pg_stat_activity where query ilike 'listen%' and state = 'idle')";
+    let listens = "select exists (select from pg_stat_activity \
+                   where datname = current_database() and query ilike 'listen%' and state = 'idle')";
     eventually(database.pool(), listens, true).await;
     running
 }
@@ -150,7 +151,7 @@ async fn what_is_committed_while_a_claim_is_on_its_way_is_found_while_its_job_ru
     let mut tx = pool.begin().await.unwrap();
     quietly.enqueue(&mut *tx, job_of("q", "second", 2)).await.unwrap();
     seriatim::enqueue(pool, job_of("q", "first", 1)).await.unwrap();
-    let stopped = "select exists (select from pg_stat_activity where wait_event = 'advisory')";
+    let stopped = "select exists (select from pg_stat_activity where wait_event = 'advisory' and datname = current_database())";
     eventually(pool, stopped, true).await;
     tx.commit().await.unwrap();
     sqlx::query("select pg_advisory_unlock(7)").execute(&mut *holder).await.unwrap();

@@ -236,8 +236,7 @@ impl Job {
     }
 
     fn finish(&mut self) -> Result<(), ReadError> {
-        self.runs.sort_by_key(|run| (run.start, run.attempt));
-        self.newest = (0..self.runs.len()).max_by_key(|&at| self.runs[at].attempt);
+        self.order_runs();
         self.returns.sort_by_key(|back| back.begin);
         self.leaves.sort_by_key(|leave| leave.begin);
         self.settles.sort_by_key(|settle| (settle.attempt, settle.begin));
@@ -262,6 +261,11 @@ impl Job {
             Some(attempt) => Err(self.strange(attempt, "is settled or has an effect")),
             None => Ok(()),
         }
+    }
+
+    pub(crate) fn order_runs(&mut self) {
+        self.runs.sort_by_key(|run| (run.start, run.attempt));
+        self.newest = (0..self.runs.len()).max_by_key(|&at| self.runs[at].attempt);
     }
 
     fn strange(&self, attempt: u32, did: &str) -> ReadError {

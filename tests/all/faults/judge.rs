@@ -107,6 +107,9 @@ fn keep(round: &Round, besides: &str) -> PathBuf {
     file
 }
 
+/// How soon a handler begins that was about to when its process was stopped.
+const AWAKE: Time = 1_000_000;
+
 /// A run of a group's job, as far as it matters here.
 #[derive(Debug, Clone)]
 pub struct Went {
@@ -120,7 +123,7 @@ pub struct Went {
 
 impl Figures {
     /// A handler that was frozen past its lease did nothing meanwhile: it ended when it was frozen, as far as others can tell.
-    /// What it does when it wakes up, before it is dropped, is told apart.
+    /// So did one that was about to begin. What it does when it wakes up, before it is dropped, is told apart.
     fn thaw(&mut self, history: &mut History, round: &Round) {
         let frozen = |fault: &&Injected| fault.kind == Kind::WorkerFrozen && fault.from < fault.end;
         for fault in round.injected.iter().filter(frozen) {
@@ -129,15 +132,26 @@ impl Figures {
             else {
                 continue;
             };
-            for run in history.jobs.iter_mut().flat_map(|job| &mut job.runs) {
-                if let Some((end, _)) = &mut run.end
-                    && run.process == process
-                    && run.start < fault.woken
-                    && *end >= fault.woken
-                {
-                    self.woken.push(micros(*end - fault.woken));
-                    *end = fault.begin.max(run.start);
+            // It was stopped behind the last that it wrote down.
+            let runs = history.jobs.iter().flat_map(|job| &job.runs);
+            let times = runs
+                .filter(|run| run.process == process)
+                .flat_map(|run| [Some(run.start), run.end.map(|end| end.0)].into_iter().flatten());
+            let stopped = times.filter(|time| *time < fault.woken).max().unwrap_or(fault.begin);
+            for job in &mut history.jobs {
+                let all: Vec<_> = job.runs.iter().map(|run| (run.start, run.attempt)).collect();
+                for run in job.runs.iter_mut().filter(|run| run.process == process) {
+                    let Some((end, _)) = &mut run.end else { continue };
+                    // Its claim was found to stand just before. What it did then was taken over meanwhile.
+                    let was_let_in = (fault.woken..fault.woken + AWAKE).contains(&run.start)
+                        && all.iter().any(|&(at, next)| at < run.start && next > run.attempt);
+                    if *end >= fault.woken && (run.start < fault.woken || was_let_in) {
+                        self.woken.push(micros(*end - fault.woken));
+                        run.start = run.start.min(stopped);
+                        *end = stopped;
+                    }
                 }
+                job.order_runs();
             }
         }
     }
