@@ -137,7 +137,8 @@ $f$,
 -- Claims up to `slots` jobs, as src/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
 -- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
 -- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
--- or else in how many seconds the next group or job will be due.
+-- or else in how many seconds the next group or job will be due. With each head come up to `per_turn` - 1 jobs behind it, and
+-- `at_most` of all those: rows behind that of the head, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
 -- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
@@ -146,7 +147,7 @@ $f$,
 $f$
 create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
-  groups_from timestamptz, flags_from timestamptz)
+  groups_from timestamptz, flags_from timestamptz, per_turn integer, at_most integer)
 returns table (
   doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
@@ -162,6 +163,7 @@ declare
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
+  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[];
 begin
   -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
@@ -205,7 +207,13 @@ begin
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
       few := false;
       if line_at is null and not loose_due then
-        select count(*) <= slots and count(*) = count(distinct f.group_id) and bool_and(f.at > 'epoch' and g.there is null),
+        -- Turns of several jobs are put together below.
+        select count(*) <= slots and count(*) = count(distinct f.group_id)
+              and bool_and(f.at > 'epoch' and g.there is null and (per_turn < 2 or (
+                select h.id from {schema}.job h
+                where h.queue = of_queue and (h.group_id, h.id) > (f.group_id, f.id) and h.group_id <= f.group_id
+                  and h.status in ('queued', 'started')
+                order by h.group_id, h.id limit 1) is null)),
             array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
           into few, names, heads, leases
         from (select j.id, j.group_id, {look_at} as at, j.lease_ms from {schema}.job j
@@ -300,7 +308,6 @@ begin
       reading := reading + (clock_timestamp() - at);
       continue when taken = 0;
       -- A newer snapshot than the locks'.
-      return query
       with turn as materialized (
         select of_queue as queue, t.group_id, t.head_id from unnest(names, heads) t(group_id, head_id)),
       candidate as materialized (
@@ -322,28 +329,72 @@ begin
       head as materialized (
         select distinct on (queue, group_id) queue, group_id, id from candidate order by queue, group_id, id),
       locked as materialized (
-        select j.id, {go} as go from head join {schema}.job j on j.id = any (array[head.id])
+        select j.group_id, j.id, {go} as go, j.attempts = j.attempts_forgiven as fresh
+        from head join {schema}.job j on j.id = any (array[head.id])
         where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
           and (select s.group_id from {schema}.group_setting s
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
-        for no key update of j skip locked),
-      started as (
-        {start}),
-      claimed as (
-        update {schema}.queue_group g set
-          claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
-          boost = 0, batch_end = null, batch_size = 1,
-          ready_at = clock_timestamp() + make_interval(
-            secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
-        from started where g.queue = any (array[started.queue]) and g.group_id between started.group_id and started.group_id
-        returning started.*, g.claim as token)
-      select {claimed} from claimed j;
-      get diagnostics ran = row_count;
+        for no key update of j skip locked)
+      select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.go), array_agg(l.fresh and l.go = 'run'),
+          array_agg(null::bigint), array_agg(1::smallint)
+        into ran, names, heads, words, fresh, ends, sizes from locked l;
       n := n + ran;
       is_thorough := is_thorough or ran < taken;
       if taken = want and in_line > want then
         perform pg_notify(wake_channel, of_queue);
       end if;
+      continue when ran = 0;
+      if least(per_turn - 1, at_most / ran) > 0 then
+        -- What is to run in the same turns: next in order, due, and never begun. Such a job loses nothing if its worker dies
+        -- before it comes to run; one whose attempts are limited to 1 would. By the time its turn comes it may have expired,
+        -- and only a claim sees that. One that is not to be had ends the line.
+        with turn as materialized (
+          select of_queue as queue, t.* from unnest(names, heads, words, fresh) t(group_id, id, go, fresh)),
+        next as materialized (
+          select turn.group_id, f.id from turn join lateral (
+            select j.id from {schema}.job j
+            where j.queue = turn.queue and (j.group_id, j.id) > (turn.group_id, turn.id)
+              and j.group_id <= turn.group_id and j.status in ('queued', 'started')
+            order by j.group_id, j.id limit least(per_turn - 1, at_most / ran)) f on turn.fresh),
+        locked as materialized (
+          select j.id from next join {schema}.job j on j.id = any (array[next.id])
+          where j.finished_at is null and j.status <> 'started' and j.run_at <= now() and j.expires_at is null
+            and coalesce(j.created_at >= ignore_before, true)
+            and j.attempts = j.attempts_forgiven and coalesce(j.max_attempts, default_attempts) > 1
+            and (j.lease_ms is null or not own_lease)
+          for no key update of j skip locked),
+        line as (
+          select m.*, min(m.id) filter (where not m.ours) over (partition by m.group_id) as gap
+          from (
+            select turn.group_id, turn.id, turn.go, true as first, true as ours from turn
+            union all
+            select next.group_id, next.id, 'run', false, (next.id in (select locked.id from locked)) is true from next) m),
+        ours as (
+          select l.id, l.go, l.first, max(l.id) over w as last, count(*) over w as size
+          from line l where coalesce(l.id < l.gap, true) window w as (partition by l.group_id))
+        select array_agg(o.id), array_agg(o.go), array_agg(case when o.first and o.size > 1 then o.last end),
+            array_agg(case when o.first then o.size::smallint end)
+          into heads, words, ends, sizes from ours o;
+      end if;
+      return query
+      with locked as materialized (
+        select t.* from unnest(heads, words, ends, sizes) t(id, go, batch_end, batch_size)),
+      started as (
+        {start}, locked.batch_end as turn_end, locked.batch_size as turn_size),
+      claimed as (
+        update {schema}.queue_group g set
+          claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
+          boost = 0, batch_end = started.turn_end, batch_size = started.turn_size,
+          ready_at = clock_timestamp() + make_interval(
+            secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
+        from started where g.queue = any (array[started.queue]) and g.group_id between started.group_id and started.group_id
+          and started.turn_size is not null
+        returning started.*, g.claim as token),
+      behind as (
+        select started.*, null::uuid as token from started where started.turn_size is null)
+      select {claimed} from claimed j
+      union all
+      select {claimed} from behind j;
     end if;
   end loop;
 

@@ -9,14 +9,11 @@ use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
 use crate::store::{
-    ClaimedAtOnce, HeldJob, ReadFrom, Room, Started, Store, Terms, TurnPlan, begin_short,
+    AT_ONCE, ClaimedAtOnce, HeldJob, ReadFrom, Room, Started, Store, Terms, TurnPlan, begin_short,
     gave_up_waiting,
 };
 use crate::turn::{self, Look, Plan, Turn};
 
-/// How many jobs one claim starts at most, and how many it starts ahead: its statements have 2 s, and what they cost grows
-/// faster than the number of jobs.
-const AT_ONCE: usize = 500;
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(20));
 /// How many such reads are saved for each, and for how long at most.
@@ -113,7 +110,7 @@ pub(crate) async fn claim(
 ) -> Result<Claimed, sqlx::Error> {
     let terms = Terms::new(options, processor);
     let first = course.first();
-    if !std::mem::take(&mut course.thorough) && terms.jobs_per_turn < 2 {
+    if !std::mem::take(&mut course.thorough) {
         match claim_at_once(store, conn, options.name(), terms, slots + course.ahead, first, course)
             .await
         {
@@ -151,15 +148,10 @@ async fn claim_at_once(
     // There may be something before.
     let cut_short = course.from.is_some() && (!filled || !at_once.more);
     course.has_read(&at_once, filled);
-    let ClaimedAtOnce { jobs, thorough, more, next, .. } = at_once;
+    let ClaimedAtOnce { jobs, known, thorough, more, next, .. } = at_once;
     let more = more || cut_short;
     let all = !more && !thorough;
-    let mut claimed = Claimed { more, next, thorough, all, ..Claimed::default() };
-    for (job, known) in jobs {
-        claimed.known.insert(job.job, known);
-        claimed.jobs.push(job);
-    }
-    Ok(claimed)
+    Ok(Claimed { jobs, known, more, next, thorough, all })
 }
 
 async fn try_claim(
@@ -337,6 +329,7 @@ mod tests {
         let at = Some(Utc::now());
         ClaimedAtOnce {
             jobs: Vec::new(),
+            known: HashMap::new(),
             thorough: false,
             more: true,
             next: None,

@@ -2,8 +2,11 @@
 
 use sqlx::Connection;
 
-use super::scene::{KEEP, Q, Scene, commit, enqueue, failed, rollback, succeeded};
-use crate::store::Done;
+use super::scene::{
+    KEEP, Q, Scene, TERMS, begin, commit, enqueue, failed, rollback, run, succeeded,
+};
+use crate::claim::{self, Course};
+use crate::store::{Done, ReadFrom, Started, Terms};
 use crate::turn::Go;
 
 /// Attempts that count, in order of the ids.
@@ -93,4 +96,90 @@ async fn nor_where_successes_are_recorded_together() {
     // after the next death, and then the third, whose own attempts count from there on.
     assert_eq!(begun, [2, 3, 5, 1, 1]);
     assert_eq!(counted, [2, 2, 3, 1, 1]);
+}
+
+/// A claim of one turn, in one round trip or statement by statement.
+async fn turn(scene: &Scene, conn: &mut sqlx::PgConnection, thorough: bool) -> Started {
+    let jobs = if thorough {
+        let mut course = Course::default();
+        course.thorough = true;
+        claim::claim(&scene.store, conn, &scene.options, 1, None, &mut course).await.unwrap().jobs
+    } else {
+        let terms = Terms { jobs_per_turn: 4, ..TERMS };
+        let from = ReadFrom::default();
+        scene.store.claim_at_once(conn, Q, 1, false, terms, from).await.unwrap().jobs
+    };
+    let [claim] = &jobs[..] else { panic!("{jobs:?}") };
+    claim.clone()
+}
+
+/// What a claim has written, but for times and tokens.
+const WRITTEN: &str = "select string_agg(concat_ws(' ', j.id - g.job_id, j.status, j.flagged, j.attempts, \
+    j.last_started_at is not null, g.head_id - g.job_id, g.batch_end - g.job_id, g.batch_size), ', ' order by j.id) \
+    from seriatim.job j join seriatim.queue_group g on g.group_id = j.group_id where g.group_id = 'g'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had() {
+    let cases = [
+        ("run_at = run_at", 3),
+        ("run_at = now() + interval '1 hour'", 1),
+        ("expires_at = now() + interval '1 hour'", 1),
+        ("attempts = 1", 1),
+        ("attempts = 1, attempts_forgiven = 1", 3),
+        ("max_attempts = 1", 1),
+        ("status = 'cancelled', finished_at = now()", 3),
+        ("locked", 1),
+    ];
+    for (third, expected) in cases {
+        let mut written = Vec::new();
+        for thorough in [false, true] {
+            let mut scene = Scene::new().await;
+            scene.options = scene.options.clone().jobs_per_turn(4);
+            let (mut worker, mut other) = (scene.session().await, scene.session().await);
+            let jobs = enqueue(&mut worker, &["g"; 6]).await;
+            begin(&mut other).await;
+            if third == "locked" {
+                let lock = format!("select from seriatim.job where id = {} for share", jobs[2]);
+                run(&mut other, &lock).await;
+            } else {
+                scene.run(&format!("update seriatim.job set {third} where id = {}", jobs[2])).await;
+            }
+            let claim = turn(&scene, &mut worker, thorough).await;
+            assert_eq!(claim.job, jobs[0], "{third}");
+            let ends = third.starts_with("status");
+            let behind: Vec<_> =
+                jobs[1..].iter().copied().filter(|job| !(ends && *job == jobs[2])).collect();
+            assert_eq!(claim.behind, behind[..expected], "{third}, thorough: {thorough}");
+            commit(&mut other).await;
+            let row: String = sqlx::query_scalar(WRITTEN).fetch_one(&mut worker).await.unwrap();
+            written.push(row);
+            scene.end().await;
+        }
+        assert_eq!(written[0], written[1], "{third}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    enqueue(&mut worker, &["g"; 6]).await;
+    let first = turn(&scene, &mut worker, false).await;
+    let written: String = sqlx::query_scalar(WRITTEN).fetch_one(&mut worker).await.unwrap();
+    begin(&mut worker).await;
+    assert_eq!(scene.store.unclaim(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
+    commit(&mut worker).await;
+    let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
+        or last_started_at is not null or jsonb_array_length(history) > 0";
+    assert_eq!(scene.id(begun).await, 0);
+    let claimed = "select count(*) from seriatim.queue_group where claim is not null \
+        or job_id is not null or batch_end is not null or batch_size <> 1";
+    assert_eq!(scene.id(claimed).await, 0);
+    let again = turn(&scene, &mut worker, false).await;
+    assert_eq!((again.job, &again.behind), (first.job, &first.behind));
+    assert_eq!(
+        sqlx::query_scalar::<_, String>(WRITTEN).fetch_one(&mut worker).await.unwrap(),
+        written
+    );
+    scene.end().await;
 }

@@ -75,7 +75,7 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     for (from, sees) in [(from, false), (ReadFrom::default(), true)] {
         let claimed =
             scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
-        assert_eq!(claimed.jobs[0].0.job == soon, sees);
+        assert_eq!(claimed.jobs[0].job == soon, sees);
     }
     run(&mut old, "rollback").await;
     scene.end().await;

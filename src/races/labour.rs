@@ -69,7 +69,7 @@ async fn give_back(
     conn: &mut PgConnection,
     waits: Vec<Started>,
 ) {
-    let claims: Vec<_> = waits.iter().filter(|claim| claim.behind.is_empty()).collect();
+    let claims: Vec<_> = waits.iter().collect();
     if claims.is_empty() {
         return;
     }

@@ -10,7 +10,7 @@ use sqlx::{PgConnection, Row};
 use super::scene::TERMS;
 use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded};
 use crate::NewJob;
-use crate::store::{Done, HoldAnswer, ReadFrom, Store, Succeeded, Then};
+use crate::store::{Done, HoldAnswer, ReadFrom, Store, Succeeded, Terms, Then};
 use crate::turn::Plan;
 
 /// A queue without a backlog.
@@ -212,21 +212,25 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
     assert_eq!(claimed.jobs.len(), 3);
     meter.check(conn, "claim of new groups", [60, 300]).await;
     run(conn, "rollback").await;
-    for loose_first in [true, false] {
+    for (loose_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
+        let terms = Terms { jobs_per_turn, ..TERMS };
         run(conn, "begin").await;
         run(conn, "update seriatim.queue set in_flight_limit = null").await;
         run(conn, set_mode).await;
         meter.restart(conn).await;
         let claimed = store
-            .claim_at_once(conn, Q, 10, loose_first, TERMS, ReadFrom::default())
+            .claim_at_once(conn, Q, 10, loose_first, terms, ReadFrom::default())
             .await
             .unwrap();
+        let behind: usize = claimed.jobs.iter().map(|claim| claim.behind.len()).sum();
         // A page of 64 flags, and ten jobs, behind what the rounds before have left.
-        meter.check(conn, "claim at once", [1500 + 64 * 12 + 10 * 40, 4000]).await;
-        let given: Vec<_> = claimed.jobs.iter().skip(2).map(|(claim, _)| claim).collect();
+        let most = [1500 + 64 * 12 + 10 * 40, 4000];
+        let behind = i64::try_from(behind).unwrap();
+        meter.check(conn, "claim at once", [most[0] + behind * 10, most[1] + behind * 40]).await;
+        let given: Vec<_> = claimed.jobs.iter().skip(2).collect();
         assert_eq!(store.unclaim(conn, Q, &given).await.unwrap().len(), given.len());
-        meter.check(conn, "giving back", [300, 1000]).await;
-        for (claim, _) in claimed.jobs.iter().take(2) {
+        meter.check(conn, "giving back", [300 + behind * 10, 1000 + behind * 20]).await;
+        for claim in claimed.jobs.iter().take(2) {
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
             assert!(held.is_some());
             meter.check(conn, "hold at once", [20, 150]).await;

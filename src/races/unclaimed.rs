@@ -16,7 +16,7 @@ async fn jobs(conn: &mut PgConnection) -> String {
 async fn claim(scene: &Scene, conn: &mut PgConnection) -> Vec<Started> {
     let from = ReadFrom::default();
     let claimed = scene.store.claim_at_once(conn, Q, 20, false, TERMS, from).await.unwrap();
-    claimed.jobs.into_iter().map(|(claim, _)| claim).collect()
+    claimed.jobs
 }
 
 async fn give_back(scene: &Scene, conn: &mut PgConnection, claims: &[Started]) -> usize {

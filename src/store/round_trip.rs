@@ -4,6 +4,7 @@
 //! settle with its commit, of which sqlx counts nothing. Their arguments are literals: statements that are prepared would not
 //! fit in one message, and answers come as text.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,10 +18,16 @@ use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use super::template::literal;
 use crate::turn::Go;
 
+/// How many jobs one claim starts at most, and how many it starts behind those: its statements have 2 s, and what they cost
+/// grows faster than the number of jobs.
+pub(crate) const AT_ONCE: usize = 500;
+
 /// What one round trip brought.
 #[derive(Debug)]
 pub(crate) struct ClaimedAtOnce {
-    pub(crate) jobs: Vec<(Started, HeldJob)>,
+    pub(crate) jobs: Vec<Started>,
+    /// What their handlers need, by job.
+    pub(crate) known: HashMap<i64, HeldJob>,
     /// Something is left that it does not do.
     pub(crate) thorough: bool,
     /// There may be more right now.
@@ -74,7 +81,8 @@ pub(crate) struct SettledAtOnce {
 }
 
 impl Store {
-    /// Claims up to `slots` jobs, one of a group at most, in a transaction of its own.
+    /// Claims up to `slots` jobs, and up to [`AT_ONCE`] of those that are to run in the same turns behind them, in a
+    /// transaction of its own.
     pub(crate) async fn claim_at_once(
         &self,
         conn: &mut PgConnection,
@@ -86,7 +94,8 @@ impl Store {
     ) -> Result<ClaimedAtOnce, sqlx::Error> {
         let claim = self.names.quoted("claim_jobs");
         let (queue, channel) = (literal(queue), literal(&self.names.channel()));
-        let Terms { max_attempts, lease, own_lease, processor, ignore_before, .. } = terms;
+        let Terms { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before } =
+            terms;
         let lease = lease.as_secs_f64();
         let processor = processor.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"));
         let time = |time: Option<DateTime<Utc>>, none: &str| {
@@ -96,7 +105,7 @@ impl Store {
         let (groups, flags) = (time(from.groups, "'-infinity'"), time(from.flags, "'-infinity'"));
         let text = format!(
             "select * from {claim}({queue}, {slots}, {loose_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
-             {ignore_before}, {channel}, {groups}, {flags})"
+             {ignore_before}, {channel}, {groups}, {flags}, {jobs_per_turn}, {AT_ONCE})"
         );
         // One message, which a transaction pooler gives to one session.
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
@@ -104,24 +113,37 @@ impl Store {
             return Err(sqlx::Error::RowNotFound);
         };
         let next: Option<f64> = last.try_get("next")?;
-        let jobs = jobs.iter().map(|row| {
+        let mut known = HashMap::new();
+        let mut started = Vec::new();
+        let mut behind: HashMap<String, Vec<i64>> = HashMap::new();
+        for row in jobs {
             let held = held_job(row)?;
-            let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
-            let max_attempts = held.max_attempts.map_or(i64::from(terms.max_attempts), i64::from);
-            let go = Go::parse(row.try_get("go")?, expires_at);
-            let fresh = go == Go::Run && held.attempt == 1;
-            let started = Started {
-                job: row.try_get("id")?,
-                behind: Vec::new(),
-                group: row.try_get("group_id")?,
-                token: row.try_get("claim")?,
-                may_wait: Some(fresh && max_attempts > 1 && expires_at.is_none()),
-                go,
-            };
-            Ok((started, held))
-        });
+            let job: i64 = row.try_get("id")?;
+            let group: Option<String> = row.try_get("group_id")?;
+            match (row.try_get("claim")?, group) {
+                (Some(token), group) => {
+                    let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+                    let max_attempts =
+                        held.max_attempts.map_or(i64::from(terms.max_attempts), i64::from);
+                    let go = Go::parse(row.try_get("go")?, expires_at);
+                    let fresh = go == Go::Run && held.attempt == 1;
+                    let may_wait = Some(fresh && max_attempts > 1 && expires_at.is_none());
+                    let behind = Vec::new();
+                    started.push(Started { job, behind, group, token, go, may_wait });
+                }
+                (None, Some(group)) => behind.entry(group).or_default().push(job),
+                (None, None) => {}
+            }
+            known.insert(job, held);
+        }
+        for claim in &mut started {
+            let group = claim.group.as_ref();
+            claim.behind = group.and_then(|group| behind.remove(group)).unwrap_or_default();
+            claim.behind.sort_unstable();
+        }
         Ok(ClaimedAtOnce {
-            jobs: jobs.collect::<Result<_, sqlx::Error>>()?,
+            jobs: started,
+            known,
             thorough: last.try_get("thorough")?,
             more: last.try_get("more")?,
             next: until(next),

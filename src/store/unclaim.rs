@@ -86,7 +86,7 @@ fn groups(names: &Names) -> Template {
 }
 
 impl Store {
-    /// Gives claims of a queue back, of one job each whose handler has not begun, and wakes others for them. The tokens of
+    /// Gives claims of a queue back, of jobs whose handlers have not begun, and wakes others for them. The tokens of
     /// those that are no claims any more: of the others somebody has a row for a moment. In the short transaction that is
     /// open on `conn`.
     pub(crate) async fn unclaim(
@@ -109,8 +109,9 @@ impl Store {
         let locked: HashSet<Uuid> =
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let given = || claims.iter().filter(|of| locked.contains(&of.token));
-        let (jobs, begun): (Vec<i64>, Vec<bool>) =
-            given().map(|of| (of.job, of.go == Go::Run)).unzip();
+        let heads = given().map(|of| (of.job, of.go == Go::Run));
+        let behind = given().flat_map(|of| of.behind.iter().map(|job| (*job, true)));
+        let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
         if !jobs.is_empty() {
             self.unclaim.jobs.query().bind(jobs).bind(begun).execute(&mut *conn).await?;
             let grouped = given().filter_map(|of| Some((of.group.as_deref()?, of.token)));

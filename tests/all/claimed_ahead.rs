@@ -18,7 +18,10 @@ use crate::support::{
 };
 
 const SLOTS: usize = 2;
-const STARTED: &str = "select count(*) from seriatim.job where status = 'started'";
+/// Claims: a group's turn is one.
+const STARTED: &str = "select count(distinct coalesce(group_id, id::text)) from seriatim.job where status = 'started'";
+/// Jobs in a turn.
+const TURNS: [usize; 2] = [1, 2];
 
 /// A worker whose handlers return at once, or are stuck until they may pass.
 #[derive(Clone, Default)]
@@ -32,7 +35,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn start(&self, database: &TestDatabase) -> Running {
+    async fn start(&self, database: &TestDatabase, turn: usize) -> Running {
         let bench = self.clone();
         let run = handler(move |job, data| {
             let (bench, id) = (bench.clone(), job.id());
@@ -50,7 +53,8 @@ impl Bench {
             })
         });
         let builder = processor(database, 6).await;
-        builder.queue(queue("q").concurrency(SLOTS), run).build().unwrap().start()
+        let options = queue("q").concurrency(SLOTS).jobs_per_turn(turn);
+        builder.queue(options, run).build().unwrap().start()
     }
 
     fn ran(&self) -> usize {
@@ -108,57 +112,61 @@ async fn enqueue(pool: &PgPool, jobs: usize, like: impl Fn(NewJob) -> NewJob) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_whose_slots_do_not_come_free_run_elsewhere_as_if_they_had_not_been_claimed() {
-    let database = database().await;
-    let pool = database.pool();
-    let stuck = Bench::default();
-    let first = stuck.start(&database).await;
-    stuck.claims_ahead(pool).await;
-    let other = Bench::default();
-    let second = other.start(&database).await;
-    // All but the two, and what is behind those.
-    let left = "select count(*) from seriatim.job j where j.finished_at is null and not exists (select \
+    for turn in TURNS {
+        let database = database().await;
+        let pool = database.pool();
+        let stuck = Bench::default();
+        let first = stuck.start(&database, turn).await;
+        stuck.claims_ahead(pool).await;
+        let other = Bench::default();
+        let second = other.start(&database, turn).await;
+        // All but the two, and what is behind those.
+        let left = "select count(*) from seriatim.job j where j.finished_at is null and not exists (select \
         from seriatim.job s where s.status = 'started' and (s.id = j.id or s.group_id = j.group_id))";
-    eventually(pool, left, 0_i64).await;
-    eventually(pool, STARTED, 2_i64).await;
-    eventually(pool, left, 0_i64).await;
-    assert_eq!(stuck.held.load(Ordering::SeqCst), SLOTS);
-    let not_as_new = "select count(*) from seriatim.job where history <> '[]' \
+        eventually(pool, left, 0_i64).await;
+        eventually(pool, STARTED, 2_i64).await;
+        eventually(pool, left, 0_i64).await;
+        assert_eq!(stuck.held.load(Ordering::SeqCst), SLOTS);
+        let not_as_new = "select count(*) from seriatim.job where history <> '[]' \
         or attempts <> (status <> 'queued')::integer";
-    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
-    stuck.unstick();
-    drained(pool, "q").await;
-    for bench in [&stuck, &other] {
-        assert!(bench.most.load(Ordering::SeqCst) <= SLOTS);
-        assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+        assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+        stuck.unstick();
+        drained(pool, "q").await;
+        for bench in [&stuck, &other] {
+            assert!(bench.most.load(Ordering::SeqCst) <= SLOTS);
+            assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+        }
+        let jobs: i64 = value(pool, "select count(*) from seriatim.job").await;
+        assert_eq!(i64::try_from(stuck.ran() + other.ran()).unwrap(), jobs);
+        nothing_remains(pool).await;
+        first.shutdown(Duration::from_secs(5)).await;
+        second.shutdown(Duration::from_secs(5)).await;
+        database.remove().await.unwrap();
     }
-    let jobs: i64 = value(pool, "select count(*) from seriatim.job").await;
-    assert_eq!(i64::try_from(stuck.ran() + other.ran()).unwrap(), jobs);
-    nothing_remains(pool).await;
-    first.shutdown(Duration::from_secs(5)).await;
-    second.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
-    let database = database().await;
-    let pool = database.pool();
-    let bench = Bench::default();
-    let running = bench.start(&database).await;
-    bench.claims_ahead(pool).await;
-    let ended = tokio::spawn(async move { running.shutdown(PATIENCE).await });
-    eventually(pool, STARTED, 2_i64).await;
-    bench.unstick();
-    let report = ended.await.unwrap();
-    assert_eq!((report.released, report.lost), (0, 0), "{report:?}");
-    let begun = "select count(*) from seriatim.job where finished_at is null and (status <> 'queued' \
+    for turn in TURNS {
+        let database = database().await;
+        let pool = database.pool();
+        let bench = Bench::default();
+        let running = bench.start(&database, turn).await;
+        bench.claims_ahead(pool).await;
+        let ended = tokio::spawn(async move { running.shutdown(PATIENCE).await });
+        eventually(pool, STARTED, 2_i64).await;
+        bench.unstick();
+        let report = ended.await.unwrap();
+        assert_eq!((report.released, report.lost), (0, 0), "{report:?}");
+        let begun = "select count(*) from seriatim.job where finished_at is null and (status <> 'queued' \
         or attempts <> 0 or last_started_at is not null or history <> '[]' or claim is not null)";
-    assert_eq!(value::<i64>(pool, begun).await, 0);
-    let claimed = "select count(*) from seriatim.queue_group where claim is not null";
-    assert_eq!(value::<i64>(pool, claimed).await, 0);
-    let left = "select count(*) from seriatim.job where finished_at is null";
-    assert!(value::<i64>(pool, left).await > 0);
-    database.remove().await.unwrap();
+        assert_eq!(value::<i64>(pool, begun).await, 0);
+        let claimed = "select count(*) from seriatim.queue_group where claim is not null";
+        assert_eq!(value::<i64>(pool, claimed).await, 0);
+        let left = "select count(*) from seriatim.job where finished_at is null";
+        assert!(value::<i64>(pool, left).await > 0);
+        database.remove().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +177,7 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
         let database = database().await;
         let pool = database.pool();
         let bench = Bench::default();
-        let running = bench.start(&database).await;
+        let running = bench.start(&database, 1).await;
         for _ in 0..4 {
             enqueue(pool, 300, like).await;
             bench.stick().await;
