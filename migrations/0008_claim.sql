@@ -265,7 +265,7 @@ begin
       else
         -- More than there are slots, and not many more: those that run do not wait for the others.
         select a.in_line, a.more into in_line, is_more
-        from {schema}.adopt(of_queue, null, least(greatest(slots * 2, 64), 256), flags_from) a;
+        from {schema}.adopt(of_queue, null, greatest(least(slots * 2, 256), slots, 64), flags_from) a;
       end if;
     else
       is_more := true;

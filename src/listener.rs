@@ -60,7 +60,9 @@ async fn listen(
 }
 
 fn wake_all(workers: &HashMap<String, Arc<Notify>>) {
-    workers.values().for_each(|worker| worker.notify_one());
+    for worker in workers.values() {
+        worker.notify_one();
+    }
 }
 
 #[cfg(test)]
