@@ -202,13 +202,7 @@ impl Store {
     ) -> Result<SettledAtOnce, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let behind = match &*claim.behind {
-            [] => String::from("null"),
-            behind => {
-                let behind: Vec<String> = behind.iter().map(i64::to_string).collect();
-                format!("'{{{}}}'", behind.join(","))
-            }
-        };
+        let is_last = claim.behind.is_empty();
         let (job, token) = (claim.job, claim.token);
         let then = match (then, claim.behind.first()) {
             (Then::Nothing, _) => String::new(),
@@ -218,7 +212,7 @@ impl Store {
             (Then::Commit | Then::Hold, _) => String::from("; commit"),
         };
         let text =
-            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
+            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {is_last}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
