@@ -68,11 +68,11 @@ begin
 end $$
 $f$,
 
--- Settles the success of a job whose rows this transaction has locked; without `keep` the job is deleted. Where it is not the
--- last of its turn, the claim stays for those behind it, unless somebody paused the queue or the group: then those go back as
--- if they had not been claimed, and the turn ends. `stays`, or else `passed` where the group has more jobs, or may have, and `drained` where not.
+-- Settles the success of a job whose rows this transaction has locked; without `keep` the job is deleted. With jobs behind
+-- it, the claim stays for them, unless somebody paused the queue or the group: then those go back as if they had not been
+-- claimed, and the turn ends. `stays`, or else `passed` where the group has more jobs, or may have, and `drained` where not.
 $f$
-create function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, is_last boolean)
+create function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, behind bigint[])
 returns text
 language plpgsql volatile
 as $$
@@ -96,24 +96,19 @@ begin
   if of_group is null then
     return 'drained';
   end if;
-  if not is_last then
-    perform where exists (select from {schema}.queue q where q.name = of_queue and q.paused_at is not null)
-      or exists (select from {schema}.group_setting s
-        where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null);
+  if behind is not null then
+    perform from {schema}.queue q where q.name = of_queue and q.paused_at is not null;
     if not found then
-      return 'stays';
+      perform from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null;
+      if not found then
+        return 'stays';
+      end if;
     end if;
     update {schema}.job j set
       status = 'queued', attempts = j.attempts - 1,
       last_started_at = case when j.attempts > 1 then j.last_started_at end
-    from {schema}.queue_group g
-    join lateral (
-      select b.id from {schema}.job b
-      where b.queue = g.queue and (b.group_id, b.id) > (g.group_id, of_job) and b.group_id <= g.group_id
-        and b.id <= g.batch_end and b.status in ('queued', 'started')
-      order by b.group_id, b.id) behind on true
-    where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
-      and j.id = any (array[behind.id]) and j.finished_at is null and j.status not in ('queued', 'parked');
+    where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
   end if;
   select h.priority into next_priority from {schema}.job h
   where h.queue = of_queue and (h.group_id, h.id) > (of_group, of_job) and h.group_id <= of_group

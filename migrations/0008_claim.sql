@@ -138,7 +138,7 @@ $f$,
 -- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
 -- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
 -- or else in how many seconds the next group or job will be due. With each head come up to `per_turn` - 1 jobs behind it, and
--- `at_most` of all those: rows behind that of the head, without a token.
+-- `at_most` of all those: rows of their own, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
 -- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
@@ -163,7 +163,7 @@ declare
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
-  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[];
+  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; each integer;
 begin
   -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
@@ -265,7 +265,7 @@ begin
       else
         -- More than there are slots, and not many more: those that run do not wait for the others.
         select a.in_line, a.more into in_line, is_more
-        from {schema}.adopt(of_queue, null, greatest(least(slots * 2, 256), slots, 64), flags_from) a;
+        from {schema}.adopt(of_queue, null, greatest(64, least(slots * 2, 256), slots + 32), flags_from) a;
       end if;
     else
       is_more := true;
@@ -336,15 +336,16 @@ begin
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
         for no key update of j skip locked)
       select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.go), array_agg(l.fresh and l.go = 'run'),
-          array_agg(null::bigint), array_agg(1::smallint)
-        into ran, names, heads, words, fresh, ends, sizes from locked l;
+          array_agg(null::bigint), array_agg(1::smallint),
+          least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.go = 'run'), 1))
+        into ran, names, heads, words, fresh, ends, sizes, each from locked l;
       n := n + ran;
       is_thorough := is_thorough or ran < taken;
       if taken = want and in_line > want then
         perform pg_notify(wake_channel, of_queue);
       end if;
       continue when ran = 0;
-      if least(per_turn - 1, at_most / ran) > 0 then
+      if each > 0 then
         -- What is to run in the same turns: next in order, due, and never begun. Such a job loses nothing if its worker dies
         -- before it comes to run; one whose attempts are limited to 1 would. By the time its turn comes it may have expired,
         -- and only a claim sees that. One that is not to be had ends the line.
@@ -355,7 +356,7 @@ begin
             select j.id from {schema}.job j
             where j.queue = turn.queue and (j.group_id, j.id) > (turn.group_id, turn.id)
               and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-            order by j.group_id, j.id limit least(per_turn - 1, at_most / ran)) f on turn.fresh),
+            order by j.group_id, j.id limit each) f on turn.fresh),
         locked as materialized (
           select j.id from next join {schema}.job j on j.id = any (array[next.id])
           where j.finished_at is null and j.status <> 'started' and j.run_at <= now() and j.expires_at is null

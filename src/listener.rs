@@ -64,26 +64,3 @@ fn wake_all(workers: &HashMap<String, Arc<Notify>>) {
         worker.notify_one();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::testing::TestDatabase;
-
-    #[tokio::test]
-    async fn who_looked_before_somebody_listened_looks_again() {
-        let db = TestDatabase::create().await.unwrap();
-        let wake = Arc::new(Notify::new());
-        let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);
-        let stop = CancellationToken::new();
-        let listening = run(db.pool(), "seriatim.wake", workers, &stop, |_| {});
-        let woken = async {
-            timeout(Duration::from_secs(20), wake.notified()).await.unwrap();
-            stop.cancel();
-        };
-        tokio::join!(listening, woken);
-        db.remove().await.unwrap();
-    }
-}

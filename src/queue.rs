@@ -185,7 +185,8 @@ impl QueueOptions {
     /// the jobs that did not come to run are as they were before. A job that commits late with a lower id runs after the
     /// turn.
     ///
-    /// One claim takes at most 500 jobs ahead for all its groups together, so with many slots turns are shorter.
+    /// One claim takes at most 500 jobs ahead for all its groups together, so with many slots, and with turns that
+    /// [wait for slots](Self::concurrency), they are shorter.
     ///
     /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a [`Hold::Lease`] what succeeded
     /// is recorded when 20 ms have passed since the first handler began whose job is not recorded (at most 100 jobs

@@ -27,7 +27,7 @@ use crate::withheld::quiet;
 use prefetch::Waiting;
 use state::State;
 
-/// A claim that takes longer has lost its server: the server itself ends its statements after 2 s.
+/// A claim that takes longer has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// How long a claim waits for its first connection, and for each further one.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5);

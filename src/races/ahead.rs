@@ -2,9 +2,7 @@
 
 use sqlx::Connection;
 
-use super::scene::{
-    KEEP, Q, Scene, TERMS, begin, commit, enqueue, failed, rollback, run, succeeded,
-};
+use super::scene::{KEEP, Q, Scene, begin, commit, enqueue, failed, rollback, run, succeeded};
 use crate::claim::{self, Course};
 use crate::store::{Done, ReadFrom, Started, Terms};
 use crate::turn::Go;
@@ -98,88 +96,113 @@ async fn nor_where_successes_are_recorded_together() {
     assert_eq!(counted, [2, 2, 3, 1, 1]);
 }
 
-/// A claim of one turn, in one round trip or statement by statement.
-async fn turn(scene: &Scene, conn: &mut sqlx::PgConnection, thorough: bool) -> Started {
-    let jobs = if thorough {
+/// When everything else was enqueued that is not to be ignored.
+const IGNORED: &str = "created_at = now() - interval '1 day'";
+
+/// A claim of turns, in one round trip or statement by statement.
+async fn turns(
+    scene: &Scene,
+    conn: &mut sqlx::PgConnection,
+    slots: usize,
+    thorough: bool,
+) -> Vec<Started> {
+    if thorough {
         let mut course = Course::default();
         course.thorough = true;
-        claim::claim(&scene.store, conn, &scene.options, 1, None, &mut course).await.unwrap().jobs
+        let claim =
+            claim::claim(&scene.store, conn, &scene.options, slots, None, &mut course).await;
+        claim.unwrap().jobs
     } else {
-        let terms = Terms { jobs_per_turn: 4, ..TERMS };
-        let from = ReadFrom::default();
-        scene.store.claim_at_once(conn, Q, 1, false, terms, from).await.unwrap().jobs
-    };
-    let [claim] = &jobs[..] else { panic!("{jobs:?}") };
-    claim.clone()
+        let terms = Terms::new(&scene.options, None);
+        let (slots, from) = (i32::try_from(slots).unwrap(), ReadFrom::default());
+        scene.store.claim_at_once(conn, Q, slots, false, terms, from).await.unwrap().jobs
+    }
 }
 
 /// What a claim has written, but for times and tokens.
-const WRITTEN: &str = "select string_agg(concat_ws(' ', j.id - g.job_id, j.status, j.flagged, j.attempts, \
-    j.last_started_at is not null, g.head_id - g.job_id, g.batch_end - g.job_id, g.batch_size), ', ' order by j.id) \
-    from seriatim.job j join seriatim.queue_group g on g.group_id = j.group_id where g.group_id = 'g'";
+async fn written(conn: &mut sqlx::PgConnection) -> String {
+    let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.boost, \
+        g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
+        from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
+    sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had() {
+    // Which job of six is so, and how many run behind the first then.
     let cases = [
-        ("run_at = run_at", 3),
-        ("run_at = now() + interval '1 hour'", 1),
-        ("expires_at = now() + interval '1 hour'", 1),
-        ("attempts = 1", 1),
-        ("attempts = 1, attempts_forgiven = 1", 3),
-        ("max_attempts = 1", 1),
-        ("status = 'cancelled', finished_at = now()", 3),
-        ("locked", 1),
+        (2, "run_at = run_at", 3),
+        (2, "run_at = now() + interval '1 hour'", 1),
+        (2, "expires_at = now() + interval '1 hour'", 1),
+        (2, "attempts = 1", 1),
+        (2, "attempts = 1, attempts_forgiven = 1", 3),
+        (2, "max_attempts = 1", 1),
+        (2, "lease_ms = 1000", 3),
+        (2, IGNORED, 1),
+        (2, "status = 'cancelled', finished_at = now()", 3),
+        (2, "locked", 1),
+        (0, "attempts = 1", 0),
+        (0, "attempts = 1, attempts_forgiven = 1", 3),
+        (0, "attempts = 3", 0),
+        (0, "max_attempts = 1", 3),
+        (0, "expires_at = now()", 0),
+        (0, IGNORED, 0),
     ];
-    for (third, expected) in cases {
-        let mut written = Vec::new();
+    for (which, what, expected) in cases {
+        let mut both = Vec::new();
         for thorough in [false, true] {
             let mut scene = Scene::new().await;
-            scene.options = scene.options.clone().jobs_per_turn(4);
+            let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
+            scene.options = scene.options.clone().jobs_per_turn(4).ignore_before(since);
             let (mut worker, mut other) = (scene.session().await, scene.session().await);
-            let jobs = enqueue(&mut worker, &["g"; 6]).await;
+            let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
+            enqueue(&mut worker, &["h"; 3]).await;
             begin(&mut other).await;
-            if third == "locked" {
-                let lock = format!("select from seriatim.job where id = {} for share", jobs[2]);
-                run(&mut other, &lock).await;
+            let job = jobs[which];
+            if what == "locked" {
+                run(&mut other, &format!("select from seriatim.job where id = {job} for share"))
+                    .await;
             } else {
-                scene.run(&format!("update seriatim.job set {third} where id = {}", jobs[2])).await;
+                scene.run(&format!("update seriatim.job set {what} where id = {job}")).await;
             }
-            let claim = turn(&scene, &mut worker, thorough).await;
-            assert_eq!(claim.job, jobs[0], "{third}");
-            let ends = third.starts_with("status");
-            let behind: Vec<_> =
-                jobs[1..].iter().copied().filter(|job| !(ends && *job == jobs[2])).collect();
-            assert_eq!(claim.behind, behind[..expected], "{third}, thorough: {thorough}");
+            if what.starts_with("status") {
+                jobs.remove(which);
+            }
+            let mut claims = turns(&scene, &mut worker, 2, thorough).await;
+            claims.sort_by_key(|claim| claim.job);
+            let [claim, beside] = &claims[..] else { panic!("{claims:?}") };
+            let case = format!("{which}: {what}, thorough: {thorough}");
+            assert_eq!((claim.job, &claim.behind[..]), (jobs[0], &jobs[1..=expected]), "{case}");
+            assert_eq!(beside.behind.len(), 2, "{case}");
             commit(&mut other).await;
-            let row: String = sqlx::query_scalar(WRITTEN).fetch_one(&mut worker).await.unwrap();
-            written.push(row);
+            both.push(written(&mut worker).await);
             scene.end().await;
         }
-        assert_eq!(written[0], written[1], "{third}");
+        assert_eq!(both[0], both[1], "{which}: {what}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
-    let scene = Scene::new().await;
+    let mut scene = Scene::new().await;
+    scene.options = scene.options.clone().jobs_per_turn(4);
     let mut worker = scene.session().await;
     enqueue(&mut worker, &["g"; 6]).await;
-    let first = turn(&scene, &mut worker, false).await;
-    let written: String = sqlx::query_scalar(WRITTEN).fetch_one(&mut worker).await.unwrap();
+    let first = turns(&scene, &mut worker, 1, false).await.remove(0);
+    assert_eq!(first.behind.len(), 3);
+    let before = written(&mut worker).await;
     begin(&mut worker).await;
     assert_eq!(scene.store.unclaim(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
     commit(&mut worker).await;
     let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
-        or last_started_at is not null or jsonb_array_length(history) > 0";
+        or last_started_at is not null or history <> '[]'";
     assert_eq!(scene.id(begun).await, 0);
     let claimed = "select count(*) from seriatim.queue_group where claim is not null \
         or job_id is not null or batch_end is not null or batch_size <> 1";
     assert_eq!(scene.id(claimed).await, 0);
-    let again = turn(&scene, &mut worker, false).await;
+    let again = turns(&scene, &mut worker, 1, false).await.remove(0);
     assert_eq!((again.job, &again.behind), (first.job, &first.behind));
-    assert_eq!(
-        sqlx::query_scalar::<_, String>(WRITTEN).fetch_one(&mut worker).await.unwrap(),
-        written
-    );
+    assert_eq!(written(&mut worker).await, before);
     scene.end().await;
 }

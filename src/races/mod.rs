@@ -31,3 +31,4 @@ mod skipped;
 mod stress;
 mod turns;
 mod unclaimed;
+mod wake_ups;

@@ -198,6 +198,13 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     meter.wrong
 }
 
+/// What the round before has claimed, as if it had not.
+const UNCLAIMED: [&str; 2] = [
+    "update seriatim.job set status = 'queued', attempts = 0 \
+     where id = any(array(select job_id from seriatim.queue_group where claim is not null))",
+    "update seriatim.queue_group set claim = null, job_id = null, ready_at = now() where claim is not null",
+];
+
 /// Of every group that is claimed for several jobs: a settle gives those back.
 const PAUSE: &str = "insert into seriatim.group_setting (queue, group_id, paused_at) \
     select queue, group_id, now() from seriatim.queue_group where batch_end is not null on conflict do nothing";
@@ -220,6 +227,9 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         let terms = Terms { jobs_per_turn, ..TERMS };
         run(conn, "begin").await;
         run(conn, "update seriatim.queue set in_flight_limit = null").await;
+        for what in UNCLAIMED {
+            run(conn, what).await;
+        }
         run(conn, set_mode).await;
         meter.restart(conn).await;
         let claimed = store
@@ -227,6 +237,9 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
             .await
             .unwrap();
         let behind: usize = claimed.jobs.iter().map(|claim| claim.behind.len()).sum();
+        let deep =
+            ["one deep group", "10 k groups"].iter().any(|name| meter.name.starts_with(name));
+        assert!(behind > 0 || !deep || jobs_per_turn == 1, "{}", meter.name);
         // A page of 64 flags, and ten jobs, behind what the rounds before have left.
         let most = [1500 + 64 * 12 + 10 * 40, 4000];
         let behind = i64::try_from(behind).unwrap();
@@ -245,7 +258,7 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
             }
             let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
             assert!(settled.unwrap().ended);
-            meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 40 * behind]).await;
+            meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 15 * behind]).await;
         }
         run(conn, "rollback").await;
     }

@@ -7,8 +7,10 @@ use sqlx::{PgConnection, Row};
 use super::Store;
 use super::template::{Names, Template};
 
-/// How many flags one page of an adoption takes at least, and at most.
+/// How many flags one page of an adoption takes at least, and at most where that is more than there are slots.
 const PAGE: (i32, i32) = (64, 256);
+/// And else so many more than there are slots.
+const MORE: i32 = 32;
 
 /// When the group of a flagged job `j` is to be looked at: when there is something to do about the job, or at once where it
 /// is finished. The words of an index.
@@ -50,7 +52,7 @@ impl Store {
         slots: i64,
     ) -> Result<Adopted, sqlx::Error> {
         let slots = i32::try_from(slots).unwrap_or(i32::MAX);
-        let page = slots.saturating_mul(2).clamp(PAGE.0, PAGE.1);
+        let page = slots.saturating_mul(2).clamp(PAGE.0, PAGE.1).max(slots.saturating_add(MORE));
         let row = self.adopt.adopt.query().bind(queue).bind(page).fetch_one(conn).await?;
         let groups: i32 = row.try_get(0)?;
         Ok(Adopted { groups: usize::try_from(groups).unwrap_or(0), more: row.try_get(1)? })

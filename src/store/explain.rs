@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn a_query_is_shown_without_the_result_that_is_in_it() {
         let literal = super::super::template::literal("SECRET");
-        let query = format!("select settle_success(1, 'x', {literal}::jsonb, true, true); commit");
+        let query = format!("select settle_success(1, 'x', {literal}::jsonb, true, null); commit");
         assert_eq!(super::presentable(&query), "select settle_success(1, 'x', (…");
         assert_eq!(super::presentable("select 1"), "select 1");
     }

@@ -18,8 +18,8 @@ use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use super::template::literal;
 use crate::turn::Go;
 
-/// How many jobs one claim starts at most, and how many it starts behind those: its statements have 2 s, and what they cost
-/// grows faster than the number of jobs.
+/// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
+/// with their number.
 pub(crate) const AT_ONCE: usize = 500;
 
 /// What one round trip brought.
@@ -202,7 +202,13 @@ impl Store {
     ) -> Result<SettledAtOnce, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let is_last = claim.behind.is_empty();
+        let behind = match &*claim.behind {
+            [] => String::from("null"),
+            behind => {
+                let behind: Vec<String> = behind.iter().map(i64::to_string).collect();
+                format!("'{{{}}}'", behind.join(","))
+            }
+        };
         let (job, token) = (claim.job, claim.token);
         let then = match (then, claim.behind.first()) {
             (Then::Nothing, _) => String::new(),
@@ -212,7 +218,7 @@ impl Store {
             (Then::Commit | Then::Hold, _) => String::from("; commit"),
         };
         let text =
-            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {is_last}){then}");
+            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");

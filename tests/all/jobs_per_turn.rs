@@ -11,7 +11,7 @@ use seriatim::{
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler, held_up,
-    job, job_of, nothing_remains, processor, queue,
+    job, job_of, nothing_remains, processor, queue, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -165,6 +165,9 @@ where
     }
     let entries = log.entries();
     running.shutdown(Duration::from_secs(5)).await;
+    let not_as_new = "select count(*) from seriatim.job where status = 'queued' \
+        and (attempts <> 0 or last_started_at is not null or history <> '[]')";
+    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
     database.remove().await.unwrap();
     (statuses, entries)
 }

@@ -1,6 +1,6 @@
 //! Judges a round: what was promised, by the checker, and how long it took to recover.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufReader, Read};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -137,14 +137,19 @@ impl Figures {
             let times = runs
                 .filter(|run| run.process == process)
                 .flat_map(|run| [Some(run.start), run.end.map(|end| end.0)].into_iter().flatten());
-            let stopped = times.filter(|time| *time < fault.woken).max().unwrap_or(fault.begin);
+            let times = times.filter(|time| *time < fault.woken);
+            let stopped = times.chain([fault.begin]).max().unwrap_or(fault.begin);
+            // A slot is let in for one job at most, and a group's jobs have one slot.
+            let mut let_in = HashSet::new();
             for job in &mut history.jobs {
+                let group = job.enqueue.as_ref().and_then(|enqueue| enqueue.group);
                 let all: Vec<_> = job.runs.iter().map(|run| (run.start, run.attempt)).collect();
                 for run in job.runs.iter_mut().filter(|run| run.process == process) {
                     let Some((end, _)) = &mut run.end else { continue };
                     // Its claim was found to stand just before. What it did then was taken over meanwhile.
                     let was_let_in = (fault.woken..fault.woken + AWAKE).contains(&run.start)
-                        && all.iter().any(|&(at, next)| at < run.start && next > run.attempt);
+                        && all.iter().any(|&(at, next)| at < run.start && next > run.attempt)
+                        && let_in.insert(group);
                     if *end >= fault.woken && (run.start < fault.woken || was_let_in) {
                         self.woken.push(micros(*end - fault.woken));
                         run.start = run.start.min(stopped);
