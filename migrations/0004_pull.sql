@@ -120,15 +120,35 @@ as $$
   where id = of_job
 $$;
 
+-- The started jobs of a group in a range of ids, in order. By a loop: where a range of an index that begins with the group has an
+-- end within the group, PostgreSQL reads on to the group's last job.
+create function batch_jobs(of_queue text, of_group text, first bigint, last bigint) returns setof bigint
+language plpgsql stable
+set search_path from current
+as $$
+declare
+  one record;
+begin
+  for one in select j.id, j.status from job j
+    where j.queue = of_queue and (j.group_id, j.id) >= (of_group, first) and j.group_id <= of_group
+      and j.status in ('queued', 'started')
+    order by j.group_id, j.id
+  loop
+    exit when one.id > last;
+    if one.status = 'started' then
+      return next one.id;
+    end if;
+  end loop;
+end $$;
+
 -- Queues the started jobs of a batch again from `first` to `last`: they were not begun, so nothing is held against them.
 create function pull_return(of_queue text, of_group text, first bigint, last bigint) returns void
 language sql volatile
 as $$
   update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
     history = history_with(j.history, j.attempts, j.last_started_at, 'released', null)
-  from (select b.id from job b where b.queue = of_queue
-      and (b.group_id, b.id) >= (of_group, first) and (b.group_id, b.id) <= (of_group, last)
-      and b.group_id is not null and b.status in ('queued', 'started') and b.status = 'started'
+  from (select b.id from job b where b.id = any (array(select batch_jobs(of_queue, of_group, first, last)))
+      and b.finished_at is null and b.status = 'started'
     for no key update skip locked) behind
   where j.id = any (array[behind.id]) and j.finished_at is null and j.status <> 'queued'
 $$;
@@ -188,10 +208,8 @@ begin
   end if;
   if turn.batch_end is not null then
     -- The first that has not ended is taken over, the others go back.
-    turn.job_id := coalesce((select j.id from job j where j.queue = turn.queue
-      and (j.group_id, j.id) >= (turn.group_id, turn.job_id) and (j.group_id, j.id) <= (turn.group_id, turn.batch_end)
-      and j.group_id is not null and j.status in ('queued', 'started') and j.status = 'started'
-      order by j.group_id, j.id limit 1), turn.job_id);
+    turn.job_id := coalesce((select min(b.id)
+      from batch_jobs(turn.queue, turn.group_id, turn.job_id, turn.batch_end) b(id)), turn.job_id);
     perform pull_return(turn.queue, turn.group_id, turn.job_id + 1, turn.batch_end);
   end if;
 

@@ -74,10 +74,8 @@ declare
   left_count bigint;
 begin
   select g.* into turn from queue_group g where g.queue = of_queue and g.group_id = of_group;
-  select min(j.id), max(j.id), count(*) into left_first, left_last, left_count from job j
-  where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started') and j.status = 'started'
-    and (j.group_id, j.id) >= (of_group, turn.job_id)
-    and (j.group_id, j.id) <= (of_group, coalesce(turn.batch_end, turn.job_id));
+  select min(b.id), max(b.id), count(*) into left_first, left_last, left_count
+  from batch_jobs(of_queue, of_group, turn.job_id, coalesce(turn.batch_end, turn.job_id)) b(id);
   if left_count = 0 then
     perform pull_free(of_queue, of_group, clock_timestamp());
   else

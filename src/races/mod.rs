@@ -13,6 +13,7 @@ mod book;
 mod cost;
 mod crossing;
 mod dead_rows;
+mod deep_batches;
 mod fence;
 mod labour;
 mod late;

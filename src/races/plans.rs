@@ -18,14 +18,14 @@ const BESIDE: &str = "beside";
 
 /// Scans of whole tables, and rows and index entries read.
 #[derive(Debug, Clone, Copy)]
-struct Reads {
+pub(super) struct Reads {
     table_scans: i64,
     rows: i64,
     /// Pages: of what an index reads and rejects itself, nothing else is counted.
-    pages: i64,
+    pub(super) pages: i64,
 }
 
-async fn reads(conn: &mut PgConnection) -> Reads {
+pub(super) async fn reads(conn: &mut PgConnection) -> Reads {
     let sql = "select coalesce(sum(pg_stat_get_xact_numscans(c.oid)) \
                  filter (where c.relname in ('job', 'queue_group')), 0)::int8, \
                sum(pg_stat_get_xact_tuples_returned(c.oid))::int8, \

@@ -87,29 +87,26 @@ fn ahead(names: &Names) -> Template {
 /// Queues the started jobs behind the first that has not ended again, up to the batch's end. Whoever had the claim may never
 /// have come to them, so nothing is held against them. The groups' rows are locked: no ack is in between.
 fn give_back(names: &Names) -> Template {
-    let mut first = select()
-        .column(("j", "id"))
-        .from_as(names.job(), "j")
-        .and_where(in_group("j", "g.queue", "g.group_id", &[">= g.job_id", "<= g.batch_end"]))
-        .and_where(unfinished("j"))
-        .and_where(sql("j.status = 'started'"))
-        .limit(1)
-        .to_owned();
-    in_order(&mut first, "j", &Order::Asc);
+    let batch_jobs = names.quoted("batch_jobs");
+    let first = format!(
+        "(select min(b.id) from {batch_jobs}(g.queue, g.group_id, g.job_id, g.batch_end) b(id))"
+    );
     let batch = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "batch_end")])
-        .expr_as(Expr::SubQuery(None, Box::new(first.into())), "first")
+        .expr_as(sql(first), "first")
         .from("turn")
         .join_as(JoinType::InnerJoin, names.queue_group(), "g", sql(same_group("g", "turn")))
         .and_where(sql("g.batch_end is not null"))
         .to_owned();
-    let range = ["> batch.first", "<= batch.batch_end"];
+    let left = format!(
+        "j.id = any(array(select b.id from \
+         {batch_jobs}(batch.queue, batch.group_id, batch.first + 1, batch.batch_end) b(id)))"
+    );
     let jobs = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(in_group("j", "batch.queue", "batch.group_id", &range))
-        .and_where(unfinished("j"))
-        .and_where(sql("j.status = 'started'"))
+        .and_where(sql(left))
+        .and_where(sql(started("j.")))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
     let behind = select()

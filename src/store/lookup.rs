@@ -43,7 +43,8 @@ pub(super) fn same_group(alias: &str, of: &str) -> String {
 
 /// The jobs of a group whose ids are in a range, as in `[">= ?3", "<= ?4"]`. By the group and the id together, as in the
 /// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The lower end must not be null: that
-/// is found out entry by entry, of the whole group.
+/// is found out entry by entry, of the whole group. And so is the upper end: what has one either looks for the first job, or uses
+/// `batch_jobs` of the migrations.
 pub(super) fn in_group(alias: &str, queue: &str, group: &str, ids: &[&str]) -> Expr {
     let mut text = format!("{alias}.queue = {queue}");
     for end in [">", "<"] {
