@@ -121,9 +121,9 @@ as $$
 $$;
 
 -- The started jobs of a group in a range of ids, in order. By a loop: where a range of an index that begins with the group has an
--- end within the group, PostgreSQL reads on to the group's last job.
+-- end within the group, PostgreSQL reads on to the group's last job. Without an end, or a beginning, none: those would be read as well.
 create function batch_jobs(of_queue text, of_group text, first bigint, last bigint) returns setof bigint
-language plpgsql stable
+language plpgsql stable strict
 set search_path from current
 as $$
 declare
