@@ -66,7 +66,7 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claime
   halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request to seriatim_observer;
 grant execute on function seriatim.server_since(), seriatim.is_doubted(uuid, uuid, timestamptz),
-  seriatim.doubt_until(uuid, uuid) to seriatim_observer;
+  seriatim.doubt_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint) to seriatim_observer;
 -- halted_groups, parked_groups, explain_job and explain_group show the messages of errors too: what handlers said, which
 -- may tell of what jobs carry. Where that may be seen:
 --   grant select (error) on seriatim.job to seriatim_observer;

@@ -51,7 +51,7 @@ fn ahead(names: &Names) -> Template {
     let mut following = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(in_group("j", "?1", "turn.group_id", &["> turn.job_id"]))
+        .and_where(in_group("j", "?1", "turn.group_id", Some("> turn.job_id")))
         .and_where(unfinished("j"))
         .limit(limit(4))
         .to_owned();

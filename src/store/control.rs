@@ -9,7 +9,7 @@ use sqlx::{PgExecutor, Row};
 use super::Store;
 use super::claim::history_entry;
 use super::lookup::status_in;
-use super::template::{Names, PG, Template, cte, select, select_into, sql, with};
+use super::template::{Names, PG, Template, cte, select, select_into, sql, sub, with};
 use crate::job::JobStatus;
 
 #[derive(Debug)]
@@ -54,10 +54,6 @@ fn target(names: &Names, statuses: &str) -> SelectStatement {
         .to_owned()
 }
 
-fn sub(query: SelectStatement) -> Expr {
-    Expr::SubQuery(None, Box::new(query.into()))
-}
-
 /// The status as the statement's snapshot has it, and whether the row was written.
 fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
     let status = select()
@@ -66,7 +62,7 @@ fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
         .and_where(sql("j.id = ?1"))
         .to_owned();
     select()
-        .expr_as(Expr::SubQuery(None, Box::new(status.into())), "status")
+        .expr_as(sub(status), "status")
         .expr_as(sql("exists (select from written)"), "done")
         .expr_as(overtaken, "overtaken")
         .expr_as(
@@ -187,7 +183,7 @@ fn retry(names: &Names) -> Template {
         .to_owned();
     with(
         [cte("target", target), cte("written", written), resumed(names)],
-        report(names, Expr::SubQuery(None, Box::new(later.into()))),
+        report(names, sub(later)),
     )
 }
 

@@ -2,14 +2,14 @@
 
 use std::mem::take;
 
-use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
+use sea_query::{InsertStatement, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
 
 use super::Store;
 use super::claim::HEAD_START;
-use super::template::{Names, Template, cte, rows_of, select, select_into, sql, with};
+use super::template::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
 use crate::bytes::JobData;
 use crate::job::Enqueued;
 use crate::new_job::CheckedJob;
@@ -51,7 +51,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> Template {
     }
     if notify {
         // Named, so that it runs; its value is of no use.
-        answer.expr_as(Expr::SubQuery(None, Box::new(woken(names, many).into())), "woken");
+        answer.expr_as(sub(woken(names, many)), "woken");
     }
     with([cte("entry", entry(names, many)), cte("inserted", inserted)], answer)
 }

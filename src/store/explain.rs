@@ -6,7 +6,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::lookup::{in_group, in_order, unfinished};
-use super::template::{Names, PG, Template, select, sql};
+use super::template::{Names, PG, Template, select, sql, sub};
 use crate::explanation::{ProcessorSeen, SessionSeen, Tally};
 use crate::facts::{Facts, JobFacts, LineFacts};
 use crate::job::JobStatus;
@@ -50,10 +50,6 @@ impl Statements {
     }
 }
 
-fn sub(query: SelectStatement) -> Expr {
-    Expr::SubQuery(None, Box::new(query.into()))
-}
-
 /// How many rows a query has, counted up to one more than the limit.
 fn count(mut query: SelectStatement) -> Expr {
     let some = query.expr(sql("1")).limit(Tally::LIMIT + 1).to_owned();
@@ -84,29 +80,20 @@ fn facts(names: &Names, subject: SelectStatement) -> Template {
     let mut lowest = select()
         .column(("l", "id"))
         .from_as(names.job(), "l")
-        .and_where(in_group("l", "k.queue", "k.group_id", &[]))
+        .and_where(in_group("l", "k.queue", "k.group_id", None))
         .and_where(unfinished("l"))
         .limit(1)
         .to_owned();
     in_order(&mut lowest, "l", &Order::Asc);
     // Of several under one claim, the first that has not ended.
-    let mut claimed = select()
-        .column(("l", "id"))
-        .from_as(names.job(), "l")
-        .and_where(in_group(
-            "l",
-            "k.queue",
-            "k.group_id",
-            &[">= coalesce(g.job_id, k.job_id, 0)", "<= coalesce(g.batch_end, g.job_id)"],
-        ))
-        .and_where(unfinished("l"))
-        .and_where(sql("l.status = 'started'"))
-        .limit(1)
-        .to_owned();
-    in_order(&mut claimed, "l", &Order::Asc);
+    let batch_jobs = names.quoted("batch_jobs");
+    let claimed = sql(format!(
+        "(select min(b.id) from \
+         {batch_jobs}(k.queue, k.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id))"
+    ));
     let is_head = Expr::cust_with_exprs(
         "h.id = case when k.group_id is null then k.job_id else coalesce($1, g.job_id, $2) end",
-        [sub(claimed), sub(lowest)],
+        [claimed, sub(lowest)],
     );
     let mut query = select();
     query
@@ -176,7 +163,7 @@ fn tallies(names: &Names) -> [Expr; 5] {
     let groups = |condition: &'static str| {
         select().from_as(names.queue_group(), "n").and_where(sql(condition)).to_owned()
     };
-    let behind = jobs(in_group("n", "k.queue", "k.group_id", &["> coalesce(j.id, h.id)"]))
+    let behind = jobs(in_group("n", "k.queue", "k.group_id", Some("> coalesce(j.id, h.id, 0)")))
         .and_where(unfinished("n"))
         .to_owned();
     [

@@ -136,7 +136,7 @@ fn hold_group(names: &Names) -> Template {
     let later = select()
         .expr(sql("1"))
         .from_as(names.job(), "o")
-        .and_where(in_group("o", "?1", "?2", &["> job.id"]))
+        .and_where(in_group("o", "?1", "?2", Some("> job.id")))
         .and_where(unfinished("o"))
         .to_owned();
     let query = select()

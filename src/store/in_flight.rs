@@ -10,7 +10,7 @@ use sqlx::{PgConnection, Row};
 use super::Store;
 use super::claim::taken;
 use super::lookup::same_group;
-use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::template::{Names, PG, Template, cte, limit, select, sql, sub, with};
 use crate::turn::Turn;
 
 #[derive(Debug)]
@@ -79,7 +79,6 @@ fn take_lapsed(names: &Names) -> Template {
 
 /// The jobs that are claimed. Their leases do not matter.
 fn count(names: &Names) -> Template {
-    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let groups = select()
         .expr(sql("coalesce(sum(claimed.batch_size), 0)"))
         .from_subquery(claimed(names), "claimed")

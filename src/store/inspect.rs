@@ -8,7 +8,7 @@ use sqlx::{PgExecutor, Row};
 
 use super::Store;
 use super::lookup::{in_group, in_order, loose, unfinished};
-use super::template::{Names, PG, Template, limit, select, sql};
+use super::template::{Names, PG, Template, limit, select, sql, sub};
 use crate::inspect::{HaltedGroup, QueueCounts};
 use crate::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::json::Readable;
@@ -31,7 +31,7 @@ impl Statements {
     pub(super) fn new(names: &Names) -> Self {
         let by_id = jobs(names).and_where(sql("j.id = ?1")).to_owned();
         let mut of_group = jobs(names)
-            .and_where(in_group("j", "?1", "?2", &[]))
+            .and_where(in_group("j", "?1", "?2", None))
             .and_where(unfinished("j"))
             .limit(limit(3))
             .to_owned();
@@ -110,7 +110,6 @@ fn halted(names: &Names) -> Template {
 
 /// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that argument 2 gives.
 fn counts(names: &Names) -> Template {
-    let sub = |query: SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let count = |which: Expr, condition: String| {
         let count = select()
             .expr(sql("count(*)"))

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Store;
 use super::hold::{HeldJob, held_columns, held_job};
 use super::lookup::{keyed, same_group};
-use super::template::{Names, Template, cte, rows_of, select, sql, with};
+use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -111,7 +111,6 @@ fn standing(names: &Names) -> Template {
         .and_where(sql("j.id = lease.id and lease.group_id is null"))
         .limit(1)
         .to_owned();
-    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let query = select()
         .column("claim")
         .from("lease")

@@ -32,14 +32,13 @@ impl Statements {
 /// What is looked up by id says `finished_at is null` for unfinished: the words of a partial index could have that read as
 /// a whole instead.
 fn candidates(names: &Names) -> SelectStatement {
-    let first = |range: &[&str], condition: &'static str| {
+    let first = |from: &str| {
         let mut jobs = select();
         jobs.columns([("j", "id"), ("j", "priority")])
             .expr_as(sql(DUE_AT), "due_at")
             .from_as(names.job(), "j")
-            .and_where(in_group("j", "?1", "turn.group_id", range))
+            .and_where(in_group("j", "?1", "turn.group_id", Some(from)))
             .and_where(unfinished("j"))
-            .and_where(sql(condition))
             .limit(1);
         in_order(&mut jobs, "j", &Order::Asc).to_owned()
     };
@@ -53,16 +52,24 @@ fn candidates(names: &Names) -> SelectStatement {
     };
     let free = turns.clone().and_where(sql("turn.job_id is null")).to_owned();
     // Of several that were claimed together, the first that has not ended.
-    let claimed = first(
-        &[">= turn.job_id", "<= coalesce(turn.batch_end, turn.job_id)"],
-        "(turn.batch_end is null or j.status = 'started')",
+    let batch_jobs = names.quoted("batch_jobs");
+    let first_left = format!(
+        "case when turn.batch_end is null then turn.job_id else (select min(b.id) from \
+         {batch_jobs}(?1, turn.group_id, turn.job_id, turn.batch_end) b(id)) end"
     );
+    let claimed = select()
+        .columns([("j", "id"), ("j", "priority")])
+        .expr_as(sql(DUE_AT), "due_at")
+        .from_as(names.job(), "j")
+        .and_where(sql(keyed("j.id", &first_left)))
+        .and_where(sql("j.finished_at is null"))
+        .to_owned();
     // Not only the flagged job itself: it may have been cancelled before any look, and jobs of its statement, below
     // head_id and without a flag, are behind it.
     let mut flagged = select()
         .column(("f", "id"))
         .from_as(names.job(), "f")
-        .and_where(in_group("f", "?1", "turn.group_id", &[]))
+        .and_where(in_group("f", "?1", "turn.group_id", None))
         .and_where(sql("f.flagged"))
         .limit(1)
         .to_owned();
@@ -70,8 +77,8 @@ fn candidates(names: &Names) -> SelectStatement {
     let with_flag =
         free.clone().join_lateral(JoinType::InnerJoin, flagged, "f", sql("true")).to_owned();
     let taken = turns.clone().and_where(sql("turn.job_id is not null")).to_owned();
-    candidate(free, first(&[">= turn.head_id"], "true"))
-        .union(UnionType::All, candidate(with_flag, first(&[">= f.id"], "true")))
+    candidate(free, first(">= turn.head_id"))
+        .union(UnionType::All, candidate(with_flag, first(">= f.id")))
         .union(UnionType::All, candidate(taken, claimed))
         .to_owned()
 }

@@ -1,11 +1,9 @@
 //! How rows are looked up: in words that leave a planner one index, whatever it takes the tables for. When they were last
 //! vacuumed they may have been empty, and of an empty table all plans cost the same.
 
-use std::fmt::Write as _;
-
 use sea_query::{Expr, Order, SelectStatement};
 
-use super::template::sql;
+use super::template::{sql, sub};
 
 /// That `alias` is an unfinished job of a group, written exactly as the partial index has it.
 pub(super) fn unfinished(alias: &str) -> Expr {
@@ -41,22 +39,18 @@ pub(super) fn same_group(alias: &str, of: &str) -> String {
     format!("{queue} and {alias}.group_id between {of}.group_id and {of}.group_id")
 }
 
-/// The jobs of a group whose ids are in a range, as in `[">= ?3", "<= ?4"]`. By the group and the id together, as in the
-/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The lower end must not be null: that
-/// is found out entry by entry, of the whole group. And so is the upper end: what has one either looks for the first job, or uses
-/// `batch_jobs` of the migrations.
-pub(super) fn in_group(alias: &str, queue: &str, group: &str, ids: &[&str]) -> Expr {
-    let mut text = format!("{alias}.queue = {queue}");
-    for end in [">", "<"] {
-        let bound = ids.iter().find(|bound| bound.starts_with(end));
-        _ = match bound.and_then(|bound| bound.split_once(' ')) {
-            Some((compared, id)) => {
-                write!(text, " and ({alias}.group_id, {alias}.id) {compared} ({group}, {id})")
-            }
-            None => write!(text, " and {alias}.group_id {end}= {group}"),
-        };
-    }
-    sql(text)
+/// The jobs of a group, from an id on where there is one, as in `">= ?3"`. By the group and the id together, as in the
+/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The id must not be null: that is
+/// found out entry by entry, of the whole group. No id ends it, as PostgreSQL reads on to the group's end: for the jobs up to one
+/// there is `batch_jobs` of the migrations.
+pub(super) fn in_group(alias: &str, queue: &str, group: &str, from: Option<&str>) -> Expr {
+    let first = match from.and_then(|from| from.split_once(' ')) {
+        Some((compared, id)) => {
+            format!("({alias}.group_id, {alias}.id) {compared} ({group}, {id})")
+        }
+        None => format!("{alias}.group_id >= {group}"),
+    };
+    sql(format!("{alias}.queue = {queue} and {first} and {alias}.group_id <= {group}"))
 }
 
 /// Orders the jobs of a group as the groups' own indexes do: by the id alone, the primary key has that order too.
@@ -72,5 +66,5 @@ pub(super) fn in_order<'a>(
 pub(super) fn none_of(query: SelectStatement) -> Expr {
     let mut query = query;
     query.limit(1);
-    Expr::cust_with_expr("$1 is null", Expr::SubQuery(None, Box::new(query.into())))
+    Expr::cust_with_expr("$1 is null", sub(query))
 }

@@ -10,7 +10,7 @@ use super::Store;
 use super::claim::GRACE;
 use super::control::{has_unit, requeued, resumed};
 use super::lookup::{keyed, same_group, status_in};
-use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::template::{Names, PG, Template, cte, limit, select, sql, sub, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -67,7 +67,7 @@ pub(super) fn overtaken(names: &Names, of: &'static str) -> Expr {
         .and_where(sql("l.id > first.id and l.attempts > 0"))
         .and_where(sql(format!("l.id not in (select id from {of})")))
         .to_owned();
-    Expr::SubQuery(None, Box::new(later.into()))
+    sub(later)
 }
 
 /// How many jobs and groups were written, and how many later jobs have run.

@@ -9,7 +9,7 @@ use super::Store;
 use super::control::{cancelled, going_on};
 use super::lookup::{in_group, in_order, keyed, status_in, unfinished};
 use super::operate::{RedriveReport, is_first, redriven};
-use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::template::{Names, PG, Template, cte, limit, select, sql, sub, with};
 use crate::inspect::ParkedUnit;
 
 /// How many jobs one transaction parks of one group.
@@ -74,7 +74,7 @@ fn batch(names: &Names) -> Template {
     let behind = || {
         select()
             .from_as(names.job(), "j")
-            .and_where(in_group("j", "?1", "?2", &["> ?3"]))
+            .and_where(in_group("j", "?1", "?2", Some("> ?3")))
             .and_where(unfinished("j"))
             .and_where(sql("j.status = 'queued'"))
             .and_where(sql("(?4::int8 is null or j.id <= ?4)"))
@@ -98,10 +98,7 @@ fn batch(names: &Names) -> Template {
         .and_where(sql("j.id not in (select id from next)"))
         .limit(1)
         .to_owned();
-    let query = select()
-        .expr(Expr::SubQuery(None, Box::new(rest.into())))
-        .expr(sql("exists (select from written)"))
-        .to_owned();
+    let query = select().expr(sub(rest)).expr(sql("exists (select from written)")).to_owned();
     with([cte("next", next), cte("written", written)], query)
 }
 

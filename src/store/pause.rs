@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 use super::Store;
 use super::lookup::{in_group, in_order, status_in, unfinished};
 use super::template::{
-    Names, PG, Template, cte, groups_of, literal, select, select_into, sql, with,
+    Names, PG, Template, cte, groups_of, literal, select, select_into, sql, sub, with,
 };
 use crate::inspect::{PausedGroup, PausedQueue};
 
@@ -120,7 +120,7 @@ fn resume_group(names: &Names, queue: &str, group: &str) -> String {
     let mut first = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
-        .and_where(in_group("j", &of_queue, &of_group, &[]))
+        .and_where(in_group("j", &of_queue, &of_group, None))
         .and_where(unfinished("j"))
         .and_where(sql("j.status = 'queued'"))
         .limit(1)
@@ -130,7 +130,7 @@ fn resume_group(names: &Names, queue: &str, group: &str) -> String {
     let flagged = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("flagged", sql("true"))
-        .and_where(Expr::cust_with_expr("j.id = $1", Expr::SubQuery(None, Box::new(first.into()))))
+        .and_where(Expr::cust_with_expr("j.id = $1", sub(first)))
         .and_where(sql(status_in("j.", "'queued'")))
         .to_owned();
     let channel = literal(&names.channel());

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::adopt::LOOK_AT;
-use super::template::{Names, PG, Template, select, sql};
+use super::template::{Names, PG, Template, select, sql, sub};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -104,7 +104,6 @@ fn peek(names: &Names) -> Template {
             .and_where(sql("q.name = ?1"))
             .to_owned()
     };
-    let sub = |query: sea_query::SelectStatement| Expr::SubQuery(None, Box::new(query.into()));
     let seconds = Expr::cust_with_exprs(
         "extract(epoch from nullif(least($1, $2, $3), 'infinity') - clock_timestamp())::float8",
         [sub(next_group), sub(next_loose), sub(next_flag)],

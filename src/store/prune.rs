@@ -12,7 +12,7 @@ use super::Store;
 use super::control::cancelled;
 use super::lookup::{in_group, in_order, keyed, status_in, unfinished};
 use super::session::{BEGIN, PINNED_PLANS};
-use super::template::{Names, PG, Template, cte, limit, select, sql, with};
+use super::template::{Names, PG, Template, cte, limit, select, sql, sub, with};
 use crate::job::JobStatus;
 
 #[derive(Debug)]
@@ -137,17 +137,19 @@ fn stranded(names: &Names) -> Template {
     let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
         .from_as(names.job(), "j")
-        .and_where(in_group("j", "?1", "?2", &[]))
+        .and_where(in_group("j", "?1", "?2", None))
         .and_where(unfinished("j"))
         .limit(1)
         .to_owned();
     in_order(&mut lowest, "j", &Order::Asc);
-    let flagged = select()
-        .expr(sql("1"))
+    let mut flag = select()
+        .column(("f", "id"))
         .from_as(names.job(), "f")
-        .and_where(in_group("f", "?1", "?2", &["<= lowest.id"]))
+        .and_where(in_group("f", "?1", "?2", None))
         .and_where(sql("f.flagged"))
+        .limit(1)
         .to_owned();
+    in_order(&mut flag, "f", &Order::Asc);
     // A free row must come up by the time its head is due; a claimed one does by its lease.
     let covered = select()
         .expr(sql("1"))
@@ -166,7 +168,7 @@ fn stranded(names: &Names) -> Template {
     let query = select()
         .column(("lowest", "id"))
         .from("lowest")
-        .and_where(Expr::not_exists(flagged))
+        .and_where(Expr::cust_with_expr("coalesce($1 > lowest.id, true)", sub(flag)))
         .and_where(Expr::not_exists(covered))
         .and_where(Expr::not_exists(paused))
         .to_owned();

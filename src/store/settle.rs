@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use super::Store;
 use super::claim::{Started, head_start, history_entry};
 use super::lookup::{in_group, in_order, started, status_in, unfinished};
-use super::template::{Names, PG, Template, cte, select, sql, with};
+use super::template::{Names, PG, Template, cte, select, sql, sub, with};
 use crate::job::{Failure, FailureKind};
 use crate::outcome::Outcome;
 use crate::queue::{OutOfAttempts, QueueOptions, Retention};
@@ -142,14 +142,14 @@ fn pass_turn(names: &Names) -> Template {
     let mut head = select()
         .column(("h", "priority"))
         .from_as(names.job(), "h")
-        .and_where(in_group("h", "?1", "?2", &[">= head_id"]))
+        .and_where(in_group("h", "?1", "?2", Some(">= head_id")))
         .and_where(unfinished("h"))
         .limit(1)
         .to_owned();
     in_order(&mut head, "h", &Order::Asc);
     let ready_at = Expr::cust_with_expr(
         format!("clock_timestamp() - {}", head_start("coalesce($1, 0)")),
-        Expr::SubQuery(None, Box::new(head.into())),
+        sub(head),
     );
     free(names, [("ready_at", ready_at)])
 }

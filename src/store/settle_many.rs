@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement,
-    SubQueryStatement, UpdateStatement,
+    DeleteStatement, JoinType, LockBehavior, LockType, Order, SelectStatement, SubQueryStatement,
+    UpdateStatement,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
@@ -15,7 +15,7 @@ use super::batch::Done;
 use super::claim::{Started, head_start};
 use super::lookup::{in_group, in_order, keyed, none_of, same_group, started, unfinished};
 use super::settle::freed;
-use super::template::{Names, Template, cte, rows_of, select, sql, with};
+use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -106,7 +106,7 @@ fn groups(names: &Names, keep: bool) -> Template {
     let mut next = select()
         .column(("h", "priority"))
         .from_as(names.job(), "h")
-        .and_where(in_group("h", "g.queue", "g.group_id", &["> claimed.job_id"]))
+        .and_where(in_group("h", "g.queue", "g.group_id", Some("> claimed.job_id")))
         .and_where(unfinished("h"))
         .limit(1)
         .to_owned();
@@ -120,7 +120,7 @@ fn groups(names: &Names, keep: bool) -> Template {
         .to_owned();
     let ours = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
-        .expr_as(Expr::SubQuery(None, Box::new(next.into())), "priority")
+        .expr_as(sub(next), "priority")
         .expr_as(none_of(any), "drained")
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))

@@ -226,6 +226,11 @@ pub(super) fn select() -> SelectStatement {
     SelectStatement::new()
 }
 
+/// A query that gives one value, as an expression.
+pub(super) fn sub(query: impl Into<SubQueryStatement>) -> Expr {
+    Expr::SubQuery(None, Box::new(query.into()))
+}
+
 /// `unnest` of array arguments side by side: the rows of a batch.
 pub(super) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     let mut rows = select();

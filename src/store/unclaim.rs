@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::claim::Started;
 use super::lookup::{keyed, same_group, started};
 use super::settle::freed;
-use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, with};
+use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, sub, with};
 use super::{Store, settle_many};
 use crate::turn::Go;
 
@@ -71,7 +71,7 @@ fn groups(names: &Names) -> Template {
         .limit(1)
         .to_owned();
     first.order_by(("f", "ready_at"), Order::Asc);
-    let first = Expr::SubQuery(None, Box::new(first.into()));
+    let first = sub(first);
     let query = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .values(freed())
