@@ -121,6 +121,10 @@ pub(crate) async fn claim(
             other => return other,
         }
     }
+    if slots == 0 {
+        // Nothing is claimed ahead by several statements.
+        return Ok(Claimed { more: true, thorough: true, ..Claimed::default() });
+    }
     match try_claim(store, conn, options.name(), terms, slots, first).await {
         // What it has locked must be free for others, and it looks again soon.
         Err(error) if gave_up_waiting(&error) => {

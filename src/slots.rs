@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::fair_share::{FairShare, Want};
 
@@ -14,6 +16,11 @@ struct Shared {
     /// Each queue's: slots wait for it.
     given: Vec<Notify>,
 }
+
+/// What a slot is taken to need for a job before one has ended, and after jobs waited for one in vain.
+const UNKNOWN: Duration = Duration::from_secs(1);
+/// By how much the longest of the last times counts less with each that follows.
+const FORGET: f64 = 0.9;
 
 /// One queue's part in the slots of its processor.
 #[derive(Debug)]
@@ -38,25 +45,54 @@ pub(crate) struct Slot {
     id: usize,
 }
 
-/// How many slots of a queue are taken in this process.
-#[derive(Debug, Default)]
+/// How many slots of a queue are taken in this process, and for how long each job lately took one.
+#[derive(Debug)]
 pub(crate) struct Occupancy {
     taken: AtomicUsize,
     freed: Notify,
+    /// The longest of the last times.
+    time: Mutex<Duration>,
 }
 
 /// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
 #[derive(Debug)]
 pub(crate) struct Occupied {
     of: Arc<Occupancy>,
+    since: Instant,
     #[allow(dead_code)] // For its drop.
     slot: Option<Slot>,
+}
+
+impl Default for Occupancy {
+    fn default() -> Self {
+        Self { taken: AtomicUsize::default(), freed: Notify::default(), time: Mutex::new(UNKNOWN) }
+    }
 }
 
 impl Occupancy {
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> Occupied {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Occupied { of: Arc::clone(self), slot }
+        Occupied { of: Arc::clone(self), since: Instant::now(), slot }
+    }
+
+    /// How long a slot needs for a job: the longest of the last times.
+    pub(crate) fn time(&self) -> Duration {
+        *self.lock_time()
+    }
+
+    /// Jobs waited in vain: what a slot needs is not known any more.
+    pub(crate) fn forget_time(&self) {
+        *self.lock_time() = UNKNOWN;
+    }
+
+    fn took(&self, time: Duration) {
+        let mut longest = self.lock_time();
+        *longest = longest.mul_f64(FORGET).max(time);
+    }
+
+    fn lock_time(&self) -> MutexGuard<'_, Duration> {
+        // Nothing panics under the lock.
+        self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -67,10 +103,24 @@ impl Occupancy {
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
+
+    /// A slot that has become free is still so: [`freed`](Self::freed) says it once more.
+    pub(crate) fn still_free(&self) {
+        self.freed.notify_one();
+    }
+}
+
+impl Occupied {
+    /// Its job has ended, and the next one begins.
+    pub(crate) fn goes_on(&mut self) {
+        let now = Instant::now();
+        self.of.took(now - std::mem::replace(&mut self.since, now));
+    }
 }
 
 impl Drop for Occupied {
     fn drop(&mut self) {
+        self.of.took(self.since.elapsed());
         self.of.taken.fetch_sub(1, Ordering::Relaxed);
         self.of.freed.notify_one();
     }
@@ -198,6 +248,20 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn short_jobs_are_only_known_to_be_short_after_many() {
+        let slots = Arc::new(Occupancy::default());
+        let mut slot = slots.take(None);
+        for _ in 0..43 {
+            slot.goes_on();
+        }
+        assert!(slots.time() > Duration::from_millis(10), "{:?}", slots.time());
+        drop(slot);
+        assert!(slots.time() < Duration::from_millis(10), "{:?}", slots.time());
+        slots.forget_time();
+        assert_eq!(slots.time(), UNKNOWN);
+    }
 
     #[tokio::test]
     async fn a_slot_that_frees_wakes_the_queue_that_waits() {

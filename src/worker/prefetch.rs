@@ -14,7 +14,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::attempt::{End, Run};
 use crate::connection::SlotConnection;
-use crate::slots::Occupied;
+use crate::leases::Kept;
+use crate::slots::{Occupancy, Occupied};
 use crate::store::HeldJob;
 use crate::unclaim::unclaim;
 
@@ -27,20 +28,19 @@ const MOST: usize = 64;
 const FOR_A_SLOT: usize = 2;
 /// Of how many jobs that were claimed last none may have been one that may not wait.
 const SURE: usize = 32;
-/// What a slot is taken to need before one has ended, and after jobs had to go back.
-const UNKNOWN: Duration = Duration::from_secs(1);
-/// By how much the longest of the last times counts less with each that follows.
-const FORGET: f64 = 0.9;
 
 /// A claimed job for a slot.
 pub(super) struct Waiting {
     pub(super) run: Run,
     pub(super) known: HashMap<i64, HeldJob>,
+    /// If it is kept by a lease.
+    pub(super) kept: Option<Kept>,
 }
 
 /// The jobs of a worker that wait for its slots.
 pub(super) struct Prefetch {
     line: Mutex<Line<Waiting>>,
+    slots: Arc<Occupancy>,
     wake: Arc<Notify>,
     pushed: Notify,
     giving_back: TaskTracker,
@@ -49,8 +49,6 @@ pub(super) struct Prefetch {
 /// Jobs in the order in which they are to run.
 struct Line<T> {
     waiting: VecDeque<Place<T>>,
-    /// How long a slot needs for a job: the longest of the last times.
-    slot_time: Duration,
     /// How many claimed jobs in a row could wait.
     patient: usize,
     /// The last claim left more: slots go on with what waits, and leave it to the worker else.
@@ -82,7 +80,6 @@ impl<T> Default for Line<T> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            slot_time: UNKNOWN,
             patient: 0,
             more: false,
             claim: Claim::Later,
@@ -93,12 +90,17 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    fn claims(&mut self, slots: usize) -> usize {
+    fn claims(&mut self, slots: usize, slot_time: Duration) -> usize {
         self.claim = Claim::OnItsWay;
-        let rounds = AHEAD.as_micros() / self.slot_time.as_micros().max(1);
-        let rounds = usize::try_from(rounds).unwrap_or(FOR_A_SLOT).min(FOR_A_SLOT);
-        self.room = if self.patient < SURE { 0 } else { slots.saturating_mul(rounds).min(MOST) };
+        self.room = self.room_for(slots, slot_time);
         self.room.saturating_sub(self.waiting.len())
+    }
+
+    /// How many may wait for so many slots, which need so long for each.
+    fn room_for(&self, slots: usize, slot_time: Duration) -> usize {
+        let rounds = AHEAD.as_micros() / slot_time.as_micros().max(1);
+        let rounds = usize::try_from(rounds).unwrap_or(FOR_A_SLOT).min(FOR_A_SLOT);
+        if self.patient < SURE { 0 } else { slots.saturating_mul(rounds).min(MOST) }
     }
 
     fn claimed(&mut self, more: bool) -> Option<bool> {
@@ -125,8 +127,7 @@ impl<T> Line<T> {
         self.waiting.pop_front().map(|place| place.job)
     }
 
-    fn next(&mut self, took: Duration, passed: bool, claims: bool) -> Option<T> {
-        self.slot_time = self.slot_time.mul_f64(FORGET).max(took);
+    fn next(&mut self, passed: bool, claims: bool) -> Option<T> {
         if !self.more {
             return None;
         }
@@ -140,11 +141,7 @@ impl<T> Line<T> {
     }
 
     fn take_stale(&mut self, now: Instant) -> Vec<T> {
-        let stale = self.take(|place| place.since + STALE <= now);
-        if !stale.is_empty() {
-            self.slot_time = UNKNOWN;
-        }
-        stale
+        self.take(|place| place.since + STALE <= now)
     }
 
     fn take(&mut self, which: impl Fn(&Place<T>) -> bool) -> Vec<T> {
@@ -155,10 +152,11 @@ impl<T> Line<T> {
 }
 
 impl Prefetch {
-    /// Of a worker that is woken by this.
-    pub(super) fn new(wake: Arc<Notify>) -> Self {
+    /// For these slots, of a worker that is woken by this.
+    pub(super) fn new(slots: Arc<Occupancy>, wake: Arc<Notify>) -> Self {
         Self {
             line: Mutex::default(),
+            slots,
             wake,
             pushed: Notify::new(),
             giving_back: TaskTracker::new(),
@@ -172,7 +170,14 @@ impl Prefetch {
 
     /// A claim begins, for a worker of so many slots: how many jobs it may bring beyond those that slots are free for.
     pub(super) fn claims(&self, slots: usize) -> usize {
-        self.line().claims(slots)
+        self.line().claims(slots, self.slots.time())
+    }
+
+    /// Whether it is time to claim for so many slots, though none of them is free.
+    pub(super) fn runs_low(&self, slots: usize) -> bool {
+        let line = self.line();
+        let room = line.room_for(slots, self.slots.time());
+        room > 0 && line.waiting.len() <= room / 2
     }
 
     /// The claim has ended, and left more or not. Says whether jobs have ended meanwhile in slots that went on, and whether one
@@ -215,7 +220,11 @@ impl Prefetch {
                 Some(at) => sleep_until(at).await,
                 None => self.pushed.notified().await,
             }
-            self.give_back(self.line().take_stale(Instant::now()));
+            let stale = self.line().take_stale(Instant::now());
+            if !stale.is_empty() {
+                self.slots.forget_time();
+            }
+            self.give_back(stale);
         }
     }
 
@@ -233,10 +242,12 @@ impl Prefetch {
 
     fn give_back(&self, waiting: Vec<Waiting>) {
         if !waiting.is_empty() {
-            let runs = waiting.into_iter().map(|waiting| waiting.run).collect();
+            let (runs, kept): (_, Vec<_>) =
+                waiting.into_iter().map(|waiting| (waiting.run, waiting.kept)).unzip();
             let wake = Arc::clone(&self.wake);
             self.giving_back.spawn(async move {
                 unclaim(runs).await;
+                drop(kept);
                 // A slot may have come free meanwhile, and looked in vain.
                 wake.notify_one();
             });
@@ -251,18 +262,20 @@ pub(super) async fn run(
     prefetch: Arc<Prefetch>,
     mut next: Waiting,
     mut conn: SlotConnection,
-    slot: Occupied,
+    mut slot: Occupied,
 ) -> (End, Option<SlotConnection>) {
     let stop = next.run.shared.stop.clone();
     let mut passed = false;
     let (end, conn) = loop {
-        let began = Instant::now();
         let (end, left) = next.run.into_end(next.known, conn).await;
         passed |= end != End::Drained;
         let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
-        let waiting = prefetch.line().next(began.elapsed(), end != End::Drained, left.claims);
+        let waiting = prefetch.line().next(end != End::Drained, left.claims);
         match waiting {
-            Some(waiting) => (next, conn) = (waiting, left),
+            Some(waiting) => {
+                slot.goes_on();
+                (next, conn) = (waiting, left);
+            }
             None => break (end, Some(left)),
         }
     };
@@ -279,7 +292,7 @@ mod tests {
 
     /// A line of 4 slots that have run short jobs, all of which could wait.
     fn line(now: Instant) -> Line<u32> {
-        let mut line = Line { more: true, slot_time: SHORT, ..Line::default() };
+        let mut line = Line { more: true, ..Line::default() };
         for n in 0..32 {
             line.push(n, now, Some(true));
             line.pop();
@@ -290,23 +303,17 @@ mod tests {
     #[test]
     fn short_jobs_are_claimed_ahead_for_each_slot() {
         let mut line = line(Instant::now());
-        assert_eq!(line.claims(4), 8);
-        assert_eq!(line.claims(1000), MOST);
+        assert_eq!(line.claims(4, SHORT), 8);
+        assert_eq!(line.claims(1000, SHORT), MOST);
         line.push(1, Instant::now(), Some(true));
-        assert_eq!(line.claims(4), 7);
+        assert_eq!(line.claims(4, SHORT), 7);
     }
 
     #[test]
-    fn slow_ones_are_not_until_many_were_short() {
+    fn slow_ones_are_not() {
         let mut line = line(Instant::now());
-        assert_eq!(line.next(Duration::from_millis(200), false, false), None);
-        assert_eq!(line.claims(4), 0);
-        for _ in 0..21 {
-            line.next(SHORT, false, false);
-        }
-        assert_eq!(line.claims(4), 0);
-        line.next(SHORT, false, false);
-        assert_eq!(line.claims(4), 4);
+        assert_eq!(line.claims(4, Duration::from_millis(12)), 4);
+        assert_eq!(line.claims(4, Duration::from_millis(21)), 0);
     }
 
     #[test]
@@ -316,35 +323,32 @@ mod tests {
         line.push(1, now, Some(true));
         line.push(2, now, Some(false));
         line.push(3, now, Some(false));
-        assert_eq!(line.claims(4), 0);
+        assert_eq!(line.claims(4, SHORT), 0);
         assert_eq!([line.pop(), line.pop(), line.pop()], [Some(2), Some(3), Some(1)]);
         for n in 0..31 {
             line.push(n, now, Some(true));
         }
-        assert_eq!(line.claims(100), 0);
+        assert_eq!(line.claims(100, SHORT), 0);
         line.push(31, now, Some(true));
-        assert_eq!(line.claims(100), MOST - 32);
+        assert_eq!(line.claims(100, SHORT), MOST - 32);
     }
 
     #[test]
     fn slots_go_on_while_there_is_more_and_the_one_that_claims_does_in_time() {
         let now = Instant::now();
         let mut line = line(now);
-        line.claims(4);
+        line.claims(4, SHORT);
         (0..8).for_each(|n| line.push(n, now, Some(true)));
         // Another claim is on its way.
-        assert_eq!(line.next(SHORT, false, true), Some(0));
+        assert_eq!(line.next(false, true), Some(0));
         assert_eq!(line.claimed(true), Some(false));
-        assert_eq!(line.next(SHORT, false, true), Some(1));
-        assert_eq!(
-            [line.next(SHORT, false, false), line.next(SHORT, false, false)],
-            [Some(2), Some(3)]
-        );
-        assert_eq!(line.next(SHORT, false, true), None);
-        assert_eq!(line.next(SHORT, false, true), Some(4), "only one does");
-        assert_eq!(line.next(SHORT, true, false), Some(5));
+        assert_eq!(line.next(false, true), Some(1));
+        assert_eq!([line.next(false, false), line.next(false, false)], [Some(2), Some(3)]);
+        assert_eq!(line.next(false, true), None);
+        assert_eq!(line.next(false, true), Some(4), "only one does");
+        assert_eq!(line.next(true, false), Some(5));
         assert_eq!(line.claimed(false), Some(true), "one passed a turn on");
-        assert_eq!(line.next(SHORT, false, false), None);
+        assert_eq!(line.next(false, false), None);
         assert_eq!(line.claimed(true), None);
     }
 
@@ -354,7 +358,7 @@ mod tests {
         let mut line = line(now);
         line.push(1, now, Some(true));
         line.push(2, now, None);
-        assert_eq!(line.claims(4), 6);
+        assert_eq!(line.claims(4, SHORT), 6);
         assert_eq!([line.pop(), line.pop()], [Some(2), Some(1)]);
     }
 
@@ -369,15 +373,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_for_too_long_goes_and_nothing_is_claimed_ahead_soon() {
+    fn what_has_waited_for_too_long_goes() {
         let start = Instant::now();
         let mut line = line(start);
         line.push(1, start, Some(true));
         line.push(2, start + SHORT, Some(true));
         assert!(line.take_stale(start + STALE - SHORT).is_empty());
-        assert_eq!(line.claims(4), 6);
+        assert_eq!(line.claims(4, SHORT), 6);
         assert_eq!(line.take_stale(start + STALE), [1]);
-        assert_eq!(line.claims(4), 0);
         assert_eq!(line.pop(), Some(2));
     }
 }

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::BACKOFF;
 use super::again::Again;
+use super::claiming::BACKOFF;
 use super::prefetch::Prefetch;
 use crate::attempt::End;
 use crate::claim::Course;
@@ -45,9 +45,11 @@ pub(super) struct State {
 impl State {
     /// Of a worker that is woken by this.
     pub(super) fn new(wake: &Arc<Notify>) -> Self {
+        let occupancy = Arc::default();
+        let prefetch = Arc::new(Prefetch::new(Arc::clone(&occupancy), Arc::clone(wake)));
         Self {
             slots: JoinSet::new(),
-            occupancy: Arc::default(),
+            occupancy,
             spare: Vec::new(),
             coming: JoinSet::new(),
             busy: false,
@@ -56,7 +58,7 @@ impl State {
             course: Course::default(),
             backoff: BACKOFF.0,
             again: Again::default(),
-            prefetch: Arc::new(Prefetch::new(Arc::clone(wake))),
+            prefetch,
             strays: [None; 2],
         }
     }
