@@ -23,9 +23,9 @@ use crate::unclaim::unclaim;
 const AHEAD: Duration = Duration::from_millis(20);
 /// How long one waits before it goes back. Its claim stands for half a second.
 const STALE: Duration = Duration::from_millis(100);
-/// How many wait at most, of all, and for each slot. More would not make claims cheaper.
+/// How many wait at most, of all, and for each slot. What waits loses an attempt if the process dies.
 const MOST: usize = 64;
-const FOR_A_SLOT: usize = 2;
+const FOR_A_SLOT: usize = 6;
 /// Of how many jobs that were claimed last none may have been one that may not wait.
 const SURE: usize = 32;
 
@@ -288,7 +288,8 @@ pub(super) async fn run(
 mod tests {
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(2);
+    /// Two of them are ahead of each slot.
+    const SHORT: Duration = Duration::from_millis(8);
 
     /// A line of 4 slots that have run short jobs, all of which could wait.
     fn line(now: Instant) -> Line<u32> {
@@ -307,6 +308,7 @@ mod tests {
         assert_eq!(line.claims(1000, SHORT), MOST);
         line.push(1, Instant::now(), Some(true));
         assert_eq!(line.claims(4, SHORT), 7);
+        assert_eq!(line.claims(4, Duration::from_millis(1)), 4 * FOR_A_SLOT - 1);
     }
 
     #[test]
