@@ -1,11 +1,11 @@
 //! Explain: why a job or a group is where it is, and who has it.
 
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::client::Client;
 use crate::explanation::{GroupExplanation, JobExplanation, SessionSeen};
 use crate::facts::Facts;
-use crate::store::Subject;
+use crate::store::{PINNED_PLANS, Subject};
 
 impl Client {
     /// Why a job is where it is, and who has it: one value, which prints as one sentence. None: there is no such job.
@@ -43,7 +43,8 @@ impl Client {
         subject: Subject<'_>,
     ) -> Result<Option<(Facts, Option<SessionSeen>)>, sqlx::Error> {
         // In a transaction, which a transaction pooler gives to one session; each statement with a snapshot of its own.
-        let mut tx = pool.begin_with("begin isolation level read committed read only").await?;
+        let begin = format!("begin isolation level read committed read only; {PINNED_PLANS}");
+        let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;
         let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
         let session = match facts.locked_by.as_deref() {
             Some(xid) if facts.claimed() => {

@@ -1,5 +1,6 @@
 //! The slots that the queues of a processor share.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,10 +18,10 @@ struct Shared {
     given: Vec<Notify>,
 }
 
-/// What a slot is taken to need for a job before one has ended, and after jobs waited for one in vain.
-const UNKNOWN: Duration = Duration::from_secs(1);
-/// By how much the longest of the last times counts less with each that follows.
-const FORGET: f64 = 0.9;
+/// What counts as a quick job, and for how long it counts.
+pub(crate) const QUICK: Duration = Duration::from_millis(20);
+/// How many of them are counted at most.
+pub(crate) const COUNTED: usize = 64;
 
 /// One queue's part in the slots of its processor.
 #[derive(Debug)]
@@ -45,13 +46,13 @@ pub(crate) struct Slot {
     id: usize,
 }
 
-/// How many slots of a queue are taken in this process, and for how long each job lately took one.
-#[derive(Debug)]
+/// How many slots of a queue are taken in this process, and how many quick jobs lately ended in them.
+#[derive(Debug, Default)]
 pub(crate) struct Occupancy {
     taken: AtomicUsize,
     freed: Notify,
-    /// The longest of the last times.
-    time: Mutex<Duration>,
+    /// When the last of them did.
+    quick: Mutex<VecDeque<Instant>>,
 }
 
 /// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
@@ -63,36 +64,28 @@ pub(crate) struct Occupied {
     slot: Option<Slot>,
 }
 
-impl Default for Occupancy {
-    fn default() -> Self {
-        Self { taken: AtomicUsize::default(), freed: Notify::default(), time: Mutex::new(UNKNOWN) }
-    }
-}
-
 impl Occupancy {
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> Occupied {
         self.taken.fetch_add(1, Ordering::Relaxed);
         Occupied { of: Arc::clone(self), since: Instant::now(), slot }
     }
 
-    /// How long a slot needs for a job: the longest of the last times.
-    pub(crate) fn time(&self) -> Duration {
-        *self.lock_time()
+    /// How many jobs have ended in the last [`QUICK`] that took less than that; [`COUNTED`] at most.
+    pub(crate) fn quick_ends(&self, now: Instant) -> usize {
+        self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
     }
 
-    /// Jobs waited in vain: what a slot needs is not known any more.
-    pub(crate) fn forget_time(&self) {
-        *self.lock_time() = UNKNOWN;
+    fn ended(&self, since: Instant, now: Instant) {
+        if now < since + QUICK {
+            let mut quick = self.lock_quick();
+            quick.truncate(COUNTED - 1);
+            quick.push_front(now);
+        }
     }
 
-    fn took(&self, time: Duration) {
-        let mut longest = self.lock_time();
-        *longest = longest.mul_f64(FORGET).max(time);
-    }
-
-    fn lock_time(&self) -> MutexGuard<'_, Duration> {
+    fn lock_quick(&self) -> MutexGuard<'_, VecDeque<Instant>> {
         // Nothing panics under the lock.
-        self.time.lock().unwrap_or_else(PoisonError::into_inner)
+        self.quick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -114,13 +107,13 @@ impl Occupied {
     /// Its job has ended, and the next one begins.
     pub(crate) fn goes_on(&mut self) {
         let now = Instant::now();
-        self.of.took(now - std::mem::replace(&mut self.since, now));
+        self.of.ended(std::mem::replace(&mut self.since, now), now);
     }
 }
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        self.of.took(self.since.elapsed());
+        self.of.ended(self.since, Instant::now());
         self.of.taken.fetch_sub(1, Ordering::Relaxed);
         self.of.freed.notify_one();
     }
@@ -250,17 +243,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_jobs_are_only_known_to_be_short_after_many() {
-        let slots = Arc::new(Occupancy::default());
-        let mut slot = slots.take(None);
-        for _ in 0..43 {
-            slot.goes_on();
-        }
-        assert!(slots.time() > Duration::from_millis(10), "{:?}", slots.time());
-        drop(slot);
-        assert!(slots.time() < Duration::from_millis(10), "{:?}", slots.time());
-        slots.forget_time();
-        assert_eq!(slots.time(), UNKNOWN);
+    fn quick_jobs_count_for_a_while_and_slow_ones_do_not() {
+        let slots = Occupancy::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        slots.ended(at(0), at(19));
+        slots.ended(at(0), at(20));
+        slots.ended(at(5), at(24));
+        assert_eq!(slots.quick_ends(at(24)), 2);
+        assert_eq!(slots.quick_ends(at(39)), 1);
+        assert_eq!(slots.quick_ends(at(44)), 0);
+        (0..1000).for_each(|_| slots.ended(at(50), at(51)));
+        assert_eq!(slots.quick_ends(at(52)), COUNTED);
     }
 
     #[tokio::test]

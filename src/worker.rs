@@ -110,7 +110,7 @@ impl Worker {
     /// waits, and is free in time for the next claim.
     fn claims_ahead(&self, state: &State) -> bool {
         let may = self.leased() && !self.slots.bounded() && state.busy && !state.course.thorough;
-        may && state.prefetch.runs_low(self.queue.options.concurrency)
+        may && state.prefetch.runs_low()
     }
 
     /// Starts jobs that wait in slots that are free; by transaction, but for one that is left for the next claim.
@@ -120,7 +120,8 @@ impl Worker {
             let free = self.free(state);
             if leased { free > 0 } else { free.min(state.spare.len()) > state.prefetch.reserved() }
         };
-        while has_room(state)
+        while !self.stop.is_cancelled()
+            && has_room(state)
             && let Some(waiting) = state.prefetch.pop()
         {
             let slot = state.occupancy.take(None);

@@ -136,8 +136,11 @@ impl Worker {
         // Not while slots that are free have no connection.
         let all = self.leased() || (state.reach >= most && slots == want);
         let ahead = state.busy && all && !self.slots.bounded();
-        let room = state.prefetch.claims(most);
+        let room = state.prefetch.claims();
         state.course.ahead = if ahead { room } else { 0 };
+        if slots + state.course.ahead == 0 {
+            return Ok((Claimed::default(), Instant::now()));
+        }
         let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };
@@ -158,13 +161,7 @@ impl Worker {
                 tokio::select! {
                     biased;
                     claimed = &mut claim => break claimed,
-                    () = state.occupancy.freed(), if self.leased() && !state.prefetch.is_empty() => {
-                        self.start_waiting(state);
-                        if self.free(state) > want {
-                            // Nothing waits any more.
-                            state.occupancy.still_free();
-                        }
-                    }
+                    () = state.occupancy.freed(), if self.passes_on(state) => self.pass_on(state),
                 }
             }
         };
@@ -197,6 +194,19 @@ impl Worker {
         }
     }
 
+    /// Whether slots that come free during a claim go to jobs that wait: by transaction they go on by themselves.
+    fn passes_on(&self, state: &State) -> bool {
+        self.leased() && !state.prefetch.is_empty() && !self.stop.is_cancelled()
+    }
+
+    fn pass_on(&self, state: &mut State) {
+        self.start_waiting(state);
+        if self.free(state) > 0 && state.prefetch.is_empty() {
+            // Whoever waits for the next one is to hear of it.
+            state.occupancy.still_free();
+        }
+    }
+
     /// Gets up to `want` connections together: waits for the first one, and a moment for the others. Those of jobs that
     /// end meanwhile do as well.
     async fn connect(&self, state: &mut State, want: usize) -> Result<(), sqlx::Error> {
@@ -216,6 +226,7 @@ impl Worker {
                 Some(ended) = state.slots.join_next() => {
                     state.ended(ended);
                 }
+                () = state.occupancy.freed(), if self.passes_on(state) => self.pass_on(state),
                 () = sleep_until(begun + limit) => {
                     if state.spare.is_empty() {
                         return Err(sqlx::Error::PoolTimedOut);

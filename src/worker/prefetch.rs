@@ -19,14 +19,9 @@ use crate::slots::{Occupancy, Occupied};
 use crate::store::HeldJob;
 use crate::unclaim::unclaim;
 
-/// How long a job is to wait at most, if slots become free as quickly as they did.
-const AHEAD: Duration = Duration::from_millis(20);
-/// How long one waits before it goes back. Its claim stands for half a second.
+/// How long one waits before it goes back. Its claim stands for half a second, or its lease is extended.
 const STALE: Duration = Duration::from_millis(100);
-/// How many wait at most, of all, and for each slot. What waits loses an attempt if the process dies.
-const MOST: usize = 64;
-const FOR_A_SLOT: usize = 6;
-/// Of how many jobs that were claimed last none may have been one that may not wait.
+/// Of how many jobs that were claimed last none may have been one that may not wait, or waited in vain.
 const SURE: usize = 32;
 
 /// A claimed job for a slot.
@@ -90,17 +85,16 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    fn claims(&mut self, slots: usize, slot_time: Duration) -> usize {
+    fn claims(&mut self, quick_ends: usize) -> usize {
         self.claim = Claim::OnItsWay;
-        self.room = self.room_for(slots, slot_time);
+        self.room = self.room_at(quick_ends);
         self.room.saturating_sub(self.waiting.len())
     }
 
-    /// How many may wait for so many slots, which need so long for each.
-    fn room_for(&self, slots: usize, slot_time: Duration) -> usize {
-        let rounds = AHEAD.as_micros() / slot_time.as_micros().max(1);
-        let rounds = usize::try_from(rounds).unwrap_or(FOR_A_SLOT).min(FOR_A_SLOT);
-        if self.patient < SURE { 0 } else { slots.saturating_mul(rounds).min(MOST) }
+    /// How many may wait where so many quick jobs have just ended: they do not wait longer than that took, if slots come free
+    /// as quickly as they did.
+    fn room_at(&self, quick_ends: usize) -> usize {
+        if self.patient < SURE { 0 } else { quick_ends }
     }
 
     fn claimed(&mut self, more: bool) -> Option<bool> {
@@ -141,7 +135,11 @@ impl<T> Line<T> {
     }
 
     fn take_stale(&mut self, now: Instant) -> Vec<T> {
-        self.take(|place| place.since + STALE <= now)
+        let stale = self.take(|place| place.since + STALE <= now);
+        if !stale.is_empty() {
+            self.patient = 0;
+        }
+        stale
     }
 
     fn take(&mut self, which: impl Fn(&Place<T>) -> bool) -> Vec<T> {
@@ -168,15 +166,15 @@ impl Prefetch {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim begins, for a worker of so many slots: how many jobs it may bring beyond those that slots are free for.
-    pub(super) fn claims(&self, slots: usize) -> usize {
-        self.line().claims(slots, self.slots.time())
+    /// A claim begins: how many jobs it may bring beyond those that slots are free for.
+    pub(super) fn claims(&self) -> usize {
+        self.line().claims(self.slots.quick_ends(Instant::now()))
     }
 
-    /// Whether it is time to claim for so many slots, though none of them is free.
-    pub(super) fn runs_low(&self, slots: usize) -> bool {
+    /// Whether it is time to claim, though no slot is free.
+    pub(super) fn runs_low(&self) -> bool {
         let line = self.line();
-        let room = line.room_for(slots, self.slots.time());
+        let room = line.room_at(self.slots.quick_ends(Instant::now()));
         room > 0 && line.waiting.len() <= room / 2
     }
 
@@ -220,11 +218,7 @@ impl Prefetch {
                 Some(at) => sleep_until(at).await,
                 None => self.pushed.notified().await,
             }
-            let stale = self.line().take_stale(Instant::now());
-            if !stale.is_empty() {
-                self.slots.forget_time();
-            }
-            self.give_back(stale);
+            self.give_back(self.line().take_stale(Instant::now()));
         }
     }
 
@@ -288,10 +282,9 @@ pub(super) async fn run(
 mod tests {
     use super::*;
 
-    /// Two of them are ahead of each slot.
-    const SHORT: Duration = Duration::from_millis(8);
+    const SOON: Duration = Duration::from_millis(8);
 
-    /// A line of 4 slots that have run short jobs, all of which could wait.
+    /// A line that jobs have come to, all of which could wait.
     fn line(now: Instant) -> Line<u32> {
         let mut line = Line { more: true, ..Line::default() };
         for n in 0..32 {
@@ -302,20 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn short_jobs_are_claimed_ahead_for_each_slot() {
+    fn as_many_are_claimed_ahead_as_lately_ended() {
         let mut line = line(Instant::now());
-        assert_eq!(line.claims(4, SHORT), 8);
-        assert_eq!(line.claims(1000, SHORT), MOST);
+        assert_eq!(line.claims(8), 8);
         line.push(1, Instant::now(), Some(true));
-        assert_eq!(line.claims(4, SHORT), 7);
-        assert_eq!(line.claims(4, Duration::from_millis(1)), 4 * FOR_A_SLOT - 1);
-    }
-
-    #[test]
-    fn slow_ones_are_not() {
-        let mut line = line(Instant::now());
-        assert_eq!(line.claims(4, Duration::from_millis(12)), 4);
-        assert_eq!(line.claims(4, Duration::from_millis(21)), 0);
+        assert_eq!(line.claims(8), 7);
+        assert_eq!(line.claims(0), 0);
     }
 
     #[test]
@@ -325,21 +310,21 @@ mod tests {
         line.push(1, now, Some(true));
         line.push(2, now, Some(false));
         line.push(3, now, Some(false));
-        assert_eq!(line.claims(4, SHORT), 0);
+        assert_eq!(line.claims(8), 0);
         assert_eq!([line.pop(), line.pop(), line.pop()], [Some(2), Some(3), Some(1)]);
         for n in 0..31 {
             line.push(n, now, Some(true));
         }
-        assert_eq!(line.claims(100, SHORT), 0);
+        assert_eq!(line.claims(64), 0);
         line.push(31, now, Some(true));
-        assert_eq!(line.claims(100, SHORT), MOST - 32);
+        assert_eq!(line.claims(64), 32);
     }
 
     #[test]
     fn slots_go_on_while_there_is_more_and_the_one_that_claims_does_in_time() {
         let now = Instant::now();
         let mut line = line(now);
-        line.claims(4, SHORT);
+        line.claims(8);
         (0..8).for_each(|n| line.push(n, now, Some(true)));
         // Another claim is on its way.
         assert_eq!(line.next(false, true), Some(0));
@@ -360,7 +345,7 @@ mod tests {
         let mut line = line(now);
         line.push(1, now, Some(true));
         line.push(2, now, None);
-        assert_eq!(line.claims(4, SHORT), 6);
+        assert_eq!(line.claims(8), 6);
         assert_eq!([line.pop(), line.pop()], [Some(2), Some(1)]);
     }
 
@@ -375,14 +360,15 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_for_too_long_goes() {
+    fn what_has_waited_for_too_long_goes_and_nothing_is_claimed_ahead_soon() {
         let start = Instant::now();
         let mut line = line(start);
         line.push(1, start, Some(true));
-        line.push(2, start + SHORT, Some(true));
-        assert!(line.take_stale(start + STALE - SHORT).is_empty());
-        assert_eq!(line.claims(4, SHORT), 6);
+        line.push(2, start + SOON, Some(true));
+        assert!(line.take_stale(start + STALE - SOON).is_empty());
+        assert_eq!(line.claims(8), 6);
         assert_eq!(line.take_stale(start + STALE), [1]);
+        assert_eq!(line.claims(8), 0);
         assert_eq!(line.pop(), Some(2));
     }
 }

@@ -13,8 +13,8 @@ use sqlx::PgPool;
 use tokio::time::Instant;
 
 use crate::support::{
-    Gate, PATIENCE, database, drained, eventually, handler, nothing_remains, processor, queue,
-    value,
+    Errors, Gate, PATIENCE, database, drained, eventually, handler, nothing_remains, processor,
+    queue, value,
 };
 
 const SLOTS: usize = 2;
@@ -33,6 +33,7 @@ struct Bench {
     most: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
     ran: Arc<Mutex<HashMap<i64, u32>>>,
+    errors: Errors,
 }
 
 impl Bench {
@@ -53,7 +54,7 @@ impl Bench {
                 Ok(json!(null))
             })
         });
-        let builder = processor(database, 6).await;
+        let builder = self.errors.of(processor(database, 6).await);
         let options = queue("q").hold(hold).concurrency(SLOTS).jobs_per_turn(turn);
         builder.queue(options, run).build().unwrap().start()
     }
@@ -88,9 +89,8 @@ impl Bench {
     /// machine under load.
     async fn claims_ahead(&self, pool: &PgPool) {
         let deadline = Instant::now() + PATIENCE * 2;
-        enqueue(pool, 300, |job| job).await;
         loop {
-            enqueue(pool, 40, |job| job).await;
+            enqueue(pool, 150, |job| job).await;
             self.stick().await;
             for _ in 0..10 {
                 if self.waiting(pool).await > 0 {
@@ -178,6 +178,45 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
         assert!(value::<i64>(pool, left).await > 0);
         database.remove().await.unwrap();
     }
+}
+
+/// Their leases stand for as long as their process lives: they must not stay with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
+    let database = database().await;
+    let pool = database.pool();
+    let bench = Bench::default();
+    let running = bench.start(&database, (Hold::Lease(Duration::from_mins(10)), 1)).await;
+    let locks = loop {
+        bench.claims_ahead(pool).await;
+        let mut locks = pool.begin().await.unwrap();
+        for rows in [
+            "select from seriatim.queue_group where claim is not null for update",
+            "select from seriatim.job where group_id is null and status = 'started' for update",
+        ] {
+            sqlx::query(rows).execute(&mut *locks).await.unwrap();
+        }
+        // They may have gone back just before.
+        if bench.waiting(pool).await > 0 {
+            break locks;
+        }
+        locks.rollback().await.unwrap();
+        bench.unstick();
+    };
+    until(|| !bench.errors.named("Hold").is_empty()).await;
+    assert!(bench.waiting(pool).await > 0);
+    locks.rollback().await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while bench.waiting(pool).await > 0 {
+        assert!(Instant::now() < deadline, "they stay claimed");
+    }
+    let not_as_new = "select count(*) from seriatim.job where status = 'queued' and (attempts, history) <> (0, '[]')";
+    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+    bench.unstick();
+    drained(pool, "q").await;
+    assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
