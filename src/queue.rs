@@ -169,7 +169,8 @@ impl QueueOptions {
     /// have ended in the last 20 ms and took less than that, 64 at most. They are
     /// `started` (as of the claim) and wait for the next slot that comes free. If none does within 0.1 s
     /// they go back as they were; those that were begun before, have one attempt, or may expire do so at once. If the process
-    /// dies before, that costs them one attempt. Not with [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or a limit of jobs in
+    /// dies before, that costs them one attempt. None are claimed ahead before 32 jobs have been claimed that might wait, nor after
+    /// some waited in vain until 32 more have. Not with [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or a limit of jobs in
     /// flight.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;

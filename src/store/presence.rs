@@ -60,16 +60,12 @@ impl Statements {
             .value("presence_key", sql("null"))
             .and_where(sql("id = ?1"))
             .to_owned();
-        let leave = DeleteStatement::new()
-            .from_table(names.processor())
-            .and_where(sql("id = ?1"))
-            .to_owned();
         Self {
             take_key: Template::new(take_key.build(PG)),
             server_since: server_since(names),
             announce: announce(names),
             withdraw: Template::new(withdraw.build(PG)),
-            leave: Template::new(leave.build(PG)),
+            leave: claimless(names, "p.id = ?1"),
             judge_lock: Template::new(judge_lock.build(PG)),
             others: others(names),
             free_keys: free_keys(),
@@ -183,6 +179,11 @@ fn doubt_loose(names: &Names, which: &'static str) -> Template {
 /// Dead processes that nothing is claimed by any more. Not those that were seen a moment ago: a claim of theirs may be committed
 /// yet, by a server that waits for its standby, and who is forgotten is not judged again.
 fn forget(names: &Names) -> Template {
+    claimless(names, "p.id = any(?1) and p.seen_at < clock_timestamp() - interval '2 min'")
+}
+
+/// Deletes these processes, but for those by whom something is claimed: who has no row is not judged.
+fn claimless(names: &Names, which: &'static str) -> Template {
     let groups = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
@@ -196,7 +197,7 @@ fn forget(names: &Names) -> Template {
     let idle = select()
         .column("id")
         .from_as(names.processor(), "p")
-        .and_where(sql("p.id = any(?1) and p.seen_at < clock_timestamp() - interval '2 min'"))
+        .and_where(sql(which))
         .and_where(Expr::not_exists(groups))
         .and_where(Expr::not_exists(loose))
         .to_owned();
@@ -270,7 +271,7 @@ impl Store {
         self.presence.withdraw.query().bind(id).execute(conn).await.map(drop)
     }
 
-    /// Deletes the process's row: it ends in order.
+    /// Deletes the process's row: it ends in order. Not if something is still claimed by it, which others are to see then.
     pub(crate) async fn leave(&self, conn: &mut PgConnection, id: i64) -> Result<(), sqlx::Error> {
         self.presence.leave.query().bind(id).execute(conn).await.map(drop)
     }

@@ -17,7 +17,7 @@ use crate::connection::SlotConnection;
 use crate::leases::Kept;
 use crate::slots::{Occupancy, Occupied};
 use crate::store::HeldJob;
-use crate::unclaim::unclaim;
+use crate::unclaim::{Unbegun, unclaim};
 
 /// How long one waits before it goes back. Its claim stands for half a second, or its lease is extended.
 const STALE: Duration = Duration::from_millis(100);
@@ -236,12 +236,11 @@ impl Prefetch {
 
     fn give_back(&self, waiting: Vec<Waiting>) {
         if !waiting.is_empty() {
-            let (runs, kept): (_, Vec<_>) =
-                waiting.into_iter().map(|waiting| (waiting.run, waiting.kept)).unzip();
+            let unbegun = |Waiting { run, kept, .. }| Unbegun { run, kept };
+            let claims = waiting.into_iter().map(unbegun).collect();
             let wake = Arc::clone(&self.wake);
             self.giving_back.spawn(async move {
-                unclaim(runs).await;
-                drop(kept);
+                unclaim(claims).await;
                 // A slot may have come free meanwhile, and looked in vain.
                 wake.notify_one();
             });

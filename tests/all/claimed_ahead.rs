@@ -9,7 +9,7 @@ use chrono::Utc;
 use serde_json::json;
 use seriatim::testing::TestDatabase;
 use seriatim::{Hold, NewJob, Running};
-use sqlx::PgPool;
+use sqlx::{PgPool, Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::support::{
@@ -90,7 +90,7 @@ impl Bench {
     async fn claims_ahead(&self, pool: &PgPool) {
         let deadline = Instant::now() + PATIENCE * 2;
         loop {
-            enqueue(pool, 150, |job| job).await;
+            enqueue(pool, 300, |job| job).await;
             self.stick().await;
             for _ in 0..10 {
                 if self.waiting(pool).await > 0 {
@@ -180,13 +180,9 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
     }
 }
 
-/// Their leases stand for as long as their process lives: they must not stay with it.
-#[tokio::test(flavor = "multi_thread")]
-async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
-    let database = database().await;
-    let pool = database.pool();
-    let bench = Bench::default();
-    let running = bench.start(&database, (Hold::Lease(Duration::from_mins(10)), 1)).await;
+/// Jobs that wait under a long lease, and cannot be given back while their rows are locked; after the first failure.
+async fn locked(pool: &PgPool, bench: &Bench) -> Transaction<'static, Postgres> {
+    let deadline = Instant::now() + PATIENCE;
     let locks = loop {
         bench.claims_ahead(pool).await;
         let mut locks = pool.begin().await.unwrap();
@@ -196,15 +192,28 @@ async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
         ] {
             sqlx::query(rows).execute(&mut *locks).await.unwrap();
         }
-        // They may have gone back just before.
         if bench.waiting(pool).await > 0 {
             break locks;
         }
         locks.rollback().await.unwrap();
+        assert!(Instant::now() < deadline, "all went back before they could be locked");
         bench.unstick();
     };
     until(|| !bench.errors.named("Hold").is_empty()).await;
     assert!(bench.waiting(pool).await > 0);
+    locks
+}
+
+const LONG: (Hold, usize) = (Hold::Lease(Duration::from_mins(10)), 1);
+
+/// Their leases stand for as long as their process lives: they must not stay with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
+    let database = database().await;
+    let pool = database.pool();
+    let bench = Bench::default();
+    let running = bench.start(&database, LONG).await;
+    let locks = locked(pool, &bench).await;
     locks.rollback().await.unwrap();
     let deadline = Instant::now() + PATIENCE;
     while bench.waiting(pool).await > 0 {
@@ -215,6 +224,23 @@ async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
     bench.unstick();
     drained(pool, "q").await;
     assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_jobs_that_a_processor_cannot_give_back_before_it_stops_are_taken_over() {
+    let database = database().await;
+    let pool = database.pool();
+    let bench = Bench::default();
+    let running = bench.start(&database, LONG).await;
+    let locks = locked(pool, &bench).await;
+    running.shutdown(Duration::from_millis(100)).await;
+    let claimed = "select count(*) from seriatim.job where status = 'started'";
+    assert!(value::<i64>(pool, claimed).await > 0);
+    locks.rollback().await.unwrap();
+    let running = Bench::default().start(&database, LONG).await;
+    drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
