@@ -165,13 +165,12 @@ impl QueueOptions {
     /// the pool. Under a [`Hold::Lease`] a slot costs some memory: hundreds of them share claims and commits where handlers
     /// are quick, or mostly wait for something else than this machine. Default 10.
     ///
-    /// While there is more to do, more jobs (or [turns](Self::jobs_per_turn) of them) than there are slots are claimed: as many as
-    /// have ended in the last 20 ms and took less than that, 64 at most. They are
-    /// `started` (as of the claim) and wait for the next slot that comes free. If none does within 0.1 s
-    /// they go back as they were; those that were begun before, have one attempt, or may expire do so at once. If the process
-    /// dies before, that costs them one attempt. None are claimed ahead before 32 jobs have been claimed that might wait, nor after
-    /// some waited in vain until 32 more have. Not with [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or a limit of jobs in
-    /// flight.
+    /// While there is more to do, more jobs (or [turns](Self::jobs_per_turn) of them) than there are slots are claimed: as many
+    /// as have ended in the last 20 ms and took less than that, 64 at most. They are `started` (as of the claim) and wait for the
+    /// next slot that comes free. If none does within 0.1 s they go back as they were; those that were begun before, have one
+    /// attempt, or may expire do so at once, and then, as in the beginning, none are claimed ahead until 32 have been claimed
+    /// that might wait. If the process dies while they wait, that costs them one attempt. Not with
+    /// [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or a limit of jobs in flight.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;
         self
