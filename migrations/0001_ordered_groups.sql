@@ -10,7 +10,11 @@
 --
 -- Everything is created in the schema that the migration's search_path names.
 
-create type job_status as enum ('queued', 'started', 'succeeded', 'failed', 'cancelled');
+-- Those below 'succeeded' are unfinished.
+create type job_status as enum ('queued', 'started', 'parked', 'succeeded', 'failed', 'cancelled');
+-- A statement that writes a row parses its table's checks anew, but not those of domains.
+create domain positive_integer as integer check (value > 0);
+create domain positive_bigint as bigint check (value > 0);
 
 create table job (
   -- The order of a group is the order of its ids. cache 1: a cached range would hand out ids out of order.
@@ -22,8 +26,8 @@ create table job (
   flagged boolean not null default false,
   attempts integer not null default 0,         -- runs begun; only ever counts up
   attempts_forgiven integer not null default 0, -- runs that are not held against the job (shutdown, manual retry)
-  max_attempts integer,                        -- null: the queue's
-  timeout_ms bigint,                           -- null: the queue's
+  max_attempts positive_integer,               -- null: the queue's
+  timeout_ms positive_bigint,                  -- null: the queue's
   run_at timestamptz not null default now(),
   -- For jobs without a group only: their own row is their lock, token and lease.
   claim uuid,
@@ -35,10 +39,7 @@ create table job (
   data jsonb not null,
   result jsonb,
   error jsonb,                                 -- of the last attempt that failed: kind, message, chain, attempt
-  history jsonb not null default '[]',         -- the last attempts that did not succeed, oldest first
-
-  -- An adopter could do nothing with such a flag, and would stumble over it again and again.
-  constraint job_flagged check (not flagged or group_id is not null)
+  history jsonb not null default '[]'          -- the last attempts that did not succeed, oldest first
 ) with (
   -- Each job is updated two or three times soon after its insert: leave room for the new versions on its page.
   fillfactor = 80,
@@ -70,9 +71,7 @@ create table queue_group (
   halted_at timestamptz,
   halt_reason text,
   halt_job_id bigint,                          -- the job that halted the group
-  primary key (queue, group_id),
-  constraint queue_group_claimed check ((claim is null) = (job_id is null)),
-  constraint queue_group_halted check (halted_at is null or claim is null)
+  primary key (queue, group_id)
 ) with (
   -- Small, and updated twice per turn.
   fillfactor = 50,

@@ -5,6 +5,9 @@ select set_config('search_path', current_setting('search_path') || ', pg_temp', 
 
 -- Whether an enqueue should wake a worker: a hint, from a look that locks nothing. A group with a row is in line already,
 -- and its worker will come to the job. One function for all groups of an enqueue, and for its jobs without a group.
+--
+-- A session that saw a burst of others, for whom somebody comes, takes that for granted for the rest of these 10 ms (its settings say
+-- which, and of which queue): whoever takes many jobs looks again 30 ms later.
 create function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
 language plpgsql stable
 set search_path from current
@@ -14,16 +17,26 @@ as $$
 declare
   of_group text;
   at constant timestamptz := clock_timestamp();
+  young constant boolean := at < now() + interval '5 ms';
+  this_burst constant text := concat_ws(' ', floor(extract(epoch from at) * 100), current_schema(), of_queue);
+  waiting integer;
 begin
   -- There a look would be a dependency, by which producers abort each other (40001).
   if current_setting('transaction_isolation') = 'serializable' then
     return true;
   end if;
-  if and_plain and not exists (
-    select from job j
-    where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now())
-  then
-    return true;
+  if and_plain and current_setting('seriatim.plain_burst', true) is distinct from this_burst then
+    select count(*) into waiting from (
+      select from job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now() limit 16) w;
+    if waiting = 0 then
+      return true;
+    elsif waiting = 16 then
+      perform set_config('seriatim.plain_burst', this_burst, false);
+    end if;
+  end if;
+  if young and current_setting('seriatim.group_burst', true) is not distinct from this_burst then
+    return false;
   end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
     -- Null: a job without a group, which was looked for above.
@@ -33,7 +46,7 @@ begin
       -- Unless so many others, into groups that were idle too and due at once, have just woken somebody, who looks now, and again:
       -- whoever notifies waits for each other who does. Not where the transaction has taken a while: nobody may look any more
       -- when it commits.
-      return at >= now() + interval '5 ms' or not exists (
+      if not young or not exists (
         select from (
           select j.group_id, j.run_at, j.created_at from job j
           where j.queue = of_queue and j.flagged
@@ -43,7 +56,12 @@ begin
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g
             where g.queue = of_queue and g.group_id = fresh.group_id limit 1) is null
-        offset 15 limit 1);
+        offset 15 limit 1)
+      then
+        return true;
+      end if;
+      perform set_config('seriatim.group_burst', this_burst, false);
+      return false;
     end if;
   end loop;
   return false;

@@ -32,7 +32,7 @@ begin
     if of_group is null then
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
         into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {look_at} as look_at, j.priority from {schema}.job j
+      from (select j.id, j.group_id, {look_at} as look_at, j.priority::smallint from {schema}.job j
         where j.queue = of_queue and j.flagged and j.group_id <> all (skipped) and {look_at} <= now()
           and ({look_at}, j.id) > (after_at, after_id)
         order by {look_at}, j.id
@@ -40,7 +40,7 @@ begin
     else
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
         into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {look_at} as look_at, j.priority from {schema}.job j
+      from (select j.id, j.group_id, {look_at} as look_at, j.priority::smallint from {schema}.job j
         where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged
         order by j.group_id, j.id limit page for no key update skip locked) f;
     end if;
@@ -216,7 +216,7 @@ begin
                 order by h.group_id, h.id limit 1) is null)),
             array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
           into few, names, heads, leases
-        from (select j.id, j.group_id, {look_at} as at, j.lease_ms from {schema}.job j
+        from (select j.id, j.group_id, {look_at} as at, j.lease_ms::bigint from {schema}.job j
           where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flags_from
           order by {look_at}, j.id limit slots + 1) f
         left join lateral (
@@ -431,9 +431,10 @@ $f$
         where j.id = any (array[locked.id]) and j.finished_at is null
         returning j.*, locked.go$start$);
     function := replace(function, '{claimed}', $claimed$
-          false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
-          exists (select from {schema}.cancel_request r where r.job_id = j.id), true, pg_backend_pid(), now(),
-          j.lease_ms, j.payload, j.content_type, j.name, j.reference, j.priority, j.group_id, j.token, j.go, j.expires_at,
+          false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+          j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
+          pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
+          j.group_id, j.token, j.go, j.expires_at,
           null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz$claimed$);
     execute replace(replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
       '{schema_text}', quote_literal(current_schema())),

@@ -2,7 +2,7 @@
 
 use std::mem::take;
 
-use sea_query::{InsertStatement, JoinType, Order, SelectStatement};
+use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
@@ -39,19 +39,21 @@ fn insert(names: &Names, many: bool, notify: bool) -> Template {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(["flagged", "turn_at"]))
-        .returning(
-            sea_query::Query::returning().columns(["queue", "group_id", "flagged", "run_at"]),
-        );
+        .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(["flagged", "turn_at"]));
     select_into(&mut inserted, rows(many));
     let mut answer = select();
     answer.column("id").column("first").from("entry");
     if many {
         answer.order_by("place", Order::Asc);
     }
-    if notify {
+    if many && notify {
+        inserted.returning(
+            sea_query::Query::returning().columns(["queue", "group_id", "flagged", "run_at"]),
+        );
         // Named, so that it runs; its value is of no use.
-        answer.expr_as(sub(woken(names, many)), "woken");
+        answer.expr_as(sub(woken(names)), "woken");
+    } else if notify {
+        inserted.returning(sea_query::Query::returning().expr(woken_by_one(names)));
     }
     with([cte("entry", entry(names, many)), cte("inserted", inserted)], answer)
 }
@@ -203,23 +205,30 @@ fn rows(many: bool) -> SelectStatement {
 }
 
 /// Wakes the queues that look idle: a hint. See `looks_idle` in the migrations.
-fn woken(names: &Names, many: bool) -> SelectStatement {
+fn woken(names: &Names) -> SelectStatement {
     let looks_idle = names.quoted("looks_idle");
     let mut due = select();
-    due.column("queue").from("inserted").and_where(sql("run_at <= clock_timestamp()"));
-    if many {
-        due.expr_as(sql("array_agg(group_id) filter (where group_id is not null)"), "groups")
-            .expr_as(sql("bool_or(group_id is null)"), "plain")
-            .and_where(sql("flagged or group_id is null"))
-            .group_by_col("queue");
-    } else {
-        due.expr_as(sql("array[group_id]"), "groups").expr_as(sql("group_id is null"), "plain");
-    }
+    due.column("queue")
+        .expr_as(sql("array_agg(group_id) filter (where group_id is not null)"), "groups")
+        .expr_as(sql("bool_or(group_id is null)"), "plain")
+        .from("inserted")
+        .and_where(sql("run_at <= clock_timestamp()"))
+        .and_where(sql("flagged or group_id is null"))
+        .group_by_col("queue");
     select()
         .expr(sql("count(pg_notify(?18, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{looks_idle}(queue, groups, plain)")))
         .to_owned()
+}
+
+/// The same of the row that was inserted.
+fn woken_by_one(names: &Names) -> Expr {
+    let looks_idle = names.quoted("looks_idle");
+    sql(format!(
+        "case when run_at <= clock_timestamp() and {looks_idle}(queue, array[group_id], group_id is null) \
+         then pg_notify(?18, queue) end"
+    ))
 }
 
 /// One value per job, or none at all where no job has one: `unnest` fills that up with nulls, and most batches use few

@@ -9,6 +9,8 @@ use tokio::time::Instant;
 const BEHIND_END: Duration = Duration::from_millis(5);
 /// Behind a claim: an enqueue that saw what the claim then took, and that somebody had been woken for it.
 const BEHIND_CLAIM: Duration = Duration::from_millis(20);
+/// The same behind a claim of many: producers rely on what they saw for 10 ms more (`looks_idle`).
+const BEHIND_BURST: Duration = Duration::from_millis(30);
 
 /// The looks to come.
 #[derive(Debug, Default)]
@@ -17,8 +19,8 @@ pub(super) struct Again {
     end: Option<Instant>,
     last_end: Option<Instant>,
     claim: Option<Instant>,
-    /// The claim was of many: an end does not stand for its look.
-    burst: bool,
+    /// An end does not stand for it.
+    burst: Option<Instant>,
 }
 
 impl Again {
@@ -26,20 +28,21 @@ impl Again {
     pub(super) fn ended(&mut self, now: Instant) {
         self.last_end = Some(now);
         self.end.get_or_insert(now + BEHIND_END);
-        if !self.burst {
-            self.claim = None;
-        }
+        self.claim = None;
     }
 
     /// A claim took something; one of many, or part of a `burst`.
     pub(super) fn claimed(&mut self, now: Instant, burst: bool) {
-        self.claim = Some(now + BEHIND_CLAIM);
-        self.burst = burst;
+        if burst {
+            self.burst = Some(now + BEHIND_BURST);
+        } else {
+            self.claim = Some(now + BEHIND_CLAIM);
+        }
     }
 
     /// When the next one is due.
     pub(super) fn at(&self) -> Option<Instant> {
-        self.end.into_iter().chain(self.claim).min()
+        [self.end, self.claim, self.burst].into_iter().flatten().min()
     }
 
     /// There is a look. One that is due later stays, and so does that behind a job which has only just ended.
@@ -48,9 +51,10 @@ impl Again {
             self.end = self.last_end.map(|end| end + BEHIND_END).filter(|at| *at > now);
         }
         self.claim.take_if(|at| *at <= now);
+        self.burst.take_if(|at| *at <= now);
     }
 
-    /// No slot is free: the next end calls for a look.
+    /// No slot is free: the next end calls for a look, which is behind a burst only if it comes late enough.
     pub(super) fn clear(&mut self) {
         (self.end, self.claim) = (None, None);
     }
@@ -97,12 +101,25 @@ mod tests {
         again.ended(start);
         again.claimed(start + ms(7), true);
         again.looks(start + ms(7));
-        assert_eq!(again.at(), Some(start + ms(27)));
+        assert_eq!(again.at(), Some(start + ms(37)));
         again.ended(start + ms(8));
         again.looks(start + ms(13));
-        assert_eq!(again.at(), Some(start + ms(27)));
-        again.looks(start + ms(27));
+        assert_eq!(again.at(), Some(start + ms(37)));
+        again.looks(start + ms(37));
         assert_eq!(again.at(), None);
+    }
+
+    #[test]
+    fn neither_a_lone_claim_nor_a_lack_of_slots_takes_the_look_behind_a_burst() {
+        let start = Instant::now();
+        let mut again = Again::default();
+        again.claimed(start, true);
+        again.claimed(start + ms(3), false);
+        again.ended(start + ms(4));
+        again.looks(start + ms(9));
+        assert_eq!(again.at(), Some(start + ms(30)));
+        again.clear();
+        assert_eq!(again.at(), Some(start + ms(30)));
     }
 
     #[test]

@@ -236,6 +236,6 @@ async fn a_flag_on_a_job_without_a_group_is_refused() {
     // An adopter could do nothing with it, and would stumble over it again and again.
     let refused =
         sqlx::query("update seriatim.job set flagged = true").execute(pool).await.unwrap_err();
-    assert!(refused.to_string().contains("job_flagged"), "{refused}");
+    assert!(refused.to_string().contains("job_sound"), "{refused}");
     database.remove().await.unwrap();
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{Client, Hold, JobHandler, Processor, QueueOptions, Running};
+use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::sleep;
 
@@ -170,7 +171,7 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
         pool,
         "create function looks_idle_beside(n integer, of_queue text, due interval, age interval, pause float8) returns boolean \
          language plpgsql as $$ declare idle boolean; begin \
-           delete from seriatim.job; perform pg_sleep(pause); \
+           delete from seriatim.job; perform set_config('seriatim.group_burst', '', false), pg_sleep(pause); \
            insert into seriatim.job (queue, group_id, flagged, data, run_at, created_at) \
              select of_queue, 'g' || i, true, '{}', clock_timestamp() + due, clock_timestamp() + due - age \
              from generate_series(1, n) i; \
@@ -209,6 +210,54 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
     seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
     let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
     assert!(value::<bool>(pool, at_once).await);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_looks_for_a_burst_once_in_10_ms() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut session = pool.acquire().await.unwrap();
+    for (groups, plain) in [("array['another']", false), ("null", true)] {
+        let jobs = |n| {
+            format!(
+                "insert into seriatim.job (queue, group_id, flagged, data, run_at, turn_at, created_at) \
+                   select 'q', case when {plain} then null else 'g' || i end, not {plain}, '{{}}', at, at, at \
+                   from (select clock_timestamp() at) now, generate_series(1, {n}) i"
+            )
+        };
+        let mut looks_idle = async |queue: &str, before: String| {
+            sqlx::query("delete from seriatim.job").execute(&mut *session).await.unwrap();
+            sqlx::query(AssertSqlSafe(before)).execute(&mut *session).await.unwrap();
+            // In which 10 ms it looked, if it was in the same ones, and at once.
+            let now = "floor(extract(epoch from clock_timestamp()) * 100)::int8";
+            let sql = format!(
+                "select idle, case when before = {now} and clock_timestamp() < now() + '5 ms' then before end from ( \
+                   select before, seriatim.looks_idle('{queue}', {groups}, {plain}) idle from ( \
+                     select {now} before offset 0) b offset 0) l"
+            );
+            let row: (bool, Option<i64>) =
+                sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&mut *session).await.unwrap();
+            row
+        };
+        loop {
+            let (idle, first) = looks_idle("q", jobs(16)).await;
+            let (again, second) = looks_idle("q", jobs(0)).await;
+            let (other, third) = looks_idle("other", jobs(0)).await;
+            if !idle && first.is_some() && first == second && second == third {
+                assert!(!again, "they were there just now");
+                assert!(other, "that was another queue");
+                break;
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+        let none = if plain { 0 } else { 15 };
+        assert!(looks_idle("q", jobs(none)).await.0, "no burst any more");
+        // A few are no burst: the session does not rely on them.
+        looks_idle("q", jobs(15)).await;
+        assert!(looks_idle("q", jobs(0)).await.0, "there is nobody");
+    }
+    drop(session);
     database.remove().await.unwrap();
 }
 
