@@ -11,14 +11,15 @@ select set_config('search_path', current_setting('search_path') || ', pg_temp', 
 create function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
 language plpgsql stable
 set search_path from current
--- In a producer's session, a plan made while the tables were as good as empty would go on scanning them.
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+-- In a producer's session, a plan made while the tables were as good as empty would go on scanning them, and most queries would be
+-- planned anew each time.
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   of_group text;
   at constant timestamptz := clock_timestamp();
   young constant boolean := at < now() + interval '5 ms';
-  this_burst constant text := concat_ws(' ', floor(extract(epoch from at) * 100), current_schema(), of_queue);
+  this_burst constant text := floor(date_part('epoch', at) * 100)::bigint || ' ' || 'job'::regclass::oid || ' ' || of_queue;
   waiting integer;
 begin
   -- There a look would be a dependency, by which producers abort each other (40001).
@@ -72,7 +73,7 @@ end $$;
 create function claim_dedup_id(of_queue text, of_group text, once text, for_job bigint) returns bigint
 language plpgsql volatile
 set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   -- The window is judged by one instant, or a row could keep its job and get a new window.
@@ -130,7 +131,7 @@ create function enqueue(
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile
 set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
