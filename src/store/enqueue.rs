@@ -1,5 +1,6 @@
 //! Producers only insert.
 
+use std::collections::HashSet;
 use std::mem::take;
 
 use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
@@ -83,6 +84,7 @@ const INPUT: [(u8, &str, &str); 17] = [
 fn input(names: &Names, many: bool) -> SelectStatement {
     let rows = if many {
         rows_of(&INPUT.map(|(n, name, _)| (n, name)))
+            .expr_as(sql("unnest(?18)"), "leads")
             .expr_as(sql("generate_subscripts(?1, 1)"), "place")
             .to_owned()
     } else {
@@ -145,7 +147,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
         // One after the other in an order of their own, so that two statements do not wait for each other's ids; of those
         // with the same id the first one counts.
         given
-            .expr(sql("i.place"))
+            .exprs(["i.leads", "i.place"].map(sql))
             .order_by_expr(sql("i.queue"), Order::Asc)
             .order_by_expr(sql(key), Order::Asc)
             .order_by_expr(sql("case when q.dedup_scope = 'group' then i.group_id end"), Order::Asc)
@@ -186,14 +188,17 @@ const COLUMNS: [(&str, &str); 15] = [
 
 fn rows(many: bool) -> SelectStatement {
     let step = HEAD_START.as_secs();
-    let first_of_group = if many {
-        "group_id is not null and row_number() over (partition by queue, group_id order by place) = 1"
+    let flagged = if many {
+        // As the caller says, unless the first of a group may be a duplicate.
+        "group_id is not null and case when (select bool_or(first <> id) from entry) \
+         then place in (select min(place) from entry where first = id group by queue, group_id) \
+         else leads end"
     } else {
         "group_id is not null"
     };
     select()
         .exprs(COLUMNS.map(|(_, value)| sql(value)))
-        .expr(sql(first_of_group))
+        .expr(sql(flagged))
         // The place in line of a job without a group. One that is not due yet gets its head start when it is.
         .expr(sql(format!(
             "case when run_at <= clock_timestamp() then run_at - priority * interval '{step} s' \
@@ -216,7 +221,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?18, queue))"))
+        .expr(sql("count(pg_notify(?19, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{looks_idle}(queue, groups, plain)")))
         .to_owned()
@@ -247,6 +252,7 @@ fn bind_many(
     mut jobs: Vec<CheckedJob>,
 ) -> Query<'static, Postgres, PgArguments> {
     let jobs = &mut jobs[..];
+    let leads = first_of_groups(jobs);
     let queues: Vec<String> = jobs.iter_mut().map(|job| take(&mut job.queue)).collect();
     let mut payloads = Vec::new();
     let mut content_types = Vec::new();
@@ -283,6 +289,18 @@ fn bind_many(
         .bind(column(jobs, |job| job.lease_ms))
         .bind(column(jobs, |job| job.dedup_id.take()))
         .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
+        .bind(leads)
+}
+
+/// Whether each is the first job of its group: a window over the batch cost the server more.
+fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
+    let mut seen = HashSet::new();
+    jobs.iter()
+        .map(|job| {
+            let group = job.group.as_deref();
+            group.is_some_and(|group| seen.insert((job.queue.as_str(), group)))
+        })
+        .collect()
 }
 
 /// Binds a job in the order of [`INPUT`].
