@@ -6,8 +6,8 @@ select set_config('search_path', current_setting('search_path') || ', pg_temp', 
 -- Whether an enqueue should wake a worker: a hint, from a look that locks nothing. A group with a row is in line already,
 -- and its worker will come to the job. One function for all groups of an enqueue, and for its jobs without a group.
 --
--- A session that saw a burst of others, for whom somebody comes, takes that for granted for the rest of these 10 ms (its settings say
--- which, and of which queue): whoever takes many jobs looks again 30 ms later.
+-- A session that saw a burst of others, for whom somebody comes, relies on it for the rest of these 10 ms: a setting says which, and of
+-- which queue, and is forgotten with what is rolled back. Whoever takes many jobs looks again 30 ms later.
 create function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
 language plpgsql stable
 set search_path from current
@@ -20,23 +20,18 @@ declare
   at constant timestamptz := clock_timestamp();
   young constant boolean := at < now() + interval '5 ms';
   this_burst constant text := floor(date_part('epoch', at) * 100)::bigint || ' ' || 'job'::regclass::oid || ' ' || of_queue;
-  waiting integer;
 begin
   -- There a look would be a dependency, by which producers abort each other (40001).
   if current_setting('transaction_isolation') = 'serializable' then
     return true;
   end if;
-  if and_plain and current_setting('seriatim.plain_burst', true) is distinct from this_burst then
-    select count(*) into waiting from (
-      select from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now() limit 16) w;
-    if waiting = 0 then
-      return true;
-    elsif waiting = 16 then
-      perform set_config('seriatim.plain_burst', this_burst, false);
-    end if;
+  if and_plain and not exists (
+    select from job j
+    where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now())
+  then
+    return true;
   end if;
-  if young and current_setting('seriatim.group_burst', true) is not distinct from this_burst then
+  if young and current_setting('seriatim.burst', true) is not distinct from this_burst then
     return false;
   end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
@@ -61,7 +56,7 @@ begin
       then
         return true;
       end if;
-      perform set_config('seriatim.group_burst', this_burst, false);
+      perform set_config('seriatim.burst', this_burst, false);
       return false;
     end if;
   end loop;

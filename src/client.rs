@@ -83,8 +83,9 @@ impl Client {
     /// Even then not each does that comes in a burst, as `PostgreSQL` lets only one notifying transaction commit at a time:
     /// where sixteen jobs were enqueued into other idle groups in the last 20 ms, and no worker has taken them yet, the
     /// worker that comes for those looks again 30 ms later. A connection that saw so many relies on it for up to 10 ms. A job
-    /// waits for the poll (0.5 s by default) if its transaction commits more than 20 ms later though it enqueued in its first
-    /// 5 ms, or if those sixteen came without wake-ups.
+    /// without a group wakes nobody where others wait. A job waits for the poll (0.5 s by default) if its transaction commits
+    /// more than 20 ms later though it enqueued in its first 5 ms, if those sixteen came without wake-ups, or if they have
+    /// filled all slots of the worker that looks again, and other workers are idle.
     ///
     /// Switched off, workers come by polling. Switch it off for transactions that are to be prepared (`PREPARE TRANSACTION`
     /// refuses one that has notified), and where thousands of longer transactions enqueue and commit per second. The SQL

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 const BEHIND_END: Duration = Duration::from_millis(5);
 /// Behind a claim: an enqueue that saw what the claim then took, and that somebody had been woken for it.
 const BEHIND_CLAIM: Duration = Duration::from_millis(20);
-/// The same behind a claim of many: producers rely on what they saw for 10 ms more (`looks_idle`).
+/// The same behind a claim of many, or of one of many: producers rely on what they saw for 10 ms more (`looks_idle`).
 const BEHIND_BURST: Duration = Duration::from_millis(30);
 
 /// The looks to come.
@@ -31,7 +31,7 @@ impl Again {
         self.claim = None;
     }
 
-    /// A claim took something; one of many, or part of a `burst`.
+    /// A claim took something: a lone job, or part of a `burst`.
     pub(super) fn claimed(&mut self, now: Instant, burst: bool) {
         if burst {
             self.burst = Some(now + BEHIND_BURST);

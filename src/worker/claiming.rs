@@ -60,6 +60,9 @@ impl Worker {
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
+        // Where each of many workers takes one group, what is left over shows it.
+        let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
+        let burst = state.busy || brought > 1 || (claimed.more && grouped);
         for claim in claimed.jobs {
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.behind].concat();
@@ -87,7 +90,7 @@ impl Worker {
         state.prefetch.give_back_impatient();
         passed |= state.claimed(claimed.more && brought > 0);
         if brought > 0 {
-            state.again.claimed(Instant::now(), state.busy || brought > 1);
+            state.again.claimed(Instant::now(), burst);
         }
         state.busy = claimed.more && brought > 0;
         // A slot that is shared is not kept from others until the next look.
