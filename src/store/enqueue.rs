@@ -189,7 +189,7 @@ const COLUMNS: [(&str, &str); 15] = [
 fn rows(many: bool) -> SelectStatement {
     let step = HEAD_START.as_secs();
     let flagged = if many {
-        // As the caller says, unless the first of a group may be a duplicate.
+        // As the client says, unless there are duplicates: the first of a group may be one.
         "group_id is not null and case when (select bool_or(first <> id) from entry) \
          then place in (select min(place) from entry where first = id group by queue, group_id) \
          else leads end"
