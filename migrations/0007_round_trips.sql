@@ -139,6 +139,102 @@ begin
   end if;
   return 'passed';
 end $$
+$f$,
+
+-- The same where nobody else waits: if it may, starts the next job of the group under a token of its own, in the transaction
+-- that ends this one, and says `goes_on` with what its handler needs. Only a look on a free row may raise `head_id`: an adopter
+-- that shares this one goes by it. It is lowered to a late job: what its flag stood for is behind that. For `hold_next`, if that
+-- follows, the session remembers what was started.
+$f$
+create function {schema}.settle_and_go_on(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
+  keep boolean, default_attempts integer, lease_seconds float8, processor bigint, ignore_before timestamptz)
+returns table (
+  doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
+  timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
+  pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
+  priority smallint, claim uuid, state text)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  next_job bigint; next_token uuid; word text;
+begin
+  -- Most have nothing behind them.
+  perform from {schema}.job h
+  where h.queue = of_queue and (h.group_id, h.id) > (of_group, of_job) and h.group_id <= of_group
+    and h.status in ('queued', 'started')
+  order by h.group_id, h.id limit 1;
+  if found then
+    -- The row of the next job is not held yet, and a claim must survive a crash of the server, whatever the host has set.
+    perform set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'on', true);
+    -- The head, as a claim looks for it, by a snapshot that is newer than the lock of the group's row.
+    select n.id into next_job from {schema}.job n
+    where n.id = any (array[(
+        select least(
+          (select u.id from {schema}.job u
+            where u.queue = g.queue and (u.group_id, u.id) >= (g.group_id, g.head_id) and u.group_id <= g.group_id
+              and u.status in ('queued', 'started') and u.id <> of_job
+            order by u.group_id, u.id limit 1),
+          (select c.id from (
+              select f.queue, f.group_id, f.id from {schema}.job f
+              where f.queue = g.queue and f.group_id between g.group_id and g.group_id and f.flagged
+              order by f.group_id, f.id limit 1) f
+            join lateral (
+              select u.id from {schema}.job u
+              where u.queue = f.queue and (u.group_id, u.id) >= (f.group_id, f.id) and u.group_id <= f.group_id
+                and u.status in ('queued', 'started') and u.id <> of_job
+              order by u.group_id, u.id limit 1) c on true))
+        from {schema}.queue_group g
+        where g.queue = of_queue and g.group_id = of_group and g.claim = with_token)])
+      and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
+      and coalesce(n.created_at >= ignore_before, true)
+      and n.attempts - n.attempts_forgiven < coalesce(n.max_attempts, default_attempts)
+      -- Whoever is to be next where a limit was reached, is for a claim to say.
+      and (select q.name from {schema}.queue q where q.name = of_queue and q.in_flight_limit is not null limit 1) is null
+    for no key update of n skip locked;
+  end if;
+  word := {schema}.settle_success(of_job, with_token, with_result, keep, case when next_job is not null then '{}'::bigint[] end);
+  if word <> 'stays' then
+    perform set_config('seriatim.next', '', false);
+    state := word;
+    return next;
+    return;
+  end if;
+  update {schema}.queue_group g set
+    claim = gen_random_uuid(), job_id = next_job, head_id = least(g.head_id, next_job), suspect = null, claimed_by = processor, boost = 0, batch_end = null,
+    batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
+  where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
+  returning g.claim into next_token;
+  if not found then
+    raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';
+  end if;
+  -- The answer is text, in the form that the library reads.
+  perform set_config('DateStyle', 'ISO, MDY', true), set_config('TimeZone', 'UTC', true),
+    set_config('bytea_output', 'hex', true), set_config('seriatim.next', next_job || ' ' || next_token, false);
+  return query
+  update {schema}.job j set
+    status = 'started', flagged = false, attempts = j.attempts + 1, last_started_at = clock_timestamp()
+  where j.id = next_job
+  returning false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+    j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
+    pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
+    next_token, 'goes_on';
+end $$
+$f$,
+
+-- Holds the job that the transaction before has gone on to, if it has, as above.
+$f$
+create function {schema}.hold_next() returns integer
+language plpgsql volatile
+as $$
+declare
+  next constant text := current_setting('seriatim.next', true);
+begin
+  if next = '' then
+    return null;
+  end if;
+  return {schema}.hold_job(split_part(next, ' ', 1)::bigint, split_part(next, ' ', 2)::uuid);
+end $$
 $f$
   ] loop
     execute replace(function, '{schema}', quote_ident(current_schema()));

@@ -309,15 +309,15 @@ begin
       continue when taken = 0;
       -- A newer snapshot than the locks'.
       with turn as materialized (
-        select of_queue as queue, t.group_id, t.head_id from unnest(names, heads) t(group_id, head_id)),
+        select of_queue as queue, t.* from unnest(names, heads) with ordinality t(group_id, head_id, place)),
       candidate as materialized (
-        select turn.queue, turn.group_id, c.id from turn join lateral (
+        select turn.queue, turn.group_id, turn.place, c.id from turn join lateral (
           select j.id from {schema}.job j
           where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, turn.head_id)
             and j.group_id <= turn.group_id and j.status in ('queued', 'started')
           order by j.group_id, j.id limit 1) c on true
         union all
-        select turn.queue, turn.group_id, c.id from turn join lateral (
+        select turn.queue, turn.group_id, turn.place, c.id from turn join lateral (
           select f.id from {schema}.job f
           where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
           order by f.group_id, f.id limit 1) f on true
@@ -327,9 +327,9 @@ begin
             and j.group_id <= turn.group_id and j.status in ('queued', 'started')
           order by j.group_id, j.id limit 1) c on true),
       head as materialized (
-        select distinct on (queue, group_id) queue, group_id, id from candidate order by queue, group_id, id),
+        select distinct on (queue, group_id) queue, group_id, place, id from candidate order by queue, group_id, id),
       locked as materialized (
-        select j.group_id, j.id, {go} as go, j.attempts = j.attempts_forgiven as fresh
+        select head.place, j.group_id, j.id, {go} as go, j.attempts = j.attempts_forgiven as fresh
         from head join {schema}.job j on j.id = any (array[head.id])
         where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
           and (select s.group_id from {schema}.group_setting s
@@ -338,7 +338,9 @@ begin
       select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.go), array_agg(l.fresh and l.go = 'run'),
           array_agg(null::bigint), array_agg(1::smallint),
           least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.go = 'run'), 1))
-        into ran, names, heads, words, fresh, ends, sizes, each from locked l;
+        into ran, names, heads, words, fresh, ends, sizes, each
+      -- Some may have to wait for a slot: in the order of their turns (P8).
+      from (select locked.* from locked order by locked.place) l;
       n := n + ran;
       is_thorough := is_thorough or ran < taken;
       if taken = want and in_line > want then
@@ -350,9 +352,10 @@ begin
         -- before it comes to run; one whose attempts are limited to 1 would. By the time its turn comes it may have expired,
         -- and only a claim sees that. One that is not to be had ends the line.
         with turn as materialized (
-          select of_queue as queue, t.* from unnest(names, heads, words, fresh) t(group_id, id, go, fresh)),
+          select of_queue as queue, t.*
+          from unnest(names, heads, words, fresh) with ordinality t(group_id, id, go, fresh, place)),
         next as materialized (
-          select turn.group_id, f.id from turn join lateral (
+          select turn.group_id, turn.place, f.id from turn join lateral (
             select j.id from {schema}.job j
             where j.queue = turn.queue and (j.group_id, j.id) > (turn.group_id, turn.id)
               and j.group_id <= turn.group_id and j.status in ('queued', 'started')
@@ -367,15 +370,15 @@ begin
         line as (
           select m.*, min(m.id) filter (where not m.ours) over (partition by m.group_id) as gap
           from (
-            select turn.group_id, turn.id, turn.go, true as first, true as ours from turn
+            select turn.group_id, turn.place, turn.id, turn.go, true as first, true as ours from turn
             union all
-            select next.group_id, next.id, 'run', false, (next.id in (select locked.id from locked)) is true from next) m),
+            select next.group_id, next.place, next.id, 'run', false, (next.id in (select locked.id from locked)) is true from next) m),
         ours as (
-          select l.id, l.go, l.first, max(l.id) over w as last, count(*) over w as size
+          select l.place, l.id, l.go, l.first, max(l.id) over w as last, count(*) over w as size
           from line l where coalesce(l.id < l.gap, true) window w as (partition by l.group_id))
         select array_agg(o.id), array_agg(o.go), array_agg(case when o.first and o.size > 1 then o.last end),
             array_agg(case when o.first then o.size::smallint end)
-          into heads, words, ends, sizes from ours o;
+          into heads, words, ends, sizes from (select ours.* from ours order by ours.place, ours.id) o;
       end if;
       return query
       with locked as materialized (
@@ -399,7 +402,31 @@ begin
     end if;
   end loop;
 
-  is_more := is_more or is_thorough or (n >= slots and not all_taken);
+  is_more := is_more or is_thorough;
+  if not is_more and n >= slots and not all_taken then
+    if group_at is null then
+      -- No group was taken, for want of a slot or because somebody has them.
+      is_more := line_at is not null or in_line > 0;
+    else
+      is_more := (
+        select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
+        order by g.ready_at limit 1) is not null;
+    end if;
+    if loose_due and not is_more then
+      is_more := (
+        select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
+        order by j.turn_at limit 1) is not null;
+    end if;
+    if flag_at is not null and not is_more then
+      -- An adopter skips what somebody has.
+      is_more := (
+        select {look_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flag_at
+        order by {look_at} limit 1) is not null;
+    end if;
+  end if;
   if not is_more then
     -- The leases of this claim count as well: a look too many.
     next_in := extract(epoch from nullif(least(

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::store::{SessionId, Then};
+use crate::store::{HeldJob, SessionId, Started, Then};
 
 /// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
 #[derive(Debug)]
@@ -24,6 +24,18 @@ pub(crate) struct SlotConnection {
     pub(crate) begun: bool,
     /// The job that it holds already: the message that settled the one before went on to it.
     pub(crate) ahead: Option<HeldAhead>,
+    /// The job that was claimed with the settle of the one before.
+    pub(crate) next: Option<Box<NextJob>>,
+}
+
+/// A job that was claimed as the one before it ended.
+#[derive(Debug)]
+pub(crate) struct NextJob {
+    pub(crate) claim: Started,
+    /// What its handler needs.
+    pub(crate) known: HeldJob,
+    /// The one before has used its transaction, in which it may have enqueued.
+    pub(crate) behind_tx: bool,
 }
 
 /// A job whose locks were taken with the settle of the one before it.
@@ -92,7 +104,15 @@ impl SlotConnection {
 
 impl From<PoolConnection<Postgres>> for SlotConnection {
     fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn, watched: false, claims: false, session: None, begun: false, ahead: None }
+        Self {
+            conn,
+            watched: false,
+            claims: false,
+            session: None,
+            begun: false,
+            ahead: None,
+            next: None,
+        }
     }
 }
 

@@ -130,7 +130,7 @@ pub enum Retention {
 pub struct QueueOptions {
     pub(crate) name: String,
     pub(crate) concurrency: usize,
-    pub(crate) jobs_per_turn: usize,
+    pub(crate) jobs_per_turn: Option<usize>,
     pub(crate) weight: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) out_of_attempts: OutOfAttempts,
@@ -148,7 +148,7 @@ impl QueueOptions {
         Self {
             name: name.into(),
             concurrency: 10,
-            jobs_per_turn: 1,
+            jobs_per_turn: None,
             weight: 1,
             retry: RetryPolicy::default(),
             out_of_attempts: OutOfAttempts::default(),
@@ -177,7 +177,10 @@ impl QueueOptions {
     }
 
     /// How many jobs of a group run in one turn, one after the other and in order, before the slot goes to the group
-    /// served least recently. 1 to 1000, default 1.
+    /// served least recently. 1 to 1000. By default one, but under a [`Hold::Transaction`] a turn goes on for up to 20 ms, and 50
+    /// jobs, while no other group waits: the next job is claimed in the transaction that ends the one before, and nothing else. (Not where
+    /// queues share [`slots`](crate::ProcessorBuilder::slots), nor with an in-flight limit, nor behind a job that was tried before. A
+    /// pause, a shutdown and the like end such a turn, too.)
     ///
     /// More jobs per turn cost less each, and the other groups wait longer: a group keeps its slot for at most so many
     /// handlers. What is claimed ahead is `started` (as of the claim) and next in order, due, and was never begun before; a job that may
@@ -194,7 +197,7 @@ impl QueueOptions {
     /// together): slow handlers are recorded one by one, quick ones together. If the process dies before, those run
     /// again, in order. That is also when a pause is seen.
     pub fn jobs_per_turn(mut self, jobs: usize) -> Self {
-        self.jobs_per_turn = jobs;
+        self.jobs_per_turn = Some(jobs);
         self
     }
 
@@ -299,8 +302,8 @@ impl QueueOptions {
         if *concurrency == 0 || *concurrency > 10_000 {
             out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
         }
-        if *jobs_per_turn == 0 || *jobs_per_turn > 1000 {
-            out_of_range("jobs_per_turn", jobs_per_turn.to_string(), "1 to 1000");
+        if let Some(jobs) = jobs_per_turn.filter(|jobs| !(1..=1000).contains(jobs)) {
+            out_of_range("jobs_per_turn", jobs.to_string(), "1 to 1000");
         }
         if *weight == 0 || *weight > MAX_WEIGHT {
             out_of_range("weight", weight.to_string(), "1 to 100");

@@ -1,7 +1,7 @@
 //! The slots that the queues of a processor share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(crate) struct Occupancy {
     freed: Notify,
     /// When the last of them did.
     quick: Mutex<VecDeque<Instant>>,
+    /// The last claim left nothing that is due, and nobody for whom there was no slot.
+    all_served: AtomicBool,
 }
 
 /// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
@@ -75,7 +77,8 @@ impl Occupancy {
         self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
     }
 
-    fn ended(&self, since: Instant, now: Instant) {
+    /// A job has ended that began then.
+    pub(crate) fn ended(&self, since: Instant, now: Instant) {
         if now < since + QUICK {
             let mut quick = self.lock_quick();
             quick.truncate(COUNTED - 1);
@@ -86,6 +89,15 @@ impl Occupancy {
     fn lock_quick(&self) -> MutexGuard<'_, VecDeque<Instant>> {
         // Nothing panics under the lock.
         self.quick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim has ended: whether it left nothing that is due, and nobody for whom there is no slot.
+    pub(crate) fn serves_all(&self, all: bool) {
+        self.all_served.store(all, Ordering::Relaxed);
+    }
+
+    pub(crate) fn all_served(&self) -> bool {
+        self.all_served.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count(&self) -> usize {

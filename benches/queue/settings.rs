@@ -1,7 +1,9 @@
 //! What the command line says, and how large things are then.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -26,9 +28,9 @@ pub(crate) struct Settings {
     /// Slots of the processor
     #[arg(long, value_delimiter = ',', default_value = "8")]
     concurrency: Vec<usize>,
-    /// Jobs of a group in one turn
-    #[arg(long, value_delimiter = ',', default_value = "1")]
-    jobs_per_turn: Vec<usize>,
+    /// Jobs of a group in one turn: a number, or what the library does by itself
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    jobs_per_turn: Vec<Turn>,
     /// Whether succeeded jobs are kept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "keep")]
     retention: Vec<Keep>,
@@ -112,12 +114,37 @@ enum Keep {
     Never,
 }
 
+/// How many jobs a turn has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Turn {
+    /// What the library does by itself.
+    Auto,
+    Jobs(usize),
+}
+
+impl FromStr for Turn {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Jobs) }
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Jobs(jobs) => jobs.fmt(f),
+        }
+    }
+}
+
 /// How a processor works.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Way {
     leased: bool,
     pub(crate) concurrency: usize,
-    jobs_per_turn: usize,
+    jobs_per_turn: Turn,
     keep: Keep,
     /// In a queue of its hold, beside that of the other.
     beside: bool,
@@ -137,7 +164,7 @@ impl Way {
 
     /// One of each hold, in queues beside each other.
     pub(crate) fn both() -> [Self; 2] {
-        let (concurrency, jobs_per_turn, keep, beside) = (8, 1, Keep::Minute, true);
+        let (concurrency, jobs_per_turn, keep, beside) = (8, Turn::Auto, Keep::Minute, true);
         [false, true].map(|leased| Self { leased, concurrency, jobs_per_turn, keep, beside })
     }
 
@@ -160,9 +187,13 @@ impl Way {
     }
 
     pub(crate) fn options(self) -> QueueOptions {
-        QueueOptions::new(self.queue())
+        let options = QueueOptions::new(self.queue());
+        let options = match self.jobs_per_turn {
+            Turn::Auto => options,
+            Turn::Jobs(jobs) => options.jobs_per_turn(jobs),
+        };
+        options
             .concurrency(self.concurrency)
-            .jobs_per_turn(self.jobs_per_turn)
             .hold(if self.leased { Hold::Lease(LEASE) } else { Hold::Transaction })
             .keep_succeeded(match self.keep {
                 Keep::Day => Retention::For(Duration::from_hours(24)),

@@ -18,7 +18,8 @@ use crate::job::FailureKind;
 use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::store::{
-    Done, HeldJob, HoldAnswer, Started, begin_hold, begin_short, gave_up_waiting, short,
+    Done, GoneOn, HeldJob, HoldAnswer, Started, Succeeded, Terms, Then, begin_hold, begin_short,
+    gave_up_waiting, short,
 };
 use crate::turn::Go;
 
@@ -101,6 +102,14 @@ async fn run(
     }
     loop {
         match run_held(stress, &mut rng, &claim, &mut conn).await {
+            Ok(After::GoesOn(next)) => {
+                stress.book.count("turns that went on to what was not claimed with them");
+                claim = next;
+                if mishaps && rng.u8(0..30) == 0 {
+                    stress.book.count("died behind a job that its turn went on from");
+                    return Some(conn);
+                }
+            }
             Ok(After::Stays) if claim.advance() => {
                 stress.book.count("turns that went on");
                 if mishaps && rng.u8(0..30) == 0 {
@@ -123,6 +132,8 @@ async fn run(
 enum After {
     /// The turn goes on with the next one, if there is one.
     Stays,
+    /// The same with one that was claimed as the last one ended.
+    GoesOn(Started),
     Passed,
     /// The connection is gone.
     Lost,
@@ -190,6 +201,21 @@ async fn run_held(
         PgTransactionManager::commit(conn).await?;
         stress.book.committed(&jobs);
         return Ok(After::Stays);
+    }
+    if let RunResult::Succeeded(result) = &result
+        && rng.bool()
+    {
+        let success = Succeeded { queue: Q, claim, earlier: &[], result };
+        let terms = Terms::new(&stress.options, None);
+        let gone = stress.store.settle_and_go_on(conn, success, true, Then::Nothing, terms);
+        let gone = gone.await?;
+        end(stress, claim, &Outcome::Succeeded { result: result.clone() });
+        PgTransactionManager::commit(conn).await?;
+        stress.book.committed(&jobs);
+        return Ok(match gone {
+            GoneOn::To { claim, .. } => After::GoesOn(claim),
+            GoneOn::Passed | GoneOn::Drained => After::Passed,
+        });
     }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
     let settled = stress.store.settle(conn, Q, claim, &outcome, KEEP, held.followed);

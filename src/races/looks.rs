@@ -221,3 +221,49 @@ async fn a_flag_is_adopted_when_its_job_expires_or_is_cancelled_before_its_time(
         scene.end().await;
     }
 }
+
+/// By that a worker knows whether anybody waits for its slots: whether it is to claim again, and whether a turn may go on.
+#[tokio::test]
+async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
+    // Groups in line, groups that are only flagged, jobs without a group, slots, who comes first; whether more is due.
+    let cases = [
+        (3, 0, 0, 3, false, false),
+        (3, 0, 0, 2, false, true),
+        (0, 3, 0, 3, false, false),
+        (0, 3, 0, 2, false, true),
+        (1, 2, 0, 3, false, false),
+        (1, 2, 0, 2, false, true),
+        (0, 0, 2, 2, true, false),
+        (0, 0, 2, 1, true, true),
+        (1, 0, 1, 1, true, true),
+        (1, 0, 1, 1, false, true),
+        (1, 0, 1, 2, true, false),
+        (1, 0, 1, 2, false, false),
+        (0, 1, 1, 1, true, true),
+        (0, 1, 1, 1, false, true),
+        (0, 1, 1, 2, true, false),
+    ];
+    for case @ (in_line, flagged, loose, slots, loose_first, more) in cases {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        for n in 0..in_line {
+            scene.enqueue(&format!("line {n}")).await;
+        }
+        if in_line > 0 {
+            scene.adopt(&mut worker).await;
+            commit(&mut worker).await;
+        }
+        for n in 0..flagged {
+            scene.enqueue(&format!("flag {n}")).await;
+        }
+        for _ in 0..loose {
+            crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
+        }
+        let from = crate::store::ReadFrom::default();
+        let claim = scene.store.claim_at_once(&mut worker, Q, slots, loose_first, TERMS, from);
+        let claim = claim.await.unwrap();
+        assert_eq!(claim.jobs.len(), usize::try_from(slots).unwrap(), "{case:?}");
+        assert_eq!((claim.more, claim.thorough), (more, false), "{case:?}");
+        scene.end().await;
+    }
+}

@@ -15,6 +15,7 @@ mod crossing;
 mod dead_rows;
 mod deep_batches;
 mod fence;
+mod going_on;
 mod labour;
 mod late;
 mod limits;

@@ -209,6 +209,15 @@ const UNCLAIMED: [&str; 2] = [
 const PAUSE: &str = "insert into seriatim.group_setting (queue, group_id, paused_at) \
     select queue, group_id, now() from seriatim.queue_group where batch_end is not null on conflict do nothing";
 
+/// So that what follows is planned behind a hold alone, and not behind the claim of the same transaction.
+const PLANNED_IN_A_HOLD: [&str; 5] = [
+    "savepoint held",
+    "discard plans",
+    "set local enable_sort = on",
+    "set local enable_mergejoin = on",
+    "set local enable_hashjoin = on",
+];
+
 /// What a worker's round trips read: a claim, and a hold and a settle of one of its jobs.
 async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
     // New groups of a queue beside the one that is full.
@@ -256,6 +265,17 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
                 run(conn, PAUSE).await;
                 meter.restart(conn).await;
             }
+            // Planned behind a hold alone, and not behind a claim, as here.
+            for sql in PLANNED_IN_A_HOLD {
+                run(conn, sql).await;
+            }
+            meter.restart(conn).await;
+            let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
+            store.settle_and_go_on(conn, success, true, Then::Nothing, TERMS).await.unwrap();
+            // From `head_id` on: behind what the rounds before have left.
+            meter.check(conn, "settle and going on", [600, 800]).await;
+            run(conn, "rollback to held").await;
+            meter.restart(conn).await;
             let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
             assert!(settled.unwrap().ended);
             meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 15 * behind]).await;

@@ -53,7 +53,7 @@ pub(crate) use monitor::Sessions;
 pub(crate) use pooler::{Between, between};
 pub(crate) use presence::ProcessorRow;
 pub(crate) use pull::{ReceivedRow, Said};
-pub(crate) use round_trip::{AT_ONCE, ClaimedAtOnce, HeldAtOnce, ReadFrom, Then};
+pub(crate) use round_trip::{AT_ONCE, ClaimedAtOnce, GoneOn, HeldAtOnce, ReadFrom, Then};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
     gave_up_waiting, keep_open, notice_lost_clients, short, together,

@@ -15,6 +15,7 @@ use super::claim::{Started, Terms};
 use super::hold::{HeldJob, SessionId, held_job};
 use super::peek::until;
 use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
+use super::settle_many::Succeeded;
 use super::template::literal;
 use crate::turn::Go;
 
@@ -80,6 +81,34 @@ pub(crate) struct SettledAtOnce {
     pub(crate) held: Option<i32>,
 }
 
+/// What a settle that may go on came to.
+#[derive(Debug)]
+pub(crate) enum GoneOn {
+    /// The next job is claimed; what its handler needs, and the server's process that holds it, where it was to be held and is.
+    To {
+        claim: Started,
+        known: Box<HeldJob>,
+        held: Option<i32>,
+    },
+    Passed,
+    Drained,
+}
+
+/// The begin of a hold's transaction.
+fn begin(conn: &PgConnection) -> String {
+    let knows = knows_transaction_timeout(conn);
+    format!("{BEGIN}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
+}
+
+/// As a literal.
+fn id(id: Option<i64>) -> String {
+    id.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"))
+}
+
+fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
+    time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
+}
+
 impl Store {
     /// Claims up to `slots` jobs, and up to [`AT_ONCE`] of those that are to run in the same turns behind them, in a
     /// transaction of its own.
@@ -97,10 +126,7 @@ impl Store {
         let Terms { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before } =
             terms;
         let lease = lease.as_secs_f64();
-        let processor = processor.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"));
-        let time = |time: Option<DateTime<Utc>>, none: &str| {
-            time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
-        };
+        let processor = id(processor);
         let ignore_before = time(ignore_before, "null");
         let (groups, flags) = (time(from.groups, "'-infinity'"), time(from.flags, "'-infinity'"));
         let text = format!(
@@ -181,13 +207,8 @@ impl Store {
     }
 
     fn hold_message(&self, conn: &PgConnection, claim: &Started, job: i64) -> String {
-        let limit = if knows_transaction_timeout(conn) {
-            "; set local transaction_timeout = 0"
-        } else {
-            ""
-        };
-        let hold = self.names.quoted("hold_job");
-        format!("{BEGIN}{limit}; select {hold}({job}, '{}')", claim.token)
+        let (begin, hold) = (begin(conn), self.names.quoted("hold_job"));
+        format!("{begin}; select {hold}({job}, '{}')", claim.token)
     }
 
     /// Settles a held job's success, and does what `then` says. With jobs behind it the claim stays for them, unless
@@ -224,6 +245,50 @@ impl Store {
         let (ended, drained) = (word != "stays", word == "drained");
         let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
         Ok(SettledAtOnce { ended, drained, held })
+    }
+
+    /// Settles a held job's success where no other group waits: the next job of its group is started with it, if that may be.
+    pub(crate) async fn settle_and_go_on(
+        &self,
+        conn: &mut PgConnection,
+        Succeeded { queue, claim, result, .. }: Succeeded<'_>,
+        keep: bool,
+        then: Then,
+        terms: Terms,
+    ) -> Result<GoneOn, sqlx::Error> {
+        let settle = self.names.quoted("settle_and_go_on");
+        let queue = literal(queue);
+        let group = claim.group.as_deref().map_or_else(|| "null".to_owned(), literal);
+        let result = if keep { literal(result) } else { String::from("null") };
+        let then = match then {
+            Then::Nothing => String::new(),
+            Then::Commit => String::from("; commit"),
+            Then::Hold => {
+                let (begin, hold) = (begin(conn), self.names.quoted("hold_next"));
+                format!("; commit; {begin}; select {hold}()")
+            }
+        };
+        let Terms { max_attempts, lease, processor, ignore_before, .. } = terms;
+        let (job, token, lease) = (claim.job, claim.token, lease.as_secs_f64());
+        let (processor, ignore_before) = (id(processor), time(ignore_before, "null"));
+        let text = format!(
+            "select * from {settle}({queue}, {group}, {job}, '{token}', {result}::jsonb, {keep}, {max_attempts}, '{lease}', \
+             {processor}, {ignore_before}){then}"
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        match row.try_get("state")? {
+            "goes_on" => {
+                let job = row.try_get("id")?;
+                let token = row.try_get("claim")?;
+                let (group, behind) = (claim.group.clone(), Vec::new());
+                let next = Started { job, behind, group, token, go: Go::Run, may_wait: None };
+                Ok(GoneOn::To { claim: next, known: Box::new(held_job(row)?), held })
+            }
+            "drained" => Ok(GoneOn::Drained),
+            _ => Ok(GoneOn::Passed),
+        }
     }
 
     /// Which session of the server this is.

@@ -53,6 +53,7 @@ impl Worker {
                 state.spare.clear();
                 (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
+                state.occupancy.serves_all(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
                 return Some(pause);
@@ -60,6 +61,9 @@ impl Worker {
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
+        // What waits in the process waits for a slot as well.
+        let room = state.prefetch.is_empty() && brought <= self.free(state);
+        state.occupancy.serves_all(claimed.all && room && !self.slots.bounded());
         // Where each of many workers takes one group, what is left over shows it.
         let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
         let burst = state.busy || brought > 1 || (claimed.more && grouped);

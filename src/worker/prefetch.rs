@@ -260,7 +260,8 @@ pub(super) async fn run(
     let stop = next.run.shared.stop.clone();
     let mut passed = false;
     let (end, conn) = loop {
-        let (end, left) = next.run.into_end(next.known, conn).await;
+        let run = next.run.open(&prefetch.slots);
+        let (end, left) = run.into_end(next.known, conn).await;
         passed |= end != End::Drained;
         let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
         let waiting = prefetch.line().next(end != End::Drained, left.claims);

@@ -43,7 +43,7 @@ fn small(lease: Option<u64>) -> Setup {
         workers: 2,
         producers: 2,
         slots: 4,
-        jobs_per_turn: 1,
+        jobs_per_turn: 0,
         housekeeping: Duration::from_millis(500),
         load: Load { groups: 20, batch: 3, pause, odd: 2, risky: false, writes: 1, backlog: 300 },
         networks: 0,
@@ -304,7 +304,7 @@ async fn all_of_them_at_random() {
             break;
         }
         driver.setup.lease = if n % 2 == 0 { None } else { LEASE };
-        driver.setup.jobs_per_turn = if n % 8 < 6 { setup.jobs_per_turn } else { 1 };
+        driver.setup.jobs_per_turn = if n % 8 < 6 { setup.jobs_per_turn } else { 0 };
         driver.begin().await;
         let round = Instant::now();
         while round.elapsed() < length {

@@ -56,6 +56,7 @@ mod sqs_fifo;
 mod support;
 mod testing;
 mod testing_jobs;
+mod turns_that_go_on;
 mod wake_ups;
 mod watchdog;
 mod weights;

@@ -35,6 +35,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         out_of_attempts: OutOfAttempts::Continue,
         may_fail: false,
         may_give_back: false,
+        may_go_on: false,
         deadly: None,
         mutation: None,
     }
@@ -109,6 +110,19 @@ fn claims_that_are_given_back() {
     check("and a crash", &Protocol { faults: CRASH, ..waits(&[ONE]) });
     check("and a session or an answer", &Protocol { faults: SESSION, ..waits(&[ONE]) });
     check("and a cancel", &Protocol { requests: vec![Request::Cancel(0)], ..waits(&[ONE]) });
+}
+
+#[test]
+fn turns_that_go_on() {
+    let on = |producers: &[Enqueue]| Protocol { may_go_on: true, ..plain(producers) };
+    let late = Enqueue { may_roll_back: true, ..TWO };
+    check("two jobs that may roll back, and one", &on(&[late, ONE]));
+    check("three jobs", &on(&[ONE, ONE, ONE]));
+    check("and a crash", &Protocol { faults: CRASH, ..on(&[TWO]) });
+    check("and a session or an answer", &Protocol { faults: SESSION, ..on(&[TWO]) });
+    check("and errors", &Protocol { may_fail: true, ..on(&[ONE, ONE]) });
+    check("and a cancel", &Protocol { requests: vec![Request::Cancel(1)], ..on(&[ONE, ONE]) });
+    check("and a deadly job", &Protocol { deadly: Some(1), ..on(&[ONE, ONE]) });
 }
 
 #[test]
@@ -191,6 +205,10 @@ fn larger_bounds() {
     if std::env::var_os("SERIATIM_MODEL_DEEP").is_none() {
         return;
     }
+    let requests = vec![Request::Cancel(0)];
+    let on = Protocol { may_go_on: true, ..plain(&[TWO, ONE]) };
+    check("a turn that goes on, and a cancel", &Protocol { requests, ..on.clone() });
+    check("and a crash", &Protocol { faults: CRASH, ..on });
     check("a crash, three jobs", &Protocol { faults: CRASH, ..plain(&[TWO, ONE]) });
     check("a session, three jobs", &Protocol { faults: SESSION, ..plain(&[TWO, ONE]) });
     let faults = Faults { crashes: 1, sessions: 1, ..NO_FAULTS };

@@ -141,18 +141,21 @@ impl Protocol {
         let unfinished = rows.unfinished();
         let head = match group.job {
             Some(job) if !self.is(Mutation::ReclaimLowest) => lowest(unfinished & 1 << job),
-            _ => {
-                let flag = lowest(rows.flagged());
-                each(unfinished).find(|id| {
-                    *id >= group.head
-                        || flag.is_some_and(|flag| match self.mutation {
-                            Some(Mutation::LookOnlyAtFlags) => rows.flagged() & 1 << id != 0,
-                            _ => *id >= flag,
-                        })
-                })
-            }
+            _ => self.head(unfinished, rows, group),
         };
         Look { head, drained: unfinished == 0 }
+    }
+
+    /// The lowest of these that is a candidate.
+    pub fn head(&self, of: u8, rows: &Rows, group: &GroupRow) -> Option<u8> {
+        let flag = lowest(rows.flagged());
+        each(of).find(|id| {
+            *id >= group.head
+                || flag.is_some_and(|flag| match self.mutation {
+                    Some(Mutation::LookOnlyAtFlags) => rows.flagged() & 1 << id != 0,
+                    _ => *id >= flag,
+                })
+        })
     }
 
     /// Looks with a snapshot that is younger than the group's lock.

@@ -136,6 +136,18 @@ fn a_claim_given_back_without_its_token_is_another_ones() {
 }
 
 #[test]
+fn a_turn_that_goes_on_and_raises_the_head_strands_a_job() {
+    let model = Protocol { may_go_on: true, ..plain(&[ONE, ONE, ONE]) };
+    breaks(Mutation::GoOnRaisesHead, model, NOTHING_LOST);
+}
+
+#[test]
+fn a_turn_that_goes_on_behind_its_job_alone_overlooks_a_late_one() {
+    let model = Protocol { may_go_on: true, ..plain(&[ONE, TWO]) };
+    breaks(Mutation::GoOnLooksBehind, model, ORDER);
+}
+
+#[test]
 fn a_doubt_that_outlives_a_restart_is_due_before_its_process_is_back() {
     let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };

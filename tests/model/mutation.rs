@@ -37,4 +37,8 @@ pub enum Mutation {
     ExtendWithoutToken,
     /// A claim is given back without looking whose it is.
     GiveBackWithoutToken,
+    /// A worker that goes on raises `head_id`, though it has not locked the row alone.
+    GoOnRaisesHead,
+    /// A worker that goes on looks only behind the job that it settles.
+    GoOnLooksBehind,
 }

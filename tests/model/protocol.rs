@@ -50,6 +50,8 @@ pub struct Protocol {
     pub may_fail: bool,
     /// Claims may be given back before their handlers begin.
     pub may_give_back: bool,
+    /// A worker whose job has succeeded may claim the next one of its group with the settle.
+    pub may_go_on: bool,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     pub mutation: Option<Mutation>,

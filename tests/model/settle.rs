@@ -4,8 +4,8 @@
 use crate::claim::freed;
 use crate::database::{Lock, Written};
 use crate::mutation::Mutation;
-use crate::protocol::{OutOfAttempts, Protocol};
-use crate::state::{GroupRow, JobRow, Ready, RunResult, State, Status, Step, Then};
+use crate::protocol::{Hold, OutOfAttempts, Protocol};
+use crate::state::{Claim, GroupRow, JobRow, Ready, RunResult, State, Status, Step, Then, lowest};
 
 impl Protocol {
     /// The transaction has both rows.
@@ -37,6 +37,9 @@ impl Protocol {
                 let parked_with = Some(claim.job);
                 s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
                 s.workers[w].step = Step::ParkSee { followed };
+            }
+            (Status::Succeeded, _) if self.may_go_on && self.hold == Hold::Transaction => {
+                s.workers[w].step = Step::GoOnSee { followed };
             }
             // A retry passes the turn on: the job itself is unfinished.
             _ => {
@@ -131,6 +134,76 @@ impl Protocol {
         }
         s.workers[w].late = RunResult::Success;
         true
+    }
+
+    /// The group's next head, as of a snapshot that is younger than the lock of its row.
+    pub fn see_next(&self, s: &mut State, w: usize, followed: bool) {
+        let Some(claim) = s.workers[w].claim else { return };
+        let rows = s.snapshot(w);
+        let Some(group) = rows.group else { return };
+        let unfinished = rows.unfinished() & !(1 << claim.job);
+        let next = if self.is(Mutation::GoOnLooksBehind) {
+            lowest(unfinished & !((2 << claim.job) - 1))
+        } else {
+            self.head(unfinished, &rows, &group)
+        };
+        let wrong = next != lowest(unfinished);
+        match next {
+            Some(next) => s.workers[w].step = Step::GoOnLock { followed, next, wrong },
+            None => self.succeed(s, w, followed),
+        }
+    }
+
+    /// Ends the job and starts the next one, in one transaction. Only a look on a free row raises `head_id`.
+    pub fn go_on(&self, s: &mut State, w: usize, followed: bool, next: u8, wrong: bool) {
+        let may = |job: &JobRow| {
+            job.status == Status::Queued && job.due && job.counted() < self.max_attempts
+        };
+        let Some(job) = s.lock_job(w, next).filter(may) else {
+            return self.succeed(s, w, followed);
+        };
+        self.write_success(s, w);
+        let Some(group) = s.snapshot(w).group else { return };
+        let attempts = job.attempts + 1;
+        s.write_job(w, next, JobRow { status: Status::Started, flagged: false, attempts, ..job });
+        let (token, raises) = (s.fresh_token(), self.is(Mutation::GoOnRaisesHead));
+        s.write_group(
+            w,
+            GroupRow {
+                claim: Some(token),
+                job: Some(next),
+                suspect: None,
+                // What the flag of a late one stood for is behind it.
+                head: if raises { next } else { group.head.min(next) },
+                ready: Ready::Lease,
+                ..group
+            },
+        );
+        s.seen.wrong_head |= wrong;
+        let claim = Claim { token, job: next, attempts, exhausted: false };
+        s.workers[w].step = Step::GoOnCommit { claim };
+    }
+
+    fn write_success(&self, s: &mut State, w: usize) {
+        let Some(claim) = s.workers[w].claim else { return };
+        if let Some(job) = s.snapshot(w).jobs[claim.job as usize] {
+            let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
+            s.write_job(w, claim.job, JobRow { status: Status::Succeeded, attempts, ..job });
+        }
+    }
+
+    fn succeed(&self, s: &mut State, w: usize, followed: bool) {
+        self.write_success(s, w);
+        self.end_turn(s, w, followed);
+    }
+
+    pub fn commit_next(&self, s: &mut State, w: usize, next: Claim, answered: bool) {
+        self.commit_settle(s, w, answered);
+        if answered {
+            let worker = &mut s.workers[w];
+            worker.claim = Some(next);
+            worker.step = Step::HoldSee { then: Then::Handle };
+        }
     }
 
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {

@@ -239,6 +239,18 @@ pub enum Step {
     },
     Retire,
     SettleCommit,
+    // Settle, and go on to the group's next job.
+    GoOnSee {
+        followed: bool,
+    },
+    GoOnLock {
+        followed: bool,
+        next: u8,
+        wrong: bool,
+    },
+    GoOnCommit {
+        claim: Claim,
+    },
 }
 
 /// What a look shows of the group.

@@ -90,6 +90,9 @@ fn step(step: Step) -> String {
         Step::RetireAtOnce { .. } => "locks the row and deletes it by what it saw",
         Step::Retire => "looks once more, and deletes the row of a drained group",
         Step::SettleCommit => "commits what came of the job",
+        Step::GoOnSee { .. } => "sees which job is next",
+        Step::GoOnLock { .. } => "locks the next job, ends its own and starts that",
+        Step::GoOnCommit { .. } => "commits, and goes on",
         _ => "goes on",
     };
     said.into()

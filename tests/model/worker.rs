@@ -38,6 +38,9 @@ impl Protocol {
             Step::RetireAtOnce { drained } => self.retire_at_once(s, w, drained),
             Step::Retire => self.retire(s, w),
             Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, true),
+            Step::GoOnSee { followed } => self.see_next(s, w, followed),
+            Step::GoOnLock { followed, next, wrong } => self.go_on(s, w, followed, next, wrong),
+            Step::GoOnCommit { claim } => self.commit_next(s, w, claim, true),
         }
         true
     }
@@ -82,6 +85,9 @@ impl Protocol {
             | Step::RetireAlone
             | Step::RetireAtOnce { .. }
             | Step::Retire
+            | Step::GoOnSee { .. }
+            | Step::GoOnLock { .. }
+            | Step::GoOnCommit { .. }
             | Step::SettleCommit => Step::HoldSee { then: Then::Record(worker.late) },
             // In a claim.
             _ => Step::Idle,
@@ -99,6 +105,7 @@ impl Protocol {
                 s.workers[w].step = Step::Idle;
             }
             Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, false),
+            Step::GoOnCommit { claim } => self.commit_next(s, w, claim, false),
             _ => return false,
         }
         true

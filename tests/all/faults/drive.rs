@@ -31,6 +31,7 @@ pub struct Setup {
     pub workers: usize,
     pub producers: usize,
     pub slots: usize,
+    /// 0: what the library does by itself.
     pub jobs_per_turn: usize,
     pub housekeeping: Duration,
     pub load: Load,

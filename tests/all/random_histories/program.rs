@@ -11,6 +11,7 @@ pub struct Program {
     pub lease: Option<u64>,
     pub workers: usize,
     pub slots: usize,
+    /// 0: what the library does by itself.
     pub jobs_per_turn: usize,
     /// Groups halt behind a dead job.
     pub halt: bool,
@@ -137,7 +138,7 @@ pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
         lease,
         workers: rng.usize(1..=4),
         slots: rng.usize(1..=3),
-        jobs_per_turn: *pick(&mut rng, &[1, 1, 4]),
+        jobs_per_turn: *pick(&mut rng, &[0, 0, 1, 4]),
         halt: rng.u8(..3) == 0,
         pull: now_and_then(&mut rng, 3, |rng| Pull { most: rng.u32(1..=4), every: rng.u64(..50) }),
         producers,

@@ -92,7 +92,8 @@ pub async fn work(settings: Settings) {
     until_told(running, &recorder, Duration::from_millis(50)).await;
 }
 
-/// What worker processes have in common: short pauses between attempts, and whatever has ended stays.
+/// What worker processes have in common: short pauses between attempts, and whatever has ended stays. 0 jobs per turn: as many as
+/// the library takes by itself.
 pub fn queue(
     attempts: u32,
     lease: Option<u64>,
@@ -101,9 +102,10 @@ pub fn queue(
 ) -> QueueOptions {
     let hold = lease.map(Duration::from_millis).map_or(Hold::Transaction, Hold::Lease);
     let retry = RetryPolicy::new(attempts).base(Duration::from_millis(5));
-    QueueOptions::new(QUEUE)
+    let options = QueueOptions::new(QUEUE);
+    let options = if jobs_per_turn > 0 { options.jobs_per_turn(jobs_per_turn) } else { options };
+    options
         .concurrency(slots)
-        .jobs_per_turn(jobs_per_turn)
         .retry(retry.cap(Duration::from_millis(50)))
         .hold(hold)
         .keep_succeeded(Retention::Forever)
