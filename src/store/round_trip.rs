@@ -16,7 +16,7 @@ use super::hold::{HeldJob, SessionId, held_job};
 use super::peek::until;
 use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use super::settle_many::Succeeded;
-use super::template::literal;
+use super::template::{literal, name};
 use crate::turn::Go;
 
 /// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
@@ -122,7 +122,7 @@ impl Store {
         from: ReadFrom,
     ) -> Result<ClaimedAtOnce, sqlx::Error> {
         let claim = self.names.quoted("claim_jobs");
-        let (queue, channel) = (literal(queue), literal(&self.names.channel()));
+        let (queue, channel) = (name(queue), name(&self.names.channel()));
         let Terms { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before } =
             terms;
         let lease = lease.as_secs_f64();
@@ -257,7 +257,7 @@ impl Store {
         terms: Terms,
     ) -> Result<GoneOn, sqlx::Error> {
         let settle = self.names.quoted("settle_and_go_on");
-        let queue = literal(queue);
+        let queue = name(queue);
         let group = claim.group.as_deref().map_or_else(|| "null".to_owned(), literal);
         let result = if keep { literal(result) } else { String::from("null") };
         let then = match then {
