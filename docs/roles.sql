@@ -41,6 +41,7 @@ grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.looks_idle(text, text[], boolean),
+  seriatim.saw_burst(text), seriatim.this_burst(text),
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 

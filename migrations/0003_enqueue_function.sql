@@ -7,7 +7,25 @@ select set_config('search_path', current_setting('search_path') || ', pg_temp', 
 -- and its worker will come to the job. One function for all groups of an enqueue, and for its jobs without a group.
 --
 -- A session that saw a burst of others, for whom somebody comes, relies on it for the rest of these 10 ms: a setting says which, and of
--- which queue, and is forgotten with what is rolled back. Whoever takes many jobs looks again 30 ms later.
+-- which queue, and is forgotten with what is rolled back. Whoever takes many jobs looks again 30 ms later. Both are asked often, so
+-- they are such that they become part of their caller's statement.
+do $make$
+begin
+  execute replace(replace($f$
+create function {schema}.this_burst(of_queue text) returns text
+language sql volatile
+as $$
+  select floor(date_part('epoch', clock_timestamp()) * 100)::bigint || ' ' || {job}::regclass::oid || ' ' || of_queue
+$$;
+-- Not where the transaction has taken a while: nobody may look any more when it commits.
+create function {schema}.saw_burst(of_queue text) returns boolean
+language sql volatile
+as $$
+  select current_setting('seriatim.burst', true) = {schema}.this_burst(of_queue)
+    and clock_timestamp() < now() + interval '5 ms' and current_setting('transaction_isolation') <> 'serializable'
+$$
+$f$, '{schema}', quote_ident(current_schema())), '{job}', quote_literal(quote_ident(current_schema()) || '.job'));
+end $make$;
 create function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
 language plpgsql stable
 set search_path from current
@@ -19,7 +37,6 @@ declare
   of_group text;
   at constant timestamptz := clock_timestamp();
   young constant boolean := at < now() + interval '5 ms';
-  this_burst constant text := floor(date_part('epoch', at) * 100)::bigint || ' ' || 'job'::regclass::oid || ' ' || of_queue;
 begin
   -- There a look would be a dependency, by which producers abort each other (40001).
   if current_setting('transaction_isolation') = 'serializable' then
@@ -31,7 +48,7 @@ begin
   then
     return true;
   end if;
-  if young and current_setting('seriatim.burst', true) is not distinct from this_burst then
+  if saw_burst(of_queue) then
     return false;
   end if;
   foreach of_group in array coalesce(of_groups, '{}') loop
@@ -56,7 +73,7 @@ begin
       then
         return true;
       end if;
-      perform set_config('seriatim.burst', this_burst, false);
+      perform set_config('seriatim.burst', this_burst(of_queue), false);
       return false;
     end if;
   end loop;
