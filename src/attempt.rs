@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::active_job::{ActiveJob, Keeper, Lease, Locks, Savepoint, leave_savepoint};
 use crate::connection::{NextJob, SlotConnection};
 use crate::error::BackgroundError;
+use crate::going_on::OpenTurn;
 use crate::handler::ErasedHandler;
 use crate::hold::hold_known;
 use crate::job::FailureKind;
@@ -25,7 +26,7 @@ use crate::queue::QueueOptions;
 use crate::record::{ANSWER_LIMIT, Late};
 use crate::settler::{Finished, Settled};
 use crate::shared::Shared;
-use crate::slots::{Occupancy, Occupied, QUICK};
+use crate::slots::Occupied;
 use crate::store::{Done, HeldJob, Keep, Started};
 use crate::turn::Go;
 
@@ -75,9 +76,6 @@ enum Stopped {
     Deadline,
 }
 
-/// How many jobs a turn has at most that goes on: only a claim of a free group notes from where on its jobs are unfinished.
-const MOST: usize = 50;
-
 /// One claimed job on its way, and those that were claimed to run after it.
 #[derive(Clone)]
 pub(crate) struct Run {
@@ -94,16 +92,6 @@ pub(crate) struct Run {
     pub(crate) idle: bool,
     /// The slots of its queue, where its turn may take more jobs than were claimed together.
     pub(crate) open: Option<OpenTurn>,
-}
-
-/// A turn that goes on for a moment while no other group waits.
-#[derive(Clone)]
-pub(crate) struct OpenTurn {
-    slots: Arc<Occupancy>,
-    since: Instant,
-    /// Of the job that runs.
-    began: Instant,
-    jobs: usize,
 }
 
 impl Run {
@@ -126,38 +114,6 @@ impl Run {
             && !self.claim.behind.is_empty()
             && !self.last
             && !self.shared.stop.is_cancelled()
-    }
-
-    /// Has its turn go on for a moment while no other group waits for one of these slots, unless the queue says how many jobs it has.
-    pub(crate) fn open(mut self, slots: &Arc<Occupancy>) -> Self {
-        if self.queue.options.jobs_per_turn.is_none() && self.claim.group.is_some() {
-            let (slots, since) = (Arc::clone(slots), Instant::now());
-            self.open = Some(OpenTurn { slots, since, began: since, jobs: 1 });
-        }
-        self
-    }
-
-    /// Whether the next job of its group may be claimed as this one succeeds. Not behind one that was tried before: if it was the
-    /// next one that the database refused, that must not fail this one again.
-    pub(crate) fn may_go_on(&self, held: &HeldJob) -> bool {
-        self.claim.behind.is_empty()
-            && held.attempt == 1
-            && self.open.as_ref().is_some_and(|turn| turn.may_go_on(Instant::now()))
-            && !self.shared.stop.is_cancelled()
-    }
-
-    /// Whether its turn has gone on before, and is likely to do so again.
-    pub(crate) fn went_on(&self) -> bool {
-        self.open.as_ref().is_some_and(|turn| turn.jobs > 1)
-    }
-
-    fn goes_on(&mut self, claim: Started) {
-        self.claim = claim;
-        if let Some(turn) = &mut self.open {
-            turn.jobs += 1;
-            let now = Instant::now();
-            turn.slots.ended(std::mem::replace(&mut turn.began, now), now);
-        }
     }
 
     /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
@@ -407,13 +363,6 @@ impl Run {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
             self.shared.report(&BackgroundError::HoldLost { queue, job });
         }
-    }
-}
-
-impl OpenTurn {
-    /// Somebody may have come since that waits for a slot, or for the look that follows the end of a turn.
-    fn may_go_on(&self, now: Instant) -> bool {
-        now < self.since + QUICK && self.jobs < MOST && self.slots.all_served()
     }
 }
 

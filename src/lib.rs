@@ -12,6 +12,7 @@ mod explain;
 mod explanation;
 mod facts;
 mod fair_share;
+mod going_on;
 mod handler;
 mod hold;
 mod inspect;

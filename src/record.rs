@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::{End, Run};
-use crate::connection::{HeldAhead, NextJob, SlotConnection, WorkConnection};
+use crate::connection::{HeldAhead, SlotConnection, WorkConnection};
 use crate::error::BackgroundError;
 use crate::hold::RETRY_SKIPPED;
 use crate::job::FailureKind;
@@ -18,8 +18,7 @@ use crate::outcome::{self, Attempt, Outcome, RunResult};
 use crate::queue::OutOfAttempts;
 use crate::shared::Shared;
 use crate::store::{
-    Done, GoneOn, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Succeeded, Terms, Then,
-    begin_short, together,
+    Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Then, begin_short, together,
 };
 use crate::withheld::quiet;
 
@@ -141,39 +140,6 @@ impl Run {
         let end = self.ended(&Outcome::Succeeded { result: String::new() });
         // A handler that used the transaction may have enqueued in it.
         Ok(if settled.drained && then == Then::Commit { End::Drained } else { end })
-    }
-
-    /// The same where no other group waits for the slot: the next job of the group is claimed with it, and held in the same round
-    /// trip if that is likely to come to something.
-    async fn succeed_and_go_on(
-        &self,
-        conn: &mut SlotConnection,
-        result: &str,
-        then: Then,
-    ) -> Result<End, sqlx::Error> {
-        let success =
-            Succeeded { queue: &self.queue.name, claim: &self.claim, earlier: &[], result };
-        let keep = self.queue.keep.succeeded;
-        let terms = Terms::new(&self.queue.options, Some(self.shared.processor));
-        let then = if then == Then::Commit && self.went_on() { Then::Hold } else { then };
-        let asked_at = Instant::now();
-        let gone = self.shared.store.settle_and_go_on(conn, success, keep, then, terms).await?;
-        conn.committed(then).await?;
-        if then == Then::Hold && !matches!(gone, GoneOn::To { held: Some(_), .. }) {
-            conn.rollback().await?;
-        }
-        let end = self.ended(&Outcome::Succeeded { result: String::new() });
-        Ok(match gone {
-            GoneOn::To { claim, known, held } => {
-                let job = claim.job;
-                conn.ahead = held.map(|pid| HeldAhead { job, pid, asked_at });
-                let behind_tx = then == Then::Nothing;
-                conn.next = Some(Box::new(NextJob { claim, known: *known, behind_tx }));
-                End::Stays
-            }
-            GoneOn::Drained if then != Then::Nothing => End::Drained,
-            GoneOn::Drained | GoneOn::Passed => end,
-        })
     }
 
     /// Records a success, and keeps the claim for the next job of the turn, unless somebody paused the queue or the group.
@@ -414,7 +380,7 @@ impl Run {
             .await
     }
 
-    fn ended(&self, outcome: &Outcome) -> End {
+    pub(crate) fn ended(&self, outcome: &Outcome) -> End {
         let job = self.claim.job;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         match outcome {

@@ -48,7 +48,7 @@ const LAYERS: [&[&str]; 6] = [
         "presence",
         "route",
     ],
-    &["handler", "active_job", "attempt", "leased", "record", "settler", "unclaim"],
+    &["handler", "active_job", "attempt", "leased", "going_on", "record", "settler", "unclaim"],
     &["worker"],
     &["builder", "processor", "testing", "races"],
 ];
