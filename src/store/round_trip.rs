@@ -84,7 +84,8 @@ pub(crate) struct SettledAtOnce {
 /// What a settle that may go on came to.
 #[derive(Debug)]
 pub(crate) enum GoneOn {
-    /// The next job is claimed; what its handler needs, and the server's process that holds it, where it was to be held and is.
+    /// The next job is claimed; what its handler needs, and the server's process that holds it, where it was to be held and
+    /// is.
     To {
         claim: Started,
         known: Box<HeldJob>,

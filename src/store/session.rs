@@ -81,7 +81,8 @@ pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Erro
 /// Has the server notice when the client of a session is gone that will hold jobs. Once for a connection: for each
 /// transaction these settings would cost as much as the rest of its begin.
 ///
-/// Nothing else but settings of our own may be set for a session: it goes back to the host's pool, or behind a transaction pooler to strangers.
+/// Nothing else but settings of our own may be set for a session: it goes back to the host's pool, or behind a transaction
+/// pooler to strangers.
 pub(crate) async fn notice_lost_clients(
     conn: &mut PgConnection,
     limits: &SessionLimits,
