@@ -189,7 +189,7 @@ begin
       and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
       and coalesce(n.created_at >= ignore_before, true)
       and n.attempts - n.attempts_forgiven < coalesce(n.max_attempts, default_attempts)
-      -- Whoever is to be next where a limit was reached, is for a claim to say.
+      -- Where there is a limit of jobs in flight, a claim says who is next.
       and (select q.name from {schema}.queue q where q.name = of_queue and q.in_flight_limit is not null limit 1) is null
     for no key update of n skip locked;
   end if;
@@ -201,8 +201,8 @@ begin
     return;
   end if;
   update {schema}.queue_group g set
-    claim = gen_random_uuid(), job_id = next_job, head_id = least(g.head_id, next_job), suspect = null, claimed_by = processor, boost = 0, batch_end = null,
-    batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
+    claim = gen_random_uuid(), job_id = next_job, head_id = least(g.head_id, next_job), suspect = null,
+    claimed_by = processor, boost = 0, batch_end = null, batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
   where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
   returning g.claim into next_token;
   if not found then
