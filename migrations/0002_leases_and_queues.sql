@@ -68,6 +68,12 @@ alter table queue_group
 -- What is in flight, for the limit of a queue; whose it is, for presence. By job_id, which is set with the claim: a
 -- statement that shows a token must not be planned with this index.
 create index queue_group_claimed on queue_group (queue, claimed_by) where job_id is not null;
+-- The row of a claim. By the group's key all versions of its row are found, and each turn leaves two: where somebody's
+-- transaction keeps vacuum from them, they are many. A statement that looks for anything else must not say that there is a
+-- claim, or it may be planned with this index.
+create index queue_group_token on queue_group (claim) where claim is not null;
+-- Whose claims are in doubt.
+create index queue_group_doubted on queue_group (claimed_by) where suspect is not null;
 -- Not also where ready_at < 'infinity': what asks for it would find queue_group_ready as good.
 create index queue_group_boost on queue_group (queue, ready_at) where boost > 0;
 create index queue_group_halt_until on queue_group (halt_until) where halt_until is not null or park_to is not null;

@@ -46,7 +46,7 @@ begin
   else
     -- By coalesce it does not match queue_group_claimed, by which all claims of the queue would be read.
     perform from {schema}.queue_group g
-    where g.queue = of_queue and g.group_id = of_group and g.claim = with_token and g.suspect is null
+    where g.claim = with_token and g.suspect is null
       and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
     for no key update skip locked;
     if not found then
@@ -118,11 +118,11 @@ begin
     -- Nothing has written the row before. The lock fails while an adopter shares the row; and the delete decides in a
     -- statement of its own, or by a snapshot that an adopter's commit has overtaken.
     perform from {schema}.queue_group g
-    where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
+    where g.claim = with_token
     for update skip locked;
     if found then
       delete from {schema}.queue_group g
-      where g.queue = of_queue and g.group_id = of_group and g.claim = with_token and g.halted_at is null
+      where g.claim = with_token and g.halted_at is null
         and (select u.id from {schema}.job u
           where u.queue = of_queue and u.group_id = of_group and u.status in ('queued', 'started') limit 1) is null;
       if found then
@@ -133,7 +133,7 @@ begin
   update {schema}.queue_group g set
     claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
     ready_at = clock_timestamp() - interval '10 s' * coalesce(next_priority, 0)
-  where g.queue = of_queue and g.group_id = of_group and g.claim = with_token;
+  where g.claim = with_token;
   if not found then
     raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';
   end if;
@@ -185,7 +185,7 @@ begin
                 and u.status in ('queued', 'started') and u.id <> of_job
               order by u.group_id, u.id limit 1) c on true))
         from {schema}.queue_group g
-        where g.queue = of_queue and g.group_id = of_group and g.claim = with_token)])
+        where g.claim = with_token)])
       and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
       and coalesce(n.created_at >= ignore_before, true)
       and n.attempts - n.attempts_forgiven < coalesce(n.max_attempts, default_attempts)
@@ -203,7 +203,7 @@ begin
   update {schema}.queue_group g set
     claim = gen_random_uuid(), job_id = next_job, head_id = least(g.head_id, next_job), suspect = null,
     claimed_by = processor, boost = 0, batch_end = null, batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
-  where g.queue = of_queue and g.group_id = of_group and g.claim = with_token
+  where g.claim = with_token
   returning g.claim into next_token;
   if not found then
     raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';

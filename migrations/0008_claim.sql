@@ -90,11 +90,12 @@ begin
       end if;
     end if;
     if cardinality(safe) < cardinality(names) then
-      -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in.
+      -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in. (Not
+      -- `claim is not null`, by which all claims could be read.)
       with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
       select array_agg(g.group_id), array_agg(g.head_id) into held, held_from from flag join lateral (
         select g.group_id, g.head_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is not null
+        where g.queue = flag.queue and g.group_id = flag.group_id and coalesce(g.job_id, 0) > 0
         limit 1 for key share skip locked) g on true;
     end if;
     if cardinality(safe) + coalesce(cardinality(held), 0) < cardinality(names) then
@@ -163,7 +164,7 @@ declare
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
-  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; each integer;
+  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; lines tid[]; each integer;
 begin
   -- A snapshot of its own for each statement, as the caller's session may have decided otherwise.
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
@@ -300,9 +301,9 @@ begin
       -- What was adopted has a head start of 90 s at most.
       group_at := case when in_line > 0 then greatest(groups_from, least(line_at, now() - interval '90 s')) else line_at end;
       select count(*), array_agg(g.group_id) filter (where g.job_id is null),
-        array_agg(g.head_id) filter (where g.job_id is null), max(g.ready_at)
-        into taken, names, heads, group_at
-      from (select g.group_id, g.head_id, g.job_id, g.ready_at from {schema}.queue_group g
+        array_agg(g.head_id) filter (where g.job_id is null), array_agg(g.ctid) filter (where g.job_id is null), max(g.ready_at)
+        into taken, names, heads, lines, group_at
+      from (select g.group_id, g.head_id, g.job_id, g.ctid, g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
         order by g.ready_at limit want for no key update skip locked) g;
       reading := reading + (clock_timestamp() - at);
@@ -336,9 +337,9 @@ begin
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
         for no key update of j skip locked)
       select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.go), array_agg(l.fresh and l.go = 'run'),
-          array_agg(null::bigint), array_agg(1::smallint),
+          array_agg(null::bigint), array_agg(1::smallint), array_agg(lines[l.place]),
           least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.go = 'run'), 1))
-        into ran, names, heads, words, fresh, ends, sizes, each
+        into ran, names, heads, words, fresh, ends, sizes, lines, each
       -- Some may have to wait for a slot: in the order of their turns (P8).
       from (select locked.* from locked order by locked.place) l;
       n := n + ran;
@@ -377,22 +378,21 @@ begin
           select l.place, l.id, l.go, l.first, max(l.id) over w as last, count(*) over w as size
           from line l where coalesce(l.id < l.gap, true) window w as (partition by l.group_id))
         select array_agg(o.id), array_agg(o.go), array_agg(case when o.first and o.size > 1 then o.last end),
-            array_agg(case when o.first then o.size::smallint end)
-          into heads, words, ends, sizes from (select ours.* from ours order by ours.place, ours.id) o;
+            array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
+          into heads, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
       end if;
       return query
       with locked as materialized (
-        select t.* from unnest(heads, words, ends, sizes) t(id, go, batch_end, batch_size)),
+        select t.* from unnest(heads, words, ends, sizes, lines) t(id, go, batch_end, batch_size, line)),
       started as (
-        {start}, locked.batch_end as turn_end, locked.batch_size as turn_size),
+        {start}, locked.batch_end as turn_end, locked.batch_size as turn_size, locked.line),
       claimed as (
         update {schema}.queue_group g set
           claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
           boost = 0, batch_end = started.turn_end, batch_size = started.turn_size,
           ready_at = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
-        from started where g.queue = any (array[started.queue]) and g.group_id between started.group_id and started.group_id
-          and started.turn_size is not null
+        from started where g.ctid = started.line
         returning started.*, g.claim as token),
       behind as (
         select started.*, null::uuid as token from started where started.turn_size is null)

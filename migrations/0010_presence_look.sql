@@ -12,7 +12,7 @@ begin
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
       and l.objsubid = 1 and ((l.classid::bigint << 32) | l.objid::bigint) = with_key);
   doubted := array(select g.claim from queue_group g
-      where g.job_id is not null and g.claimed_by = of_processor and g.suspect = g.claim)
+      where g.claimed_by = of_processor and g.suspect is not null and coalesce(g.suspect = g.claim, false))
     || array(select j.claim from job j
       where j.claimed_by = of_processor and j.suspect is not null and j.suspect = j.claim);
   -- One judge at a time: who tries a lock that another one tries would take its owner for alive.

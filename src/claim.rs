@@ -17,8 +17,8 @@ use crate::turn::{self, Look, Plan, Turn};
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(20));
 /// How many such reads are saved for each, and for how long at most.
-const READS_SKIPPED: u32 = 20;
-const LATEST_READ: Duration = Duration::from_millis(250);
+const READS_SKIPPED: u32 = 40;
+const LATEST_READ: Duration = Duration::from_secs(5);
 
 /// What a claim brought.
 #[derive(Debug, Default)]

@@ -98,7 +98,7 @@ pub(crate) async fn hold(
             HoldAnswer::Held(_) => {
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
-                store.trust(conn, queue, claim, lease).await?;
+                store.trust(conn, claim, lease).await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn).await?;
             }

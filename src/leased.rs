@@ -188,9 +188,8 @@ impl Run {
 
     fn keep(&self, lease: Duration, asked_at: Instant) -> Kept {
         let claim = LeasedClaim {
-            queue: self.queue.name.to_string(),
-            group: self.claim.group.clone(),
             job: self.claim.job,
+            loose: self.claim.group.is_none(),
             behind: self.claim.behind.clone(),
             token: self.claim.token,
             lease: lease.as_secs_f64(),

@@ -204,9 +204,8 @@ mod tests {
     fn a_lease_that_was_over_before_its_handler_began_does_not_stand() {
         let leases = Arc::new(Leases::default());
         let claim = LeasedClaim {
-            queue: "q".to_owned(),
-            group: Some("g".to_owned()),
             job: 1,
+            loose: false,
             behind: Vec::new(),
             token: Uuid::from_u128(1),
             lease: 1.0,

@@ -159,7 +159,7 @@ impl Run {
         if paused {
             store.end_turn(conn, queue, &self.claim).await?;
         } else if let Some(lease) = self.lease {
-            store.trust(conn, queue, &self.claim, lease).await?;
+            store.trust(conn, &self.claim, lease).await?;
         }
         conn.commit().await?;
         tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
@@ -283,9 +283,7 @@ impl Run {
         let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
             HoldAnswer::Held(held) => Some(held),
             // Where a turn goes on, the token outlives what an earlier try committed without an answer.
-            HoldAnswer::Skipped if store.outlived(conn, &self.queue.name, &self.claim).await? => {
-                None
-            }
+            HoldAnswer::Skipped if store.outlived(conn, &self.claim).await? => None,
             HoldAnswer::Skipped => return Ok(Tried::Skipped),
             HoldAnswer::Lost => return Ok(Tried::Lost),
         };

@@ -1,19 +1,25 @@
 //! What a claim reads where dead rows stay: somebody's old snapshot keeps vacuum from them.
 
-use super::scene::{Q, Scene, TERMS, run};
+use std::time::Duration;
+
+use super::scene::{Q, Scene, TERMS, begin, commit, number, run};
 use crate::NewJob;
-use crate::store::ReadFrom;
+use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Then};
 
 const GROUPS: i64 = 2000;
 
-/// Index entries read in the transaction that is open.
+/// Index entries read in the transaction that is open. A table that is read as a whole counts as many.
 async fn read(conn: &mut sqlx::PgConnection) -> i64 {
-    super::scene::number(
-        conn,
-        "select sum(pg_stat_get_xact_tuples_returned(c.oid))::int8 from pg_class c \
-         where c.relnamespace = 'seriatim'::regnamespace and c.relkind = 'i'",
-    )
-    .await
+    read_of(conn, "true").await
+}
+
+async fn read_of(conn: &mut sqlx::PgConnection, relation: &str) -> i64 {
+    let reads = format!(
+        "select sum(case c.relkind when 'i' then pg_stat_get_xact_tuples_returned(c.oid) \
+           else 1000 * pg_stat_get_xact_numscans(c.oid) end)::int8 \
+         from pg_class c where c.relnamespace = 'seriatim'::regnamespace and c.relkind in ('i', 'r') and {relation}"
+    );
+    number(conn, &reads).await
 }
 
 /// What each of three claims of ten jobs reads, the next from where the one before says; and what the last one says.
@@ -100,6 +106,78 @@ async fn claims_that_find_no_group_in_line_begin_behind_the_dead_ones_too() {
     let (reads, _) = three_claims(&scene, &mut worker).await;
     assert!(reads[0] > GROUPS, "{reads:?}");
     assert!(reads[1] < 500 && reads[2] < 500, "{reads:?}");
+    run(&mut old, "rollback").await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn whoever_shows_a_token_reads_past_no_dead_row_of_its_group() {
+    const DEAD: i64 = 3000;
+    let scene = Scene::new().await;
+    let (mut worker, store) = (scene.session().await, &scene.store);
+    for _ in 0..4 {
+        scene.enqueue("g").await;
+    }
+    assert_eq!(scene.adopt(&mut worker).await, 1);
+    commit(&mut worker).await;
+    let mut old = scene.session().await;
+    run(&mut old, "begin isolation level repeatable read").await;
+    run(&mut old, "select pg_current_xact_id()").await;
+    let turns = format!(
+        "do $$ begin for n in 1..{DEAD} loop update seriatim.queue_group set ready_at = now(), job_id = head_id, \
+         claim = gen_random_uuid(), claimed_by = 7; end loop; \
+         update seriatim.queue_group set job_id = null, claim = null, claimed_by = null; end $$"
+    );
+    scene.run(&turns).await;
+    let claim = async |worker: &mut sqlx::PgConnection| -> Started {
+        run(worker, "begin").await;
+        let by_key = "c.relname = 'queue_group_pkey'";
+        let before = read_of(worker, by_key).await;
+        let from = ReadFrom::default();
+        let claimed = store.claim_at_once(worker, Q, 1, false, TERMS, from).await.unwrap();
+        assert_eq!(read_of(worker, by_key).await, before);
+        run(worker, "commit").await;
+        claimed.jobs[0].clone()
+    };
+
+    // By transaction.
+    for keep in [true, false] {
+        let turn = claim(&mut worker).await;
+        let before = read(&mut worker).await;
+        assert!(store.begin_and_hold(&mut worker, &turn, None).await.unwrap().is_some());
+        store.settle_at_once(&mut worker, &turn, "1", keep, Then::Nothing).await.unwrap();
+        let reads = read(&mut worker).await - before;
+        assert!(reads < 50, "{reads}");
+        run(&mut worker, "commit").await;
+    }
+
+    // By lease.
+    let turn = claim(&mut worker).await;
+    begin(&mut worker).await;
+    let before = read(&mut worker).await;
+    let leased = [LeasedClaim {
+        job: turn.job,
+        loose: false,
+        behind: Vec::new(),
+        token: turn.token,
+        lease: 60.0,
+    }];
+    assert_eq!(store.extend_leases(&mut worker, &leased).await.unwrap().len(), 1);
+    assert_eq!(store.standing(&mut worker, &leased).await.unwrap().len(), 1);
+    store.trust(&mut worker, &turn, Duration::from_secs(1)).await.unwrap();
+    let look = store.presence_look(&mut worker, 7, 7, true, chrono::Utc::now()).await;
+    look.unwrap();
+    let reads = read(&mut worker).await - before;
+    assert!(reads < 50, "{reads}");
+    commit(&mut worker).await;
+
+    begin(&mut worker).await;
+    let before = read(&mut worker).await;
+    let done = [Succeeded { queue: Q, claim: &turn, earlier: &[], result: "1" }];
+    assert_eq!(store.settle_many(&mut worker, &done, true).await.unwrap().len(), 1);
+    let reads = read(&mut worker).await - before;
+    assert!(reads < 50, "{reads}");
+    commit(&mut worker).await;
     run(&mut old, "rollback").await;
     scene.end().await;
 }

@@ -96,11 +96,7 @@ async fn assert_refused(scene: &Scene, stale: &Started) {
     }
     rollback(&mut worker).await;
     begin(&mut worker).await;
-    scene
-        .store
-        .trust(&mut worker, super::scene::Q, stale, super::scene::TERMS.lease)
-        .await
-        .unwrap();
+    scene.store.trust(&mut worker, stale, super::scene::TERMS.lease).await.unwrap();
     commit(&mut worker).await;
     assert_eq!(scene.row("g").await, before);
     run(&mut worker, "select 1").await;

@@ -241,7 +241,7 @@ async fn hold(
                 stress.book.count("doubts cleared");
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
-                stress.store.trust(conn, Q, claim, super::scene::TERMS.lease).await?;
+                stress.store.trust(conn, claim, super::scene::TERMS.lease).await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn).await?;
             }

@@ -82,7 +82,7 @@ async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
     run(&mut other, "select 1 from seriatim.queue_group for no key update").await;
     for still_doubted in [true, false] {
         begin(&mut worker).await;
-        scene.store.trust(&mut worker, Q, &claim, TERMS.lease).await.unwrap();
+        scene.store.trust(&mut worker, &claim, TERMS.lease).await.unwrap();
         commit(&mut worker).await;
         assert_eq!(scene.row("g").await.unwrap().doubted, still_doubted);
         if still_doubted {

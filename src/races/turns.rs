@@ -83,7 +83,7 @@ async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
     // Wrong: to go on with the doubt standing. If this hold broke now, the next look would take over at once.
     rollback(&mut worker).await;
     begin(&mut worker).await;
-    scene.store.trust(&mut worker, Q, &claim, TERMS.lease).await.unwrap();
+    scene.store.trust(&mut worker, &claim, TERMS.lease).await.unwrap();
     commit(&mut worker).await;
     assert!(!scene.row("g").await.unwrap().doubted);
     assert!(!scene.hold(&mut worker, &claim).await.doubted);

@@ -190,12 +190,12 @@ fn outlived(names: &Names) -> Template {
     let started = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?4 and {}", started("j."))))
+        .and_where(sql(format!("j.id = ?2 and {}", started("j."))))
         .to_owned();
     let query = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("g.claim = ?1"))
         .and_where(Expr::not_exists(started))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
@@ -262,12 +262,10 @@ impl Store {
     pub(crate) async fn outlived(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
         claim: &Started,
     ) -> Result<bool, sqlx::Error> {
-        let outlived = self.batch.outlived.query().bind(queue).bind(&claim.group);
-        let row = outlived.bind(claim.token).bind(claim.job).fetch_optional(conn).await?;
-        Ok(row.is_some())
+        let outlived = self.batch.outlived.query().bind(claim.token).bind(claim.job);
+        Ok(outlived.fetch_optional(conn).await?.is_some())
     }
 
     /// Records successes of a group's turn, which stays claimed; whether the queue or the group is paused. The group's

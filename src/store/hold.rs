@@ -11,7 +11,7 @@ use sqlx::{PgConnection, Row};
 
 use super::Store;
 use super::claim::Started;
-use super::lookup::{in_group, keyed, same_group, started, unfinished};
+use super::lookup::{in_group, keyed, started, unfinished};
 use super::template::{Names, PG, Template, cte, select, sql, with};
 use crate::bytes::JobData;
 
@@ -122,7 +122,7 @@ fn hold_group(names: &Names) -> Template {
     let held = select()
         .expr_as(sql("g.suspect is not null"), "doubted")
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("g.claim = ?3"))
         // Said so, it does not match `queue_group_claimed`, by which all claims of the queue would be read.
         .and_where(sql("?4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
@@ -171,7 +171,7 @@ fn group_is_ours(names: &Names) -> Template {
     let query = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("g.claim = ?1"))
         .to_owned();
     Template::new(query.build(PG))
 }
@@ -188,17 +188,17 @@ fn loose_is_ours(names: &Names) -> Template {
 /// Clears the doubt about a claim and gives it a fresh lease, if nobody else is at the row.
 fn trust_group(names: &Names) -> Template {
     let ours = select()
-        .columns(["queue", "group_id"])
+        .column("claim")
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("g.claim = ?1"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let query = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .value("suspect", sql("null"))
-        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?4)"))
+        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
         .from("ours")
-        .and_where(sql(format!("{} and g.claim = ?3", same_group("g", "ours"))))
+        .and_where(sql(keyed("g.claim", "ours.claim")))
         .to_owned();
     with([cte("ours", ours)], query)
 }
@@ -241,7 +241,7 @@ impl Store {
             }
             // The group is ours and the job's row is not to be had: locked for a moment, or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
-            None if self.is_ours(conn, queue, claim).await? => Ok(HoldAnswer::Skipped),
+            None if self.is_ours(conn, claim).await? => Ok(HoldAnswer::Skipped),
             None => Ok(HoldAnswer::Lost),
         }
     }
@@ -250,13 +250,10 @@ impl Store {
     pub(super) async fn is_ours(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
         claim: &Started,
     ) -> Result<bool, sqlx::Error> {
         let ours = match &claim.group {
-            Some(group) => {
-                self.hold.group_is_ours.query().bind(queue).bind(group).bind(claim.token)
-            }
+            Some(_) => self.hold.group_is_ours.query().bind(claim.token),
             None => self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
         };
         Ok(ours.fetch_optional(conn).await?.is_some())
@@ -266,12 +263,11 @@ impl Store {
     pub(crate) async fn trust(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
         claim: &Started,
         lease: Duration,
     ) -> Result<(), sqlx::Error> {
         let trust = match &claim.group {
-            Some(group) => self.hold.trust_group.query().bind(queue).bind(group).bind(claim.token),
+            Some(_) => self.hold.trust_group.query().bind(claim.token),
             None => self.hold.trust_loose.query().bind(claim.job).bind(claim.token),
         };
         trust.bind(lease.as_secs_f64()).execute(conn).await.map(drop)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Store;
 use super::hold::{HeldJob, held_columns, held_job};
-use super::lookup::{keyed, same_group};
+use super::lookup::keyed;
 use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
 
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub(super) struct Statements {
 /// A claim that its lease keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct LeasedClaim {
-    pub(crate) queue: String,
-    pub(crate) group: Option<String>,
     pub(crate) job: i64,
+    /// Whether it is of no group.
+    pub(crate) loose: bool,
     /// Jobs that will run after it under the same claim.
     pub(crate) behind: Vec<i64>,
     pub(crate) token: Uuid,
@@ -46,15 +46,14 @@ impl Statements {
 /// Gives groups their lease again and clears a doubt; rows that somebody has are skipped, and tried again.
 fn extend_groups(names: &Names) -> Template {
     let row = select()
-        .columns([("g", "queue"), ("g", "group_id")])
+        .column(("g", "claim"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = lease.queue and g.group_id = lease.group_id"))
         .and_where(sql("g.claim = lease.claim"))
         .limit(1)
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let ours = select()
-        .columns([("g", "queue"), ("g", "group_id"), ("lease", "claim"), ("lease", "seconds")])
+        .columns([("g", "claim"), ("lease", "seconds")])
         .from("lease")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
@@ -63,11 +62,10 @@ fn extend_groups(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ours.seconds)"))
         .from("ours")
-        .and_where(sql(same_group("g", "ours")))
-        .and_where(sql("g.claim = ours.claim"))
+        .and_where(sql(keyed("g.claim", "ours.claim")))
         .returning(Query::returning().expr(sql("g.claim")))
         .to_owned();
-    let lease = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim"), (4, "seconds")]);
+    let lease = rows_of(&[(1, "claim"), (2, "seconds")]);
     with([cte("lease", lease), cte("ours", ours)], extended)
 }
 
@@ -102,13 +100,13 @@ fn standing(names: &Names) -> Template {
     let of_group = select()
         .expr(sql("g.claim"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = lease.queue and g.group_id = lease.group_id"))
+        .and_where(sql("g.claim = lease.claim"))
         .limit(1)
         .to_owned();
     let of_job = select()
         .expr(sql("j.claim"))
         .from_as(names.job(), "j")
-        .and_where(sql("j.id = lease.id and lease.group_id is null"))
+        .and_where(sql("j.id = lease.id and lease.loose"))
         .limit(1)
         .to_owned();
     let query = select()
@@ -119,7 +117,7 @@ fn standing(names: &Names) -> Template {
             [sub(of_group), sub(of_job)],
         ))
         .to_owned();
-    let lease = rows_of(&[(1, "queue"), (2, "group_id"), (3, "id"), (4, "claim")]);
+    let lease = rows_of(&[(1, "claim"), (2, "id"), (3, "loose")]);
     with([cte("lease", lease)], query)
 }
 
@@ -151,16 +149,13 @@ impl Store {
         conn: &mut PgConnection,
         claims: &[LeasedClaim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
-        let (grouped, loose): (Vec<_>, Vec<_>) = claims.iter().partition(|c| c.group.is_some());
+        let (loose, grouped): (Vec<_>, Vec<_>) = claims.iter().partition(|c| c.loose);
         let mut extended = HashSet::with_capacity(claims.len());
         if !grouped.is_empty() {
-            let queues: Vec<&str> = grouped.iter().map(|c| c.queue.as_str()).collect();
-            let groups: Vec<Option<&str>> = grouped.iter().map(|c| c.group.as_deref()).collect();
             let tokens: Vec<Uuid> = grouped.iter().map(|c| c.token).collect();
             let seconds: Vec<f64> = grouped.iter().map(|c| c.lease).collect();
-            let extend = self.lease.extend_groups.query().bind(queues).bind(groups);
-            let rows = extend.bind(tokens).bind(seconds).fetch_all(&mut *conn).await?;
-            for row in rows {
+            let extend = self.lease.extend_groups.query().bind(tokens).bind(seconds);
+            for row in extend.fetch_all(&mut *conn).await? {
                 extended.insert(row.try_get(0)?);
             }
         }
@@ -182,12 +177,11 @@ impl Store {
         conn: &mut PgConnection,
         claims: &[LeasedClaim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
-        let queues: Vec<&str> = claims.iter().map(|c| c.queue.as_str()).collect();
-        let groups: Vec<Option<&str>> = claims.iter().map(|c| c.group.as_deref()).collect();
-        let jobs: Vec<i64> = claims.iter().map(|c| c.job).collect();
         let tokens: Vec<Uuid> = claims.iter().map(|c| c.token).collect();
-        let standing = self.lease.standing.query().bind(queues).bind(groups).bind(jobs);
-        let rows = standing.bind(tokens).fetch_all(conn).await?;
+        let jobs: Vec<i64> = claims.iter().map(|c| c.job).collect();
+        let loose: Vec<bool> = claims.iter().map(|c| c.loose).collect();
+        let standing = self.lease.standing.query().bind(tokens).bind(jobs).bind(loose);
+        let rows = standing.fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 }

@@ -128,11 +128,7 @@ pub(super) fn freed() -> impl Iterator<Item = (&'static str, Expr)> {
 /// Frees the group's row, by its token, and sets what else there is to say.
 fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> Template {
     let mut update = UpdateStatement::new();
-    update
-        .table(names.queue_group())
-        .values(freed())
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3"))
-        .values(set);
+    update.table(names.queue_group()).values(freed()).and_where(sql("claim = ?1")).values(set);
     Template::new(update.build(PG))
 }
 
@@ -142,7 +138,7 @@ fn pass_turn(names: &Names) -> Template {
     let mut head = select()
         .column(("h", "priority"))
         .from_as(names.job(), "h")
-        .and_where(in_group("h", "?1", "?2", Some(">= head_id")))
+        .and_where(in_group("h", "?2", "?3", Some(">= head_id")))
         .and_where(unfinished("h"))
         .limit(1)
         .to_owned();
@@ -159,11 +155,11 @@ fn halt(names: &Names) -> Template {
     let halted = [
         ("ready_at", "'infinity'"),
         ("halted_at", "clock_timestamp()"),
-        ("halt_reason", "?4"),
-        ("halt_job_id", "?5"),
-        ("halt_until", "clock_timestamp() + make_interval(secs => ?6)"),
-        ("halt_then", "?7"),
-        ("park_to", "?8"),
+        ("halt_reason", "?2"),
+        ("halt_job_id", "?3"),
+        ("halt_until", "clock_timestamp() + make_interval(secs => ?4)"),
+        ("halt_then", "?5"),
+        ("park_to", "?6"),
     ];
     free(names, halted.map(|(column, value)| (column, sql(value))))
 }
@@ -184,7 +180,7 @@ fn lock_alone(names: &Names) -> Template {
     let query = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.claim = ?3"))
+        .and_where(sql("g.claim = ?1"))
         .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     Template::new(query.build(PG))
@@ -196,12 +192,12 @@ fn retire(names: &Names) -> Template {
     let any = select()
         .expr(sql("1"))
         .from_as(names.job(), "u")
-        .and_where(sql("u.queue = ?1 and u.group_id = ?2"))
+        .and_where(sql("u.queue = ?2 and u.group_id = ?3"))
         .and_where(unfinished("u"))
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.queue_group())
-        .and_where(sql("queue = ?1 and group_id = ?2 and claim = ?3 and halted_at is null"))
+        .and_where(sql("claim = ?1 and halted_at is null"))
         .and_where(Expr::not_exists(any))
         .to_owned();
     Template::new(query.build(PG))
@@ -288,7 +284,7 @@ impl Store {
         if drained && self.try_retire(conn, queue, group, claim).await? {
             return Ok(());
         }
-        let pass = self.settle.pass_turn.query().bind(queue).bind(group).bind(claim.token);
+        let pass = self.settle.pass_turn.query().bind(claim.token).bind(queue).bind(group);
         pass.execute(conn).await.map(drop)
     }
 
@@ -301,7 +297,7 @@ impl Store {
         claim: &Started,
     ) -> Result<(), sqlx::Error> {
         self.unstart(conn, claim).await?;
-        let pass = self.settle.pass_turn.query().bind(queue).bind(&claim.group).bind(claim.token);
+        let pass = self.settle.pass_turn.query().bind(claim.token).bind(queue).bind(&claim.group);
         pass.execute(conn).await.map(drop)
     }
 
@@ -333,7 +329,7 @@ impl Store {
                 }
             }
         }
-        let halt = self.settle.halt.query().bind(queue).bind(group).bind(claim.token);
+        let halt = self.settle.halt.query().bind(claim.token);
         let halt = halt.bind(&failure.message).bind(claim.job);
         let (seconds, word) = ends.unzip();
         halt.bind(seconds).bind(word).bind(park_to).execute(conn).await?;
@@ -392,11 +388,11 @@ impl Store {
         group: &str,
         claim: &Started,
     ) -> Result<bool, sqlx::Error> {
-        let alone = self.settle.lock_alone.query().bind(queue).bind(group).bind(claim.token);
+        let alone = self.settle.lock_alone.query().bind(claim.token);
         if alone.fetch_optional(&mut *conn).await?.is_none() {
             return Ok(false);
         }
-        let retire = self.settle.retire.query().bind(queue).bind(group).bind(claim.token);
+        let retire = self.settle.retire.query().bind(claim.token).bind(queue).bind(group);
         Ok(retire.execute(conn).await?.rows_affected() > 0)
     }
 }

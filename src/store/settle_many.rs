@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use sea_query::{
-    DeleteStatement, JoinType, LockBehavior, LockType, Order, SelectStatement, SubQueryStatement,
-    UpdateStatement,
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, SelectStatement,
+    SubQueryStatement, UpdateStatement,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::Store;
 use super::batch::Done;
 use super::claim::{Started, head_start};
-use super::lookup::{in_group, in_order, keyed, none_of, same_group, started, unfinished};
+use super::lookup::{in_group, in_order, keyed, none_of, started, unfinished};
 use super::settle::freed;
-use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
+use super::template::{Names, Template, cte, rows_of, select, sql, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -52,7 +52,6 @@ pub(super) fn lock_groups(names: &Names, lock: LockType) -> Template {
     let row = select()
         .column(("g", "claim"))
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
         .and_where(sql("g.claim = claimed.claim"))
         .limit(1)
         .lock_with_tables_behavior(lock, ["g"], LockBehavior::SkipLocked)
@@ -62,8 +61,7 @@ pub(super) fn lock_groups(names: &Names, lock: LockType) -> Template {
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
-    let claimed = rows_of(&[(1, "queue"), (2, "group_id"), (3, "claim")]);
-    with([cte("claimed", claimed)], query)
+    with([cte("claimed", rows_of(&[(1, "claim")]))], query)
 }
 
 /// What is written of the jobs that succeeded, or their delete.
@@ -98,13 +96,12 @@ fn groups(names: &Names, keep: bool) -> Template {
     let row = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid")])
         .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = claimed.queue and g.group_id = claimed.group_id"))
         .and_where(sql("g.claim = claimed.claim"))
         .limit(1)
         .to_owned();
     // As of before the statement: the claims' own jobs are unfinished still.
     let mut next = select()
-        .column(("h", "priority"))
+        .columns([("h", "id"), ("h", "priority")])
         .from_as(names.job(), "h")
         .and_where(in_group("h", "g.queue", "g.group_id", Some("> claimed.job_id")))
         .and_where(unfinished("h"))
@@ -116,18 +113,17 @@ fn groups(names: &Names, keep: bool) -> Template {
         .from_as(names.job(), "u")
         .and_where(sql("u.queue = g.queue and u.group_id = g.group_id"))
         .and_where(unfinished("u"))
-        .and_where(sql("u.id <> all((?5::bigint[])[claimed.first:claimed.last])"))
+        .and_where(sql("u.id <> all((?3::bigint[])[claimed.first:claimed.last])"))
         .to_owned();
     let ours = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
-        .expr_as(sub(next), "priority")
-        .expr_as(none_of(any), "drained")
+        .column(("next", "priority"))
+        // Behind the claim most groups have more.
+        .expr_as(Expr::cust_with_expr("next.id is null and $1", none_of(any)), "drained")
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
+        .join_lateral(JoinType::LeftJoin, next, "next", sql("true"))
         .to_owned();
-    let is_ours = |alias: &str, drained: &str| {
-        sql(format!("{} and {alias}.claim = ours.claim and {drained}", same_group(alias, "ours")))
-    };
     let passed = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .values(freed())
@@ -136,16 +132,15 @@ fn groups(names: &Names, keep: bool) -> Template {
             sql(format!("clock_timestamp() - {}", head_start("coalesce(ours.priority, 0)"))),
         )
         .from("ours")
-        .and_where(is_ours("g", "not ours.drained"))
+        .and_where(sql(format!("{} and not ours.drained", keyed("g.claim", "ours.claim"))))
         .to_owned();
     let retired = DeleteStatement::new()
         .from_table(names.queue_group())
         .and_where(sql("halted_at is null"))
         .and_where(sql("ctid = any (array(select ctid from ours where drained))"))
         .to_owned();
-    let of_claim =
-        [(1, "queue"), (2, "group_id"), (3, "claim"), (4, "job_id"), (8, "first"), (9, "last")];
-    let done = rows_of(&[(5, "id"), (6, "result"), (7, "claim")]);
+    let of_claim = [(1, "claim"), (2, "job_id"), (6, "first"), (7, "last")];
+    let done = rows_of(&[(3, "id"), (4, "result"), (5, "claim")]);
     // What is no condition of its own is no join either, which would compare each with each: it is looked up in a hash.
     let mine = select()
         .columns(["id", "result"])
@@ -200,19 +195,14 @@ impl Store {
         keep: bool,
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let keep = usize::from(keep);
-        let (mut queues, mut groups, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        for Succeeded { queue, claim, .. } in claims {
-            queues.push(*queue);
-            groups.push(claim.group.as_deref());
-            tokens.push(claim.token);
-        }
-        if groups.contains(&None) {
+        let tokens: Vec<Uuid> = claims.iter().map(|of| of.claim.token).collect();
+        if claims.iter().any(|of| of.claim.group.is_none()) {
             let jobs: Vec<i64> = claims.iter().map(|of| of.claim.job).collect();
             let results: Vec<&str> = claims.iter().map(|of| of.result).collect();
             let settle = self.settle_many.loose[keep].query().bind(tokens).bind(jobs).bind(results);
             return read(settle.fetch_all(conn).await?);
         }
-        let lock = self.settle_many.lock_alone.query().bind(queues).bind(groups).bind(tokens);
+        let lock = self.settle_many.lock_alone.query().bind(tokens);
         let locked = read(lock.fetch_all(&mut *conn).await?)?;
         let locked = claims.iter().filter(|of| locked.contains(&of.claim.token));
         settle_groups(&self.settle_many.groups[keep], conn, locked).await
@@ -225,14 +215,11 @@ async fn settle_groups<'a>(
     conn: &mut PgConnection,
     claims: impl Iterator<Item = &'a Succeeded<'a>>,
 ) -> Result<HashSet<Uuid>, sqlx::Error> {
-    let (mut queues, mut groups, mut tokens, mut turns) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut tokens, mut turns) = (Vec::new(), Vec::new());
     let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
     let (mut first, mut last) = (Vec::new(), Vec::new());
     let place = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    for Succeeded { queue, claim, earlier, result } in claims {
-        queues.push(*queue);
-        groups.push(claim.group.as_deref());
+    for Succeeded { claim, earlier, result, .. } in claims {
         tokens.push(claim.token);
         turns.push(claim.job);
         first.push(place(jobs.len() + 1));
@@ -248,7 +235,7 @@ async fn settle_groups<'a>(
     if tokens.is_empty() {
         return Ok(HashSet::new());
     }
-    let settle = template.query().bind(queues).bind(groups).bind(tokens).bind(turns);
+    let settle = template.query().bind(tokens).bind(turns);
     let settle = settle.bind(jobs).bind(results).bind(of).bind(first).bind(last);
     read(settle.fetch_all(conn).await?)
 }

@@ -7,9 +7,9 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::claim::Started;
-use super::lookup::{keyed, same_group, started};
+use super::lookup::{keyed, started};
 use super::settle::freed;
-use super::template::{Names, Template, cte, groups_of, rows_of, select, sql, sub, with};
+use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
 use super::{Store, settle_many};
 use crate::turn::Go;
 
@@ -80,9 +80,9 @@ fn groups(names: &Names) -> Template {
             Expr::cust_with_expr("least($1, clock_timestamp()) - interval '1 us'", first),
         )
         .from("given")
-        .and_where(sql(format!("{} and g.claim = given.claim", same_group("g", "given"))))
+        .and_where(sql(keyed("g.claim", "given.claim")))
         .to_owned();
-    with([cte("given", groups_of(&[(2, "group_id"), (3, "claim")]))], query)
+    with([cte("given", rows_of(&[(2, "claim")]))], query)
 }
 
 impl Store {
@@ -95,10 +95,9 @@ impl Store {
         queue: &str,
         claims: &[&Started],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
-        let grouped = claims.iter().filter_map(|of| Some((of.group.as_deref()?, of.token)));
-        let (groups, tokens): (Vec<&str>, Vec<Uuid>) = grouped.unzip();
-        let queues = vec![queue; groups.len()];
-        let lock = self.unclaim.lock_groups.query().bind(queues).bind(groups).bind(tokens);
+        let grouped = claims.iter().filter(|of| of.group.is_some());
+        let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
+        let lock = self.unclaim.lock_groups.query().bind(tokens);
         let mut rows = lock.fetch_all(&mut *conn).await?;
         let loose = claims.iter().filter(|of| of.group.is_none());
         let (jobs, tokens): (Vec<i64>, Vec<Uuid>) = loose.map(|of| (of.job, of.token)).unzip();
@@ -114,16 +113,16 @@ impl Store {
         let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
         if !jobs.is_empty() {
             self.unclaim.jobs.query().bind(jobs).bind(begun).execute(&mut *conn).await?;
-            let grouped = given().filter_map(|of| Some((of.group.as_deref()?, of.token)));
-            let (groups, tokens): (Vec<&str>, Vec<Uuid>) = grouped.unzip();
-            let free = self.unclaim.groups.query().bind(queue).bind(groups).bind(tokens);
+            let grouped = given().filter(|of| of.group.is_some());
+            let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
+            let free = self.unclaim.groups.query().bind(queue).bind(tokens);
             free.execute(&mut *conn).await?;
             self.wake_others(conn, queue).await?;
         }
         let mut over = locked.clone();
         for claim in claims.iter().filter(|of| !locked.contains(&of.token)) {
             // Skipped, or taken over; or an earlier try was committed, and its answer was lost.
-            if !self.is_ours(conn, queue, claim).await? {
+            if !self.is_ours(conn, claim).await? {
                 over.insert(claim.token);
             }
         }
