@@ -69,8 +69,8 @@ alter table queue_group
 -- statement that shows a token must not be planned with this index.
 create index queue_group_claimed on queue_group (queue, claimed_by) where job_id is not null;
 -- The row of a claim. By the group's key all versions of its row are found, and each turn leaves two: where somebody's
--- transaction keeps vacuum from them, they are many. A statement that looks for anything else must not say that there is a
--- claim, or it may be planned with this index.
+-- transaction keeps vacuum from them, they are many. A statement that has no token, or joins by it, must not say that there
+-- is a claim: it may be planned with the whole of this index.
 create index queue_group_token on queue_group (claim) where claim is not null;
 -- Whose claims are in doubt.
 create index queue_group_doubted on queue_group (claimed_by) where suspect is not null;

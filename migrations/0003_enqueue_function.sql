@@ -54,7 +54,9 @@ begin
   foreach of_group in array coalesce(of_groups, '{}') loop
     -- Null: a job without a group, which was looked for above.
     if of_group is not null
-      and not exists (select from queue_group g where g.queue = of_queue and g.group_id = of_group)
+      -- From the end, where the live version of its row is; of those before it there may be many that vacuum is kept from.
+      and (select g.group_id from queue_group g
+        where g.queue = of_queue and g.group_id between of_group and of_group order by g.group_id desc limit 1) is null
     then
       -- Unless so many others, into groups that were idle too and due at once, have just woken somebody, who looks now, and again:
       -- whoever notifies waits for each other who does. Not where the transaction has taken a while: nobody may look any more
@@ -68,7 +70,8 @@ begin
           order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end desc limit 32) fresh
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g
-            where g.queue = of_queue and g.group_id = fresh.group_id limit 1) is null
+            where g.queue = of_queue and g.group_id between fresh.group_id and fresh.group_id
+            order by g.group_id desc limit 1) is null
         offset 15 limit 1)
       then
         return true;

@@ -44,7 +44,7 @@ begin
       and j.finished_at is null and j.status not in ('queued', 'parked')
     for no key update skip locked;
   else
-    -- By coalesce it does not match queue_group_claimed, by which all claims of the queue would be read.
+    -- By coalesce it does not match queue_group_claimed, by which all claims would be read.
     perform from {schema}.queue_group g
     where g.claim = with_token and g.suspect is null
       and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)

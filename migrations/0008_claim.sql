@@ -13,6 +13,9 @@ begin
 -- A flag goes only together with a row that this transaction has inserted, or has locked while it was free (the next look comes
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
 -- That is why nothing strands (P3).
+--
+-- A group's row is looked up from the end of the index: of several versions with one key the newest is the last as a rule, and
+-- those before it are passed only where there is none.
 $f$
 create function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
   out in_line integer, out more boolean)
@@ -21,7 +24,7 @@ as $$
 declare
   after_at timestamptz := flags_from; after_id bigint := 0; skipped text[] := '{}';
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
-  names text[]; firsts bigint[]; heads smallint[]; new_names text[]; new_firsts bigint[]; new_heads smallint[];
+  names text[]; firsts bigint[]; heads smallint[]; frees boolean[]; new_names text[]; new_firsts bigint[]; new_heads smallint[];
   safe text[]; held text[]; held_from bigint[];
   woken text[]; woken_from bigint[];
   clear bigint[]; cleared integer;
@@ -52,29 +55,31 @@ begin
     with flag as materialized (
       select distinct on (f.name) of_queue as queue, f.name, f.id, f.priority
       from unnest(groups, ids, priorities) f(name, id, priority) order by f.name, f.id)
-    select array_agg(flag.name) filter (where g.there), array_agg(flag.id) filter (where g.there),
-        array_agg(flag.priority) filter (where g.there),
-        array_agg(flag.name) filter (where g.there is null), array_agg(flag.id) filter (where g.there is null),
-        array_agg(flag.priority) filter (where g.there is null)
-      into names, firsts, heads, new_names, new_firsts, new_heads
+    select array_agg(flag.name) filter (where g.free is not null), array_agg(flag.id) filter (where g.free is not null),
+        array_agg(flag.priority) filter (where g.free is not null), array_agg(g.free) filter (where g.free is not null),
+        array_agg(flag.name) filter (where g.free is null), array_agg(flag.id) filter (where g.free is null),
+        array_agg(flag.priority) filter (where g.free is null)
+      into names, firsts, heads, frees, new_names, new_firsts, new_heads
     from flag left join lateral (
-      select true as there from {schema}.queue_group g
-      where g.queue = flag.queue and g.group_id = flag.name limit 1) g on true;
+      select g.job_id is null as free from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id between flag.name and flag.name
+      order by g.group_id desc limit 1) g on true;
 
     safe := '{}';
     held := null;
     if names is not null then
       -- Free rows: locked, and woken unless halted. Every flag may go.
       with flag as materialized (
-        select of_queue as queue, f.group_id, f.first_id from unnest(names, firsts) f(group_id, first_id))
+        select of_queue as queue, f.group_id, f.first_id
+        from unnest(names, firsts, frees) f(group_id, first_id, free) where f.free)
       select array_agg(g.group_id), array_agg(g.group_id) filter (where g.to_wake),
           array_agg(flag.first_id) filter (where g.to_wake)
         into safe, woken, woken_from
       from flag join lateral (
         select g.group_id, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
         from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.group_id and g.claim is null
-        limit 1 for no key update skip locked) g on true;
+        where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and g.claim is null
+        order by g.group_id desc limit 1 for no key update skip locked) g on true;
       safe := coalesce(safe, '{}');
       if woken is not null then
         with free as materialized (
@@ -92,11 +97,13 @@ begin
     if cardinality(safe) < cardinality(names) then
       -- Claimed rows: shared with whoever has the group. An id below head_id keeps its flag: nothing else brings it in. (Not
       -- `claim is not null`, by which all claims could be read.)
-      with flag as materialized (select of_queue as queue, f.group_id from unnest(names) f(group_id))
+      with flag as materialized (
+        select of_queue as queue, f.group_id from unnest(names) f(group_id)
+        where (f.group_id in (select unnest(safe))) is not true)
       select array_agg(g.group_id), array_agg(g.head_id) into held, held_from from flag join lateral (
         select g.group_id, g.head_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.group_id and coalesce(g.job_id, 0) > 0
-        limit 1 for key share skip locked) g on true;
+        where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and coalesce(g.job_id, 0) > 0
+        order by g.group_id desc limit 1 for key share skip locked) g on true;
     end if;
     if cardinality(safe) + coalesce(cardinality(held), 0) < cardinality(names) then
       -- Somebody has the row, or it has gone meanwhile.
@@ -106,7 +113,8 @@ begin
         into new_names, new_firsts, new_heads
       from flag
       where (select g.group_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id = flag.name limit 1) is null;
+        where g.queue = flag.queue and g.group_id between flag.name and flag.name
+        order by g.group_id desc limit 1) is null;
     end if;
     if new_names is not null then
       -- Only what was inserted counts: a conflict is no proof that the row stays.
@@ -142,7 +150,7 @@ $f$,
 -- `at_most` of all those: rows of their own, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
--- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
+-- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take, or nothing: from
 -- there a next claim may read instead of from the beginning. What comes in below in the meantime (a late commit, a priority)
 -- waits for a claim from the beginning; a second less makes that rare. Jobs without a group are always read from the beginning.
 $f$
@@ -194,6 +202,11 @@ begin
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
       order by j.turn_at limit 1) is not null
     into is_thorough, loose_due;
+  -- What is finished is to be looked at at once, however much is dead.
+  if flags_from > 'epoch' and (select {look_at} from {schema}.job j
+      where j.queue = of_queue and j.flagged and {look_at} = 'epoch' limit 1) is not null then
+    flags_from := '-infinity';
+  end if;
   at := clock_timestamp();
   line_at := (select g.ready_at from {schema}.queue_group g
     where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
@@ -222,7 +235,8 @@ begin
           order by {look_at}, j.id limit slots + 1) f
         left join lateral (
           select true as there from {schema}.queue_group g
-          where g.queue = of_queue and g.group_id = f.group_id limit 1) g on true;
+          where g.queue = of_queue and g.group_id between f.group_id and f.group_id
+          order by g.group_id desc limit 1) g on true;
       end if;
       if few then
         -- There is a slot for each of them: put in line and claimed at once. A conflict is left to the next claim.
@@ -399,6 +413,10 @@ begin
       select {claimed} from claimed j
       union all
       select {claimed} from behind j;
+      get diagnostics taken = row_count;
+      if taken < cardinality(heads) then
+        raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
+      end if;
     end if;
   end loop;
 
@@ -447,7 +465,7 @@ begin
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
     is_thorough, is_more, next_in, extract(epoch from reading)::float8,
-    nullif(least(group_at, now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
+    nullif(least(coalesce(group_at, line_at), now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
 end $$
 $f$
   ] loop

@@ -7,6 +7,7 @@ use crate::NewJob;
 use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Then};
 
 const GROUPS: i64 = 2000;
+const BY_KEY: &str = "c.relname = 'queue_group_pkey'";
 
 /// Index entries read in the transaction that is open. A table that is read as a whole counts as many.
 async fn read(conn: &mut sqlx::PgConnection) -> i64 {
@@ -111,7 +112,7 @@ async fn claims_that_find_no_group_in_line_begin_behind_the_dead_ones_too() {
 }
 
 #[tokio::test]
-async fn whoever_shows_a_token_reads_past_no_dead_row_of_its_group() {
+async fn nobody_who_looks_for_a_groups_row_reads_past_its_dead_ones() {
     const DEAD: i64 = 3000;
     let scene = Scene::new().await;
     let (mut worker, store) = (scene.session().await, &scene.store);
@@ -131,14 +132,28 @@ async fn whoever_shows_a_token_reads_past_no_dead_row_of_its_group() {
     scene.run(&turns).await;
     let claim = async |worker: &mut sqlx::PgConnection| -> Started {
         run(worker, "begin").await;
-        let by_key = "c.relname = 'queue_group_pkey'";
-        let before = read_of(worker, by_key).await;
+        let before = read_of(worker, BY_KEY).await;
         let from = ReadFrom::default();
         let claimed = store.claim_at_once(worker, Q, 1, false, TERMS, from).await.unwrap();
-        assert_eq!(read_of(worker, by_key).await, before);
+        assert_eq!(read_of(worker, BY_KEY).await, before);
         run(worker, "commit").await;
         claimed.jobs[0].clone()
     };
+
+    let another_comes = async |worker: &mut sqlx::PgConnection| {
+        begin(worker).await;
+        let before = read(worker).await;
+        crate::enqueue(&mut *worker, NewJob::new(Q, &1).group("g")).await.unwrap();
+        let reads = read(worker).await - before;
+        assert!(reads < 50, "{reads}");
+        commit(worker).await;
+        let before = read_of(worker, BY_KEY).await;
+        assert_eq!(scene.adopt(worker).await, 1);
+        let reads = read_of(worker, BY_KEY).await - before;
+        assert!(reads < 10, "{reads}");
+        commit(worker).await;
+    };
+    another_comes(&mut worker).await;
 
     // By transaction.
     for keep in [true, false] {
@@ -151,8 +166,9 @@ async fn whoever_shows_a_token_reads_past_no_dead_row_of_its_group() {
         run(&mut worker, "commit").await;
     }
 
-    // By lease.
+    // By lease. Meanwhile another job comes, and is adopted.
     let turn = claim(&mut worker).await;
+    another_comes(&mut worker).await;
     begin(&mut worker).await;
     let before = read(&mut worker).await;
     let leased = [LeasedClaim {
@@ -179,5 +195,29 @@ async fn whoever_shows_a_token_reads_past_no_dead_row_of_its_group() {
     assert!(reads < 50, "{reads}");
     commit(&mut worker).await;
     run(&mut old, "rollback").await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let group = scene.enqueue("g").await;
+    assert_eq!(scene.adopt(&mut worker).await, 1);
+    commit(&mut worker).await;
+    scene.run("update seriatim.queue_group set ready_at = now() - interval '30 s'").await;
+    crate::enqueue_many(&mut worker, (0..3).map(|n| NewJob::new(Q, &n))).await.unwrap();
+    let cancelled = scene.enqueue("cancelled").await;
+
+    // Its slots go to jobs without a group.
+    let first = ReadFrom::default();
+    let claimed = scene.store.claim_at_once(&mut worker, Q, 2, true, TERMS, first).await.unwrap();
+    assert!(claimed.jobs.iter().all(|claim| claim.group.is_none()));
+    // Whose flag is to be looked at at once, and is older than all others in its index.
+    assert!(scene.cancel(cancelled).await);
+    let from = claimed.found_at;
+    let claimed = scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
+    assert_eq!(claimed.jobs[0].job, group);
+    assert!(!scene.flagged(cancelled).await);
     scene.end().await;
 }

@@ -123,7 +123,7 @@ fn hold_group(names: &Names) -> Template {
         .expr_as(sql("g.suspect is not null"), "doubted")
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.claim = ?3"))
-        // Said so, it does not match `queue_group_claimed`, by which all claims of the queue would be read.
+        // Said so, it does not match `queue_group_claimed`, by which all claims would be read.
         .and_where(sql("?4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
@@ -197,8 +197,7 @@ fn trust_group(names: &Names) -> Template {
         .table(names.queue_group().alias("g"))
         .value("suspect", sql("null"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
-        .from("ours")
-        .and_where(sql(keyed("g.claim", "ours.claim")))
+        .and_where(sql("g.claim = ?1 and (select claim from ours) is not null"))
         .to_owned();
     with([cte("ours", ours)], query)
 }

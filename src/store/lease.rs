@@ -46,14 +46,14 @@ impl Statements {
 /// Gives groups their lease again and clears a doubt; rows that somebody has are skipped, and tried again.
 fn extend_groups(names: &Names) -> Template {
     let row = select()
-        .column(("g", "claim"))
+        .column(("g", "ctid"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.claim = lease.claim"))
         .limit(1)
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
     let ours = select()
-        .columns([("g", "claim"), ("lease", "seconds")])
+        .columns([("g", "ctid"), ("lease", "seconds")])
         .from("lease")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
         .to_owned();
@@ -62,7 +62,8 @@ fn extend_groups(names: &Names) -> Template {
         .value("suspect", sql("null"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ours.seconds)"))
         .from("ours")
-        .and_where(sql(keyed("g.claim", "ours.claim")))
+        // A version that is newer than this statement is not found: it is tried again.
+        .and_where(sql("g.ctid = ours.ctid"))
         .returning(Query::returning().expr(sql("g.claim")))
         .to_owned();
     let lease = rows_of(&[(1, "claim"), (2, "seconds")]);

@@ -143,7 +143,7 @@ fn release(names: &Names) -> Template {
     let groups_written = doubt(names.queue_group().alias("t"), "ready_at")
         .from("groups")
         .and_where(sql(same_group("t", "groups")))
-        .and_where(sql("t.claim is not null"))
+        .and_where(sql("coalesce(t.job_id, 0) > 0"))
         .returning(Query::returning().columns([("t", "group_id")]))
         .to_owned();
     let jobs = select()

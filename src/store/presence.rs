@@ -152,7 +152,7 @@ fn doubt_groups(names: &Names, which: &'static str) -> Template {
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
         .from("theirs")
         .and_where(sql(same_group("g", "theirs")))
-        .and_where(sql("g.claim = theirs.claim and g.claimed_by = any(?1)"))
+        .and_where(sql("coalesce(g.claim = theirs.claim, false) and g.claimed_by = any(?1)"))
         .to_owned();
     with([cte("theirs", theirs)], doubted)
 }

@@ -118,7 +118,7 @@ fn groups(names: &Names, keep: bool) -> Template {
     let ours = select()
         .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
         .column(("next", "priority"))
-        // Behind the claim most groups have more.
+        // Most have a job behind it, and nothing else is looked for then.
         .expr_as(Expr::cust_with_expr("next.id is null and $1", none_of(any)), "drained")
         .from("claimed")
         .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
@@ -132,7 +132,7 @@ fn groups(names: &Names, keep: bool) -> Template {
             sql(format!("clock_timestamp() - {}", head_start("coalesce(ours.priority, 0)"))),
         )
         .from("ours")
-        .and_where(sql(format!("{} and not ours.drained", keyed("g.claim", "ours.claim"))))
+        .and_where(sql("g.ctid = ours.ctid and not ours.drained"))
         .to_owned();
     let retired = DeleteStatement::new()
         .from_table(names.queue_group())

@@ -79,10 +79,21 @@ fn groups(names: &Names) -> Template {
             "ready_at",
             Expr::cust_with_expr("least($1, clock_timestamp()) - interval '1 us'", first),
         )
-        .from("given")
-        .and_where(sql(keyed("g.claim", "given.claim")))
+        .from("ours")
+        .and_where(sql("g.ctid = ours.ctid"))
         .to_owned();
-    with([cte("given", rows_of(&[(2, "claim")]))], query)
+    let row = select()
+        .column(("g", "ctid"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.claim = given.claim"))
+        .limit(1)
+        .to_owned();
+    let ours = select()
+        .column(("g", "ctid"))
+        .from("given")
+        .join_lateral(JoinType::InnerJoin, row, "g", sql("true"))
+        .to_owned();
+    with([cte("given", rows_of(&[(2, "claim")])), cte("ours", ours)], query)
 }
 
 impl Store {
