@@ -14,8 +14,8 @@ begin
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
 -- That is why nothing strands (P3).
 --
--- A group's row is looked up from the end of the index: of several versions with one key the newest is the last as a rule, and
--- those before it are passed only where there is none.
+-- A group's row is looked up from the end of the index: of several versions with one key the newest is the last as a rule. Those
+-- before it are read only where there is none, or somebody changes it at that moment.
 $f$
 create function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
   out in_line integer, out more boolean)
@@ -26,7 +26,7 @@ declare
   ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
   names text[]; firsts bigint[]; heads smallint[]; frees boolean[]; new_names text[]; new_firsts bigint[]; new_heads smallint[];
   safe text[]; held text[]; held_from bigint[];
-  woken text[]; woken_from bigint[];
+  woken tid[]; woken_from bigint[];
   clear bigint[]; cleared integer;
 begin
   in_line := 0;
@@ -72,26 +72,26 @@ begin
       with flag as materialized (
         select of_queue as queue, f.group_id, f.first_id
         from unnest(names, firsts, frees) f(group_id, first_id, free) where f.free)
-      select array_agg(g.group_id), array_agg(g.group_id) filter (where g.to_wake),
+      select array_agg(g.group_id), array_agg(g.ctid) filter (where g.to_wake),
           array_agg(flag.first_id) filter (where g.to_wake)
         into safe, woken, woken_from
       from flag join lateral (
-        select g.group_id, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
+        select g.group_id, g.ctid, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
         from {schema}.queue_group g
         where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and g.claim is null
         order by g.group_id desc limit 1 for no key update skip locked) g on true;
       safe := coalesce(safe, '{}');
       if woken is not null then
         with free as materialized (
-          select of_queue as queue, f.group_id, f.first_id from unnest(woken, woken_from) f(group_id, first_id))
+          select f.line, f.first_id from unnest(woken, woken_from) f(line, first_id))
         update {schema}.queue_group g set
           ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
             select h.priority from {schema}.job h
-            where h.queue = free.queue and (h.group_id, h.id) >= (free.group_id, least(g.head_id, free.first_id))
-              and h.group_id <= free.group_id and h.status in ('queued', 'started')
+            where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, least(g.head_id, free.first_id))
+              and h.group_id <= g.group_id and h.status in ('queued', 'started')
             order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
           head_id = least(g.head_id, free.first_id), boost = 0
-        from free where g.queue = any (array[free.queue]) and g.group_id between free.group_id and free.group_id;
+        from free where g.ctid = free.line;
       end if;
     end if;
     if cardinality(safe) < cardinality(names) then
@@ -150,7 +150,7 @@ $f$,
 -- `at_most` of all those: rows of their own, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
--- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take, or nothing: from
+-- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
 -- there a next claim may read instead of from the beginning. What comes in below in the meantime (a late commit, a priority)
 -- waits for a claim from the beginning; a second less makes that rare. Jobs without a group are always read from the beginning.
 $f$
@@ -202,11 +202,6 @@ begin
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
       order by j.turn_at limit 1) is not null
     into is_thorough, loose_due;
-  -- What is finished is to be looked at at once, however much is dead.
-  if flags_from > 'epoch' and (select {look_at} from {schema}.job j
-      where j.queue = of_queue and j.flagged and {look_at} = 'epoch' limit 1) is not null then
-    flags_from := '-infinity';
-  end if;
   at := clock_timestamp();
   line_at := (select g.ready_at from {schema}.queue_group g
     where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
@@ -465,7 +460,8 @@ begin
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
     is_thorough, is_more, next_in, extract(epoch from reading)::float8,
-    nullif(least(coalesce(group_at, line_at), now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
+    nullif(least(coalesce(group_at, case when in_line > 0 then greatest(groups_from, least(line_at, now() - interval '90 s'))
+      else line_at end), now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
 end $$
 $f$
   ] loop

@@ -16,10 +16,10 @@ use crate::turn::{self, Look, Plan, Turn};
 
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(20));
-/// How many such reads are saved for each, and for how long at most: without a presence, and with it. Without, the claims of who
-/// is dead are found by reading from the beginning only, and P6 has 3 s for that and the grace.
+/// How many such reads are saved for each, and for how long at most: where no presence tells who is dead, claims of theirs are found
+/// by reading from the beginning only, and P6 has 3 s for that and for the grace.
 const READS_SKIPPED: u32 = 40;
-const LATEST_READ: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
+const LATEST_READ: Duration = Duration::from_millis(750);
 
 /// What a claim brought.
 #[derive(Debug, Default)]
@@ -53,8 +53,6 @@ pub(crate) struct Course {
     pub(crate) thorough: bool,
     /// How many jobs the next one may bring beyond its slots, unless it is thorough.
     pub(crate) ahead: usize,
-    /// Whether who is dead is found by presence.
-    pub(crate) presence: bool,
     /// The last one that read from the beginning read for long. One alone may have had its statements planned.
     long: bool,
     /// From when on they read, and until when they do so.
@@ -91,8 +89,7 @@ impl Course {
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
         if long && self.long {
-            let until =
-                (read.read_for * READS_SKIPPED).min(LATEST_READ[usize::from(self.presence)]);
+            let until = (read.read_for * READS_SKIPPED).min(LATEST_READ);
             self.from = Some((read.found_at, Instant::now() + until));
         }
         self.long = long;
@@ -379,7 +376,7 @@ mod tests {
         course.has_read(&read(10_000), true);
         course.has_read(&read(10_000), true);
         let (_, until) = course.from.unwrap();
-        assert!(until <= Instant::now() + LATEST_READ[0]);
+        assert!(until <= Instant::now() + LATEST_READ);
         course.from = Some((ReadFrom::default(), Instant::now()));
         course.reads_from();
         assert!(course.from.is_none());

@@ -9,7 +9,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -207,7 +206,6 @@ impl Keeper<'_> {
         if session.key.is_none() {
             *certainty = Certainty::default();
         }
-        self.shared.present.store(session.key.is_some() && long_here, Ordering::Relaxed);
         self.extend(&mut session.conn, &doubted, extend_all).await?;
         self.look_around(&mut session).await?;
         if maybe_dead {

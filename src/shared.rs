@@ -1,7 +1,6 @@
 //! What the parts of a processor share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,8 +28,6 @@ pub(crate) struct Shared {
     pub(crate) leases: Arc<Leases>,
     /// Whose claims this process's are.
     pub(crate) processor: i64,
-    /// Whether its presence stands, and has for long enough to judge others: so whoever dies is found by that.
-    pub(crate) present: AtomicBool,
     pub(crate) side: PgPool,
     pub(crate) counters: Counters,
     /// Nothing more is begun.
@@ -51,7 +48,6 @@ impl Shared {
             monitor: Arc::default(),
             leases: Arc::default(),
             processor: fastrand::i64(..),
-            present: AtomicBool::new(false),
             side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),
             stop: CancellationToken::new(),

@@ -207,17 +207,13 @@ async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
     commit(&mut worker).await;
     scene.run("update seriatim.queue_group set ready_at = now() - interval '30 s'").await;
     crate::enqueue_many(&mut worker, (0..3).map(|n| NewJob::new(Q, &n))).await.unwrap();
-    let cancelled = scene.enqueue("cancelled").await;
 
     // Its slots go to jobs without a group.
     let first = ReadFrom::default();
     let claimed = scene.store.claim_at_once(&mut worker, Q, 2, true, TERMS, first).await.unwrap();
     assert!(claimed.jobs.iter().all(|claim| claim.group.is_none()));
-    // Whose flag is to be looked at at once, and is older than all others in its index.
-    assert!(scene.cancel(cancelled).await);
     let from = claimed.found_at;
     let claimed = scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
     assert_eq!(claimed.jobs[0].job, group);
-    assert!(!scene.flagged(cancelled).await);
     scene.end().await;
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
@@ -155,7 +154,6 @@ impl Worker {
         self.pulse.begins(Doing::Claiming);
         let asked_at = Instant::now();
         let mut course = std::mem::take(&mut state.course);
-        course.presence = self.shared.present.load(Ordering::Relaxed);
         let claimed = {
             let claim = claim::claim(
                 &self.shared.store,
