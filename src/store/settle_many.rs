@@ -116,8 +116,7 @@ fn groups(names: &Names, keep: bool) -> Template {
         .and_where(sql("u.id <> all((?3::bigint[])[claimed.first:claimed.last])"))
         .to_owned();
     let ours = select()
-        .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid"), ("claimed", "claim")])
-        .column(("next", "priority"))
+        .columns([("g", "ctid"), ("claimed", "claim"), ("next", "priority")])
         // Most have a job behind it, and nothing else is looked for then.
         .expr_as(Expr::cust_with_expr("next.id is null and $1", none_of(any)), "drained")
         .from("claimed")
