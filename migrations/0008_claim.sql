@@ -8,7 +8,8 @@ begin
 
 -- Adopts a page of flags that are due, from a time on, or of one group all of its flags; further pages while some had to
 -- stay, each without the groups that those before met, so that no number of one group's flags hides another group (P8). How
--- many groups are in line now, and whether there are more flags. Needs the adopter's lock.
+-- many groups are in line now, whether there are more flags, and since when the first is due that was put in line. Needs the
+-- adopter's lock.
 --
 -- A flag goes only together with a row that this transaction has inserted, or has locked while it was free (the next look comes
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
@@ -18,7 +19,7 @@ begin
 -- before it are read only where there is none, or somebody changes it at that moment.
 $f$
 create function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
-  out in_line integer, out more boolean)
+  out in_line integer, out more boolean, out first_at timestamptz)
 language plpgsql volatile
 as $$
 declare
@@ -83,15 +84,16 @@ begin
       safe := coalesce(safe, '{}');
       if woken is not null then
         with free as materialized (
-          select f.line, f.first_id from unnest(woken, woken_from) f(line, first_id))
-        update {schema}.queue_group g set
+          select f.line, f.first_id from unnest(woken, woken_from) f(line, first_id)),
+        earlier as (update {schema}.queue_group g set
           ready_at = case when g.halted_at is null then least(g.ready_at, now() - interval '10 s' * coalesce((
             select h.priority from {schema}.job h
             where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, least(g.head_id, free.first_id))
               and h.group_id <= g.group_id and h.status in ('queued', 'started')
             order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
           head_id = least(g.head_id, free.first_id), boost = 0
-        from free where g.ctid = free.line;
+        from free where g.ctid = free.line returning g.ready_at)
+        select least(first_at, min(earlier.ready_at)) into first_at from earlier;
       end if;
     end if;
     if cardinality(safe) < cardinality(names) then
@@ -122,8 +124,8 @@ begin
         insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
         select of_queue, f.name, now() - interval '10 s' * f.priority, f.id
         from unnest(new_names, new_firsts, new_heads) f(name, id, priority)
-        on conflict do nothing returning queue_group.group_id)
-      select safe || array_agg(inserted.group_id) into safe from inserted;
+        on conflict do nothing returning queue_group.group_id, queue_group.ready_at)
+      select safe || array_agg(i.group_id), least(first_at, min(i.ready_at)) into safe, first_at from inserted i;
     end if;
 
     in_line := in_line + cardinality(safe) + coalesce(cardinality(held), 0);
@@ -150,26 +152,29 @@ $f$,
 -- `at_most` of all those: rows of their own, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
--- them to what is due. So it says how long it read, and from when on (`groups_at`, `flags_at`) there was something to take: from
--- there a next claim may read instead of from the beginning. What comes in below in the meantime (a late commit, a priority)
--- waits for a claim from the beginning; a second less makes that rare. Jobs without a group are always read from the beginning.
+-- them to what is due, and to what will be due next. So it says how long it read, and from when on there was something to take
+-- (`groups_at`, `flags_at`, `loose_at`): there the next ones may begin. Those see nothing that comes in below (a late commit, a
+-- priority) and do not look for what is rare, or for what will be due: a claim from the beginning finds it, now and then. A
+-- little less makes late commits rare: enqueues have the time of their transaction's begin, turns that of their end.
 $f$
 create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
-  groups_from timestamptz, flags_from timestamptz, per_turn integer, at_most integer)
+  groups_from timestamptz, flags_from timestamptz, loose_from timestamptz, per_turn integer, at_most integer)
 returns table (
   doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, group_id text, claim uuid, go text, expires_at timestamptz,
-  thorough boolean, more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz)
+  thorough boolean, more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz,
+  loose_at timestamptz)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flag_at timestamptz; loose_due boolean; few boolean; all_taken boolean := false;
+  flag_at timestamptz; due_at timestamptz; few boolean; all_taken boolean := false;
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
+  whole constant boolean := groups_from = '-infinity';
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
   words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; lines tid[]; each integer;
@@ -179,43 +184,45 @@ begin
     return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
       null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
       null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8,
-      null::float8, null::timestamptz, null::timestamptz;
+      null::float8, null::timestamptz, null::timestamptz, null::timestamptz;
     return;
   end if;
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  select
-    (select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue)
-      is true
-    or (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now()
-      order by g.ready_at limit 1) is not null
-    or (select j.lease_until from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
-      order by j.lease_until limit 1) is not null
-    or (select j.run_at from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
-        and j.turn_at >= j.run_at and j.run_at <= now()
-      order by j.run_at limit 1) is not null,
-    (select j.turn_at from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
-      order by j.turn_at limit 1) is not null
-    into is_thorough, loose_due;
   at := clock_timestamp();
-  line_at := (select g.ready_at from {schema}.queue_group g
-    where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
-    order by g.ready_at limit 1);
-  flag_at := (select {look_at} from {schema}.job j
-    where j.queue = of_queue and j.flagged
-      and {look_at} <= now() and {look_at} >= flags_from
-    order by {look_at} limit 1);
+  is_thorough := (
+      select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue) is true
+    or whole and (
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.boost > 0 and g.ready_at <= now()
+        order by g.ready_at limit 1) is not null
+      or (select j.lease_until from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
+        order by j.lease_until limit 1) is not null
+      or (select j.run_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
+          and j.turn_at >= j.run_at and j.run_at <= now()
+        order by j.run_at limit 1) is not null);
+  select
+    (select j.turn_at from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+        and j.turn_at <= now() and j.turn_at >= loose_from
+      order by j.turn_at limit 1),
+    (select g.ready_at from {schema}.queue_group g
+      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
+      order by g.ready_at limit 1),
+    (select {look_at} from {schema}.job j
+      where j.queue = of_queue and j.flagged
+        and {look_at} <= now() and {look_at} >= flags_from
+      order by {look_at} limit 1)
+    into due_at, line_at, flag_at;
   reading := clock_timestamp() - at;
 
   if not is_thorough and flag_at is not null then
     if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
       few := false;
-      if line_at is null and not loose_due then
+      if line_at is null and due_at is null then
         -- Turns of several jobs are put together below.
         select count(*) <= slots and count(*) = count(distinct f.group_id)
               and bool_and(f.at > 'epoch' and g.there is null and (per_turn < 2 or (
@@ -226,7 +233,7 @@ begin
             array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
           into few, names, heads, leases
         from (select j.id, j.group_id, {look_at} as at, j.lease_ms::bigint from {schema}.job j
-          where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flags_from
+          where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flag_at
           order by {look_at}, j.id limit slots + 1) f
         left join lateral (
           select true as there from {schema}.queue_group g
@@ -274,8 +281,8 @@ begin
         end if;
       else
         -- More than there are slots, and not many more: those that run do not wait for the others.
-        select a.in_line, a.more into in_line, is_more
-        from {schema}.adopt(of_queue, null, greatest(64, least(slots * 2, 256), slots + 32), flags_from) a;
+        select a.in_line, a.more, least(line_at, a.first_at) into in_line, is_more, line_at
+        from {schema}.adopt(of_queue, null, greatest(64, least(slots * 2, 256), slots + 32), flag_at) a;
       end if;
     else
       is_more := true;
@@ -286,11 +293,12 @@ begin
     continue when is_thorough or n >= slots;
     want := slots - n;
     if (part = 1) = loose_first then
-      continue when not loose_due;
+      continue when due_at is null;
       return query
       with due as materialized (
         select j.id, {go} as go from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+          and j.turn_at <= now() and j.turn_at >= due_at
         order by j.turn_at, j.id limit want for no key update skip locked),
       started as (
         update {schema}.job j set
@@ -305,10 +313,9 @@ begin
       get diagnostics ran = row_count;
       n := n + ran;
     else
-      continue when line_at is null and in_line = 0;
+      continue when line_at is null;
       at := clock_timestamp();
-      -- What was adopted has a head start of 90 s at most.
-      group_at := case when in_line > 0 then greatest(groups_from, least(line_at, now() - interval '90 s')) else line_at end;
+      group_at := line_at;
       select count(*), array_agg(g.group_id) filter (where g.job_id is null),
         array_agg(g.head_id) filter (where g.job_id is null), array_agg(g.ctid) filter (where g.job_id is null), max(g.ready_at)
         into taken, names, heads, lines, group_at
@@ -419,17 +426,18 @@ begin
   if not is_more and n >= slots and not all_taken then
     if group_at is null then
       -- No group was taken, for want of a slot or because somebody has them.
-      is_more := line_at is not null or in_line > 0;
+      is_more := line_at is not null;
     else
       is_more := (
         select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
         order by g.ready_at limit 1) is not null;
     end if;
-    if loose_due and not is_more then
+    if due_at is not null and not is_more then
       is_more := (
         select j.turn_at from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= now()
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+          and j.turn_at <= now() and j.turn_at >= due_at
         order by j.turn_at limit 1) is not null;
     end if;
     if flag_at is not null and not is_more then
@@ -440,7 +448,8 @@ begin
         order by {look_at} limit 1) is not null;
     end if;
   end if;
-  if not is_more then
+  if whole and not is_more then
+    at := clock_timestamp();
     -- The leases of this claim count as well: a look too many.
     next_in := extract(epoch from nullif(least(
       (select g.ready_at from {schema}.queue_group g
@@ -455,13 +464,14 @@ begin
           and {look_at} > now()
         order by {look_at} limit 1)),
       'infinity') - clock_timestamp());
+    reading := reading + (clock_timestamp() - at);
   end if;
   return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
     is_thorough, is_more, next_in, extract(epoch from reading)::float8,
-    nullif(least(coalesce(group_at, case when in_line > 0 then greatest(groups_from, least(line_at, now() - interval '90 s'))
-      else line_at end), now() - interval '1 s'), '-infinity'), nullif(least(flag_at, now() - interval '1 s'), '-infinity');
+    least(group_at, line_at, now() - interval '0.25 s'), least(flag_at, now() - interval '1 s'),
+    least(due_at, now() - interval '1 s');
 end $$
 $f$
   ] loop
@@ -476,7 +486,7 @@ $f$
           j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
           pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
           j.group_id, j.token, j.go, j.expires_at,
-          null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz$claimed$);
+          null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz$claimed$);
     execute replace(replace(replace(replace(function, '{schema}', quote_ident(current_schema())),
       '{schema_text}', quote_literal(current_schema())),
       '{look_at}', $look$case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end$look$),

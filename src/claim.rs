@@ -55,8 +55,17 @@ pub(crate) struct Course {
     pub(crate) ahead: usize,
     /// The last one that read from the beginning read for long. One alone may have had its statements planned.
     long: bool,
-    /// From when on they read, and until when they do so.
-    from: Option<(ReadFrom, Instant)>,
+    /// They do not read from the beginning.
+    window: Option<Window>,
+}
+
+/// For a while claims begin where something was found, instead of reading past all that is dead or held.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: ReadFrom,
+    until: Instant,
+    /// When something will be due, as far as the claim saw that read from the beginning.
+    next: Option<Instant>,
 }
 
 impl Course {
@@ -71,28 +80,28 @@ impl Course {
 
     /// From when on this one reads.
     fn reads_from(&mut self) -> ReadFrom {
-        self.from.take_if(|(_, until)| *until <= Instant::now());
-        self.from.map_or_else(ReadFrom::default, |(from, _)| from)
+        self.window.take_if(|window| window.until <= Instant::now());
+        self.window.map_or_else(ReadFrom::default, |window| window.from)
     }
 
-    /// Where a claim took all that it could and had to read for long, the next ones begin where that one came to: for so much
-    /// longer that reading from the beginning again is a small part of it, and within what a late commit may wait.
-    fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) {
-        if !filled {
-            self.from = None;
-            return;
-        }
-        if let Some((from, _)) = &mut self.from {
-            *from = read.found_at;
-            return;
+    /// Where claims have to read for long, the next ones begin where this one came to: for so much longer that reading from the
+    /// beginning again is a small part of it, and within what a late commit may wait. When there is to be a look again, as far as
+    /// it is known.
+    fn has_read(&mut self, read: &ClaimedAtOnce) -> Option<Duration> {
+        let now = Instant::now();
+        if let Some(window) = &mut self.window {
+            window.from = read.found_at;
+            let next = window.next.map_or(window.until, |next| next.min(window.until));
+            return Some(next.saturating_duration_since(now));
         }
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
-        if long && self.long {
-            let until = (read.read_for * READS_SKIPPED).min(LATEST_READ);
-            self.from = Some((read.found_at, Instant::now() + until));
+        if std::mem::replace(&mut self.long, long) && long {
+            let until = now + (read.read_for * READS_SKIPPED).min(LATEST_READ);
+            let next = read.next.and_then(|next| now.checked_add(next));
+            self.window = Some(Window { from: read.found_at, until, next });
         }
-        self.long = long;
+        read.next
     }
 }
 
@@ -149,12 +158,8 @@ async fn claim_at_once(
     let loose_first = first == First::Loose;
     let from = course.reads_from();
     let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
-    let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
-    // There may be something before.
-    let cut_short = course.from.is_some() && (!filled || !at_once.more);
-    course.has_read(&at_once, filled);
-    let ClaimedAtOnce { jobs, known, thorough, more, next, .. } = at_once;
-    let more = more || cut_short;
+    let next = course.has_read(&at_once);
+    let ClaimedAtOnce { jobs, known, thorough, more, .. } = at_once;
     let all = !more && !thorough;
     Ok(Claimed { jobs, known, more, next, thorough, all })
 }
@@ -339,47 +344,51 @@ mod tests {
             more: true,
             next: None,
             read_for: Duration::from_millis(ms),
-            found_at: ReadFrom { groups: at, flags: at },
+            found_at: ReadFrom { groups: at, flags: at, loose: at },
         }
     }
 
     #[test]
     fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
         let mut course = Course::default();
-        course.has_read(&read(0), true);
+        course.has_read(&read(0));
         assert!(course.reads_from().groups.is_none());
-        course.has_read(&read(5), true);
+        course.has_read(&read(5));
         assert!(course.reads_from().groups.is_none(), "once may be chance");
         let long = read(5);
-        course.has_read(&long, true);
+        course.has_read(&long);
         assert_eq!(course.reads_from().groups, long.found_at.groups);
         assert_eq!(course.reads_from().flags, long.found_at.flags);
+        assert_eq!(course.reads_from().loose, long.found_at.loose);
         let short = read(0);
-        course.has_read(&short, true);
+        course.has_read(&short);
         assert_eq!(course.reads_from().groups, short.found_at.groups);
-    }
-
-    #[test]
-    fn a_claim_that_finds_too_little_has_the_next_one_read_all() {
-        let mut course = Course::default();
-        course.has_read(&read(5), true);
-        course.has_read(&read(5), true);
-        course.has_read(&read(0), false);
-        assert!(course.reads_from().groups.is_none());
-        course.has_read(&read(5), false);
-        assert!(course.reads_from().groups.is_none());
     }
 
     #[test]
     fn what_was_read_past_is_read_again_after_a_while() {
         let mut course = Course::default();
-        course.has_read(&read(10_000), true);
-        course.has_read(&read(10_000), true);
-        let (_, until) = course.from.unwrap();
-        assert!(until <= Instant::now() + LATEST_READ);
-        course.from = Some((ReadFrom::default(), Instant::now()));
-        course.reads_from();
-        assert!(course.from.is_none());
+        course.has_read(&read(10_000));
+        course.has_read(&read(10_000));
+        let window = course.window.as_mut().unwrap();
+        assert!(window.until <= Instant::now() + LATEST_READ);
+        window.until = Instant::now();
+        assert!(course.reads_from().groups.is_none());
+        assert!(course.window.is_none());
+    }
+
+    #[test]
+    fn until_then_it_looks_again_when_the_long_read_saw_that_something_will_be_due() {
+        let mut course = Course::default();
+        let ms = Duration::from_millis;
+        let long = |next| ClaimedAtOnce { next: Some(ms(next)), ..read(10_000) };
+        assert_eq!(course.has_read(&long(400)), Some(ms(400)));
+        assert_eq!(course.has_read(&long(400)), Some(ms(400)));
+        let next = course.has_read(&read(0)).unwrap();
+        assert!(ms(0) < next && next <= ms(400), "{next:?}");
+        course.window = None;
+        course.has_read(&long(60_000));
+        assert!(course.has_read(&read(0)).unwrap() <= LATEST_READ);
     }
 
     #[test]

@@ -76,9 +76,12 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     assert!(reads[0] > 5 * GROUPS, "{reads:?}");
     assert!(reads[1] < 2000 && reads[2] < 2000, "{reads:?}");
 
-    // What is put in line before is for a claim that reads from the beginning.
+    // What somebody puts in line before is for a claim that reads from the beginning; what a claim itself does, it takes.
     let soon = NewJob::new(Q, &1).group("soon").priority(9);
     let soon = crate::enqueue(&mut worker, soon).await.unwrap().id();
+    let mut other = scene.session().await;
+    assert_eq!(scene.adopt(&mut other).await, 1);
+    commit(&mut other).await;
     for (from, sees) in [(from, false), (ReadFrom::default(), true)] {
         let claimed =
             scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();

@@ -33,7 +33,7 @@ pub(crate) struct ClaimedAtOnce {
     pub(crate) thorough: bool,
     /// There may be more right now.
     pub(crate) more: bool,
-    /// When the next one will be due.
+    /// When the next one will be due, if it read from the beginning.
     pub(crate) next: Option<Duration>,
     /// How long it read to find what is due.
     pub(crate) read_for: Duration,
@@ -46,6 +46,7 @@ pub(crate) struct ClaimedAtOnce {
 pub(crate) struct ReadFrom {
     pub(crate) groups: Option<DateTime<Utc>>,
     pub(crate) flags: Option<DateTime<Utc>>,
+    pub(crate) loose: Option<DateTime<Utc>>,
 }
 
 /// What a message ends with.
@@ -129,10 +130,11 @@ impl Store {
         let lease = lease.as_secs_f64();
         let processor = id(processor);
         let ignore_before = time(ignore_before, "null");
-        let (groups, flags) = (time(from.groups, "'-infinity'"), time(from.flags, "'-infinity'"));
+        let [groups, flags, loose] =
+            [from.groups, from.flags, from.loose].map(|from| time(from, "'-infinity'"));
         let text = format!(
             "select * from {claim}({queue}, {slots}, {loose_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
-             {ignore_before}, {channel}, {groups}, {flags}, {jobs_per_turn}, {AT_ONCE})"
+             {ignore_before}, {channel}, {groups}, {flags}, {loose}, {jobs_per_turn}, {AT_ONCE})"
         );
         // One message, which a transaction pooler gives to one session.
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
@@ -178,6 +180,7 @@ impl Store {
             found_at: ReadFrom {
                 groups: last.try_get("groups_at")?,
                 flags: last.try_get("flags_at")?,
+                loose: last.try_get("loose_at")?,
             },
         })
     }
