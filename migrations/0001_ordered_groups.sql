@@ -70,8 +70,7 @@ create table queue_group (
   suspect uuid,                                -- the claim that a first look doubted
   halted_at timestamptz,
   halt_reason text,
-  halt_job_id bigint,                          -- the job that halted the group
-  primary key (queue, group_id)
+  halt_job_id bigint                           -- the job that halted the group
 ) with (
   -- Small, and updated twice per turn.
   fillfactor = 50,
@@ -79,8 +78,13 @@ create table queue_group (
   autovacuum_vacuum_cost_delay = 0
 );
 
--- Partial, although nearly every row is in it: so a look-up by queue and group can only be planned with the primary key,
--- also while the statistics say that the table is empty.
+-- Not unique: each turn writes the row twice, and each time a unique index compares it with all dead versions of it, which stay
+-- while somebody's transaction keeps vacuum from them. That a group has one row is what the adopter's lock is for: nobody else
+-- inserts here (see adopt).
+create index queue_group_key on queue_group (queue, group_id);
+alter table queue_group replica identity full;
+-- Partial, although nearly every row is in it: so a look-up by queue and group can only be planned with the index before, also
+-- while the statistics say that the table is empty.
 create index queue_group_ready on queue_group (queue, ready_at) where ready_at < 'infinity';
 create index queue_group_halted on queue_group (queue, halted_at) where halted_at is not null;
 
@@ -91,3 +95,4 @@ create table cancel_request (
   requested_at timestamptz not null default clock_timestamp()
 );
 create index cancel_request_job on cancel_request (job_id);
+alter table cancel_request replica identity full;

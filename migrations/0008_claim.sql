@@ -11,6 +11,9 @@ begin
 -- many groups are in line now, whether there are more flags, and since when the first is due that was put in line. Needs the
 -- adopter's lock.
 --
+-- That lock is also what a group has one row for: who has it looks by snapshots that are newer than the last adopter's commit.
+-- Its key must never change, or two versions of the library that run side by side would be two adopters.
+--
 -- A flag goes only together with a row that this transaction has inserted, or has locked while it was free (the next look comes
 -- later), or has share-locked while it was claimed (its settle has not passed its exclusive lock, so a later look sees the job).
 -- That is why nothing strands (P3).
@@ -119,12 +122,11 @@ begin
         order by g.group_id desc limit 1) is null;
     end if;
     if new_names is not null then
-      -- Only what was inserted counts: a conflict is no proof that the row stays.
       with inserted as (
         insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
         select of_queue, f.name, now() - interval '10 s' * f.priority, f.id
         from unnest(new_names, new_firsts, new_heads) f(name, id, priority)
-        on conflict do nothing returning queue_group.group_id, queue_group.ready_at)
+        returning queue_group.group_id, queue_group.ready_at)
       select safe || array_agg(i.group_id), least(first_at, min(i.ready_at)) into safe, first_at from inserted i;
     end if;
 
@@ -241,17 +243,15 @@ begin
           order by g.group_id desc limit 1) g on true;
       end if;
       if few then
-        -- There is a slot for each of them: put in line and claimed at once. A conflict is left to the next claim.
+        -- There is a slot for each of them: put in line and claimed at once.
         with inserted as (
           insert into {schema}.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by)
           select of_queue, f.name, clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then f.lease_ms / 1000.0 end, lease_seconds)),
             f.id, gen_random_uuid(), f.id, processor
           from unnest(names, heads, leases) f(name, id, lease_ms)
-          on conflict do nothing returning queue_group.group_id, queue_group.job_id, queue_group.claim)
-        select array_agg(i.group_id), array_agg(i.job_id), array_agg(i.claim), count(*) < cardinality(names)
-          into names, heads, tokens, is_more
-        from inserted i;
+          returning queue_group.group_id, queue_group.job_id, queue_group.claim)
+        select array_agg(i.group_id), array_agg(i.job_id), array_agg(i.claim) into names, heads, tokens from inserted i;
         -- A newer snapshot than the inserts': another flag may have come, below.
         return query
         with turn as materialized (
@@ -269,7 +269,7 @@ begin
           {start}, locked.token)
         select {claimed} from started j;
         get diagnostics n = row_count;
-        all_taken := not is_more;
+        all_taken := true;
         if n < cardinality(names) then
           -- Looked at like any other.
           is_thorough := true;

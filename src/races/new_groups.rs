@@ -104,3 +104,44 @@ async fn more_than_there_are_slots_are_put_in_line_for_others() {
     assert_eq!(claimed, jobs);
     scene.end().await;
 }
+
+#[tokio::test]
+async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows() {
+    let receive = format!("select count(*) from seriatim.receive('{Q}')");
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        let mut first = scene.session().await;
+        begin(&mut first).await;
+        let from = ReadFrom::default();
+        let claim = scene.store.claim_at_once(&mut first, Q, 9, false, TERMS, from).await.unwrap();
+        assert_eq!(claim.jobs[0].job, job);
+        // It is not committed when others come, for a flag that it has not seen.
+        let behind = scene.enqueue("g").await;
+        let mut second = scene.session().await;
+        if wrong {
+            let adopt =
+                format!("select in_line::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
+            assert_eq!(number(&mut second, &adopt).await, 1);
+        } else {
+            let at_once = scene.store.claim_at_once(&mut second, Q, 9, false, TERMS, from);
+            let at_once = at_once.await.unwrap();
+            assert!(at_once.jobs.is_empty() && at_once.more);
+            begin(&mut second).await;
+            assert!(scene.store.peek(&mut second, Q).await.unwrap().others_adopt);
+            commit(&mut second).await;
+            assert_eq!(number(&mut second, &receive).await, 0);
+        }
+        commit(&mut first).await;
+        let begun = scene.store.claim_at_once(&mut second, Q, 9, false, TERMS, from).await.unwrap();
+        let rows = scene.id("select count(*) from seriatim.queue_group").await;
+        if wrong {
+            assert_eq!((begun.jobs[0].job, rows), (behind, 2), "beside the one before it");
+        } else {
+            assert_eq!((begun.jobs.len(), rows), (0, 1));
+            scene.run_job(&mut first, &claim.jobs[0]).await;
+            assert_eq!(scene.claim_one(&mut second).await.job, behind);
+        }
+        scene.end().await;
+    }
+}

@@ -103,7 +103,7 @@ async fn before_the_turns(
     meter.check(conn, "presence look", [20, 60]).await;
     store.take_lapsed(conn, Q, slots).await.unwrap();
     // Behind what the adoption has left, of which more or less may be marked as dead.
-    meter.check(conn, "take lapsed", [300, 400]).await;
+    meter.check(conn, "take lapsed", [500, 500]).await;
     adopted.groups
 }
 
@@ -138,7 +138,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
     meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
     let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
-    meter.check(conn, "start", [16 * slots, 60 * slots]).await;
+    meter.check(conn, "start", [24 * slots, 60 * slots]).await;
     store.defer(conn, Q, &plans).await.unwrap();
     meter.check(conn, "defer and retire", [8 * slots, 100]).await;
     assert!(adopted < 2000);

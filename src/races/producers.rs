@@ -21,6 +21,9 @@ async fn code(conn: &mut PgConnection, sql: &str) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
+/// What an upsert would need.
+const UNIQUE: &str = "create unique index on seriatim.queue_group (queue, group_id)";
+
 #[tokio::test]
 async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
     for level in OLD_SNAPSHOTS {
@@ -39,6 +42,7 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
         scene.settle(&mut worker, &claim, &held, &succeeded()).await;
         commit(&mut worker).await;
         // Wrong: producers that touch the group's row.
+        scene.run(UNIQUE).await;
         let upsert = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
                       values ('q', 'g', now(), 1) on conflict (queue, group_id) do update set ready_at = now()";
         assert_eq!(code(&mut upserting, upsert).await.as_deref(), Some("40001"), "{level}");
@@ -57,6 +61,7 @@ async fn a_producers_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
     let held = scene.hold(&mut worker, &claim).await;
+    scene.run(UNIQUE).await;
     let mut upserting = scene.session().await;
     let upserting_pid = pid(&mut upserting).await;
     let wrong = tokio::spawn(async move {

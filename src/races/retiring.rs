@@ -103,7 +103,7 @@ async fn a_job_that_comes_while_its_group_is_deleted_keeps_its_flag() {
 }
 
 #[tokio::test]
-async fn a_conflict_that_did_nothing_is_no_proof_of_a_row() {
+async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut worker, claim, held) = about_to_settle(&scene).await;
@@ -117,7 +117,7 @@ async fn a_conflict_that_did_nothing_is_no_proof_of_a_row() {
                 &mut adopter,
                 "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
                  select 'q', 'g', now(), 1 where not exists \
-                   (select from seriatim.queue_group where group_id = 'g') on conflict do nothing",
+                   (select from seriatim.queue_group where group_id = 'g')",
             )
             .await;
             run(&mut adopter, "update seriatim.job set flagged = false where flagged").await;

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, by_hand, database, ended, handler, job_of, nothing_remains, queue, value,
+    Errors, by_hand, database, ended, eventually, handler, job_of, nothing_remains, queue, value,
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing is reported.
@@ -171,4 +171,30 @@ async fn times_and_numbers_are_written_oddly() {
         true,
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_of_all_tables_refuses_no_write() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "create publication everything for all tables").await;
+    let errors = Errors::default();
+    let builder = Processor::builder(pool.clone()).housekeeping(Duration::from_millis(200));
+    let told = handler(|job, _| {
+        Box::pin(async move {
+            job.cancelled().await;
+            Ok(json!("told"))
+        })
+    });
+    let running = errors.of(builder).queue(queue("q"), told).build().unwrap().start();
+    let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();
+    let started = "select count(*) from seriatim.job where status = 'started'";
+    eventually(pool, started, 1_i64).await;
+    Client::default().cancel(pool, job).await.unwrap();
+    assert_eq!(ended(pool, job).await.result, Some(json!("told")));
+    eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(errors.0.entries(), Vec::<String>::new());
+    database.remove().await.unwrap();
 }

@@ -15,14 +15,15 @@ impl Protocol {
         let rows = s.snapshot(w);
         let flags = rows.adoptable();
         let due = rows.group.is_some_and(|row| row.ready == Ready::Due);
-        s.workers[w].step = if flags != 0 && s.locks.adopter.is_none() {
-            s.locks.adopter = Some(w as u8);
-            Step::FlagsLock { flags }
-        } else if due {
-            Step::TakeSee
-        } else {
-            return false;
-        };
+        s.workers[w].step =
+            if flags != 0 && (s.locks.adopter.is_none() || self.is(Mutation::AdoptWithoutLock)) {
+                s.locks.adopter = Some(w as u8);
+                Step::FlagsLock { flags }
+            } else if due {
+                Step::TakeSee
+            } else {
+                return false;
+            };
         true
     }
 
@@ -37,8 +38,11 @@ impl Protocol {
     }
 
     pub fn see_free(&self, s: &mut State, w: usize, flags: u8) {
-        let free = s.snapshot(w).group.is_some_and(|row| row.claim.is_none());
-        s.workers[w].step = if free { Step::WakeLock { flags } } else { Step::ShareSee { flags } };
+        s.workers[w].step = match s.snapshot(w).group {
+            Some(row) if row.claim.is_none() => Step::WakeLock { flags },
+            Some(_) => Step::ShareSee { flags },
+            None => Step::Insert { flags },
+        };
     }
 
     /// A free row that is locked: whoever looks next, looks later. So all its flags may go, if `head_id` is lowered.
@@ -72,7 +76,16 @@ impl Protocol {
         self.clear(s, w, each(flags).filter(|id| *id >= from).fold(0, |bits, id| bits | 1 << id));
     }
 
-    /// Only a row that was inserted is one: a conflict that did nothing is no proof that the row stays.
+    pub fn see_none(&self, s: &mut State, w: usize, flags: u8) {
+        if s.snapshot(w).group.is_none() {
+            s.workers[w].step = Step::Insert { flags };
+        } else {
+            let clears = self.is(Mutation::ClearWithoutLock);
+            self.clear(s, w, if clears { flags } else { 0 });
+        }
+    }
+
+    /// Nobody else has inserted one since it has looked: that takes the adopter's lock.
     pub fn insert_new(&self, s: &mut State, w: usize, flags: u8) {
         let row = GroupRow {
             claim: None,
@@ -84,10 +97,8 @@ impl Protocol {
             halted_by: None,
             park_to: None,
         };
-        let seen = s.snapshot(w).group.is_some();
-        let inserted = !seen && s.insert_group(w, row);
-        let clears = inserted || self.is(Mutation::ClearWithoutLock);
-        self.clear(s, w, if clears { flags } else { 0 });
+        s.insert_group(w, row);
+        self.clear(s, w, flags);
     }
 
     /// The jobs' rows are locked since their flags were read.

@@ -110,13 +110,11 @@ impl State {
         self.transactions[session].group = Written::Delete;
     }
 
-    /// A conflict with a row that is there, or that somebody is about to delete, inserts nothing.
-    pub fn insert_group(&mut self, session: usize, row: GroupRow) -> bool {
-        let free = self.rows.group.is_none() && self.locks.group.is_none();
-        if free {
-            self.write_group(session, row);
-        }
-        free
+    /// No constraint keeps a second row from being there.
+    pub fn insert_group(&mut self, session: usize, row: GroupRow) {
+        let by_others = self.transactions.iter().any(|other| other.group != Written::default());
+        self.seen.two_rows |= self.rows.group.is_some() || by_others;
+        self.write_group(session, row);
     }
 
     pub fn has_written(&self, session: usize) -> bool {

@@ -39,6 +39,11 @@ fn a_group_retired_in_one_statement_strands_a_job() {
 }
 
 #[test]
+fn two_adopters_give_a_group_two_rows() {
+    breaks(Mutation::AdoptWithoutLock, plain(&[ONE, ONE]), ONE_AT_A_TIME);
+}
+
+#[test]
 fn a_flag_cleared_without_its_groups_lock_strands_its_job() {
     breaks(Mutation::ClearWithoutLock, plain(&[ONE, ONE]), NOTHING_LOST);
 }

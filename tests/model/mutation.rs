@@ -5,6 +5,8 @@
 pub enum Mutation {
     /// A settle deletes a drained group's row by a snapshot that is older than its lock.
     RetireInOneStatement,
+    /// There may be two adopters.
+    AdoptWithoutLock,
     /// An adopter clears flags because it saw a row of their group, without its lock.
     ClearWithoutLock,
     /// The head is read in the statement that locks the group's row.

@@ -182,6 +182,9 @@ pub enum Step {
     InsertSee {
         flags: u8,
     },
+    Insert {
+        flags: u8,
+    },
     // Claim: take turns, look, write.
     TakeSee,
     TakeLock {
@@ -330,6 +333,8 @@ pub struct Seen {
     pub wrong_head: bool,
     pub uncounted: bool,
     pub stale_write: bool,
+    /// The group had two rows.
+    pub two_rows: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
