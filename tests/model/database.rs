@@ -113,7 +113,7 @@ impl State {
     /// No constraint keeps a second row from being there.
     pub fn insert_group(&mut self, session: usize, row: GroupRow) {
         let by_others = self.transactions.iter().any(|other| other.group != Written::default());
-        self.seen.two_rows |= self.rows.group.is_some() || by_others;
+        self.two_rows |= self.rows.group.is_some() || by_others;
         self.write_group(session, row);
     }
 

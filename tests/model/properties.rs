@@ -15,7 +15,7 @@ pub fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(ORDER, |_, s| in_order(s)),
         Property::always(ONE_AT_A_TIME, |_, s: &State| {
-            !s.seen.two_rows && s.workers.iter().filter(|worker| worker.handler).count() <= 1
+            !s.two_rows && s.workers.iter().filter(|worker| worker.handler).count() <= 1
         }),
         Property::always(NOTHING_LOST, |_, s| covered(s)),
         Property::always(ATTEMPTS, |_, s: &State| !s.seen.uncounted),

@@ -210,6 +210,7 @@ impl Model for Protocol {
             next_id: 0,
             workers: [worker; WORKERS],
             operator: OperatorStep::Idle,
+            two_rows: false,
             requested: 0,
             janitor: JanitorStep::Idle,
             start: 0,

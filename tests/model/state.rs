@@ -333,8 +333,6 @@ pub struct Seen {
     pub wrong_head: bool,
     pub uncounted: bool,
     pub stale_write: bool,
-    /// The group had two rows.
-    pub two_rows: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -347,6 +345,8 @@ pub struct State {
     pub next_id: u8,
     pub workers: [Worker; WORKERS],
     pub operator: OperatorStep,
+    /// The group had two rows.
+    pub two_rows: bool,
     /// Which of the configuration's requests were made.
     pub requested: u8,
     pub janitor: JanitorStep,
