@@ -25,7 +25,7 @@ create function pull_adopt(of_queue text, of_group text) returns void
 language plpgsql volatile
 as $$
 begin
-  -- One adopter per queue: another's uncommitted insert of the same row would be waited for.
+  -- One adopter per queue: two would give a group two rows.
   if (select j.id from job j
       where j.queue = of_queue and j.flagged and case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end <= now()
       order by case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end limit 1) is not null

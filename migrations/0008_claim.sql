@@ -8,8 +8,8 @@ begin
 
 -- Adopts a page of flags that are due, from a time on, or of one group all of its flags; further pages while some had to
 -- stay, each without the groups that those before met, so that no number of one group's flags hides another group (P8). How
--- many groups are in line now, whether there are more flags, and since when the first is due that was put in line. Needs the
--- adopter's lock.
+-- many groups are in line now, whether there are more flags, and since when the first of those is due. Needs the adopter's
+-- lock.
 --
 -- That lock is also what a group has one row for: who has it looks by snapshots that are newer than the last adopter's commit.
 -- Its key must never change, or two versions of the library that run side by side would be two adopters.
@@ -77,10 +77,10 @@ begin
         select of_queue as queue, f.group_id, f.first_id
         from unnest(names, firsts, frees) f(group_id, first_id, free) where f.free)
       select array_agg(g.group_id), array_agg(g.ctid) filter (where g.to_wake),
-          array_agg(flag.first_id) filter (where g.to_wake)
-        into safe, woken, woken_from
+          array_agg(flag.first_id) filter (where g.to_wake), least(first_at, min(g.ready_at) filter (where g.ready_at <= now()))
+        into safe, woken, woken_from, first_at
       from flag join lateral (
-        select g.group_id, g.ctid, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
+        select g.group_id, g.ctid, g.ready_at, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
         from {schema}.queue_group g
         where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and g.claim is null
         order by g.group_id desc limit 1 for no key update skip locked) g on true;
@@ -96,7 +96,7 @@ begin
             order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
           head_id = least(g.head_id, free.first_id), boost = 0
         from free where g.ctid = free.line returning g.ready_at)
-        select least(first_at, min(earlier.ready_at)) into first_at from earlier;
+        select least(first_at, min(e.ready_at) filter (where e.ready_at <= now())) into first_at from earlier e;
       end if;
     end if;
     if cardinality(safe) < cardinality(names) then
@@ -154,10 +154,11 @@ $f$,
 -- `at_most` of all those: rows of their own, without a token.
 --
 -- Where dead rows stay (somebody's transaction keeps vacuum from them), or many groups are held, a claim reads past all of
--- them to what is due, and to what will be due next. So it says how long it read, and from when on there was something to take
--- (`groups_at`, `flags_at`, `loose_at`): there the next ones may begin. Those see nothing that comes in below (a late commit, a
--- priority) and do not look for what is rare, or for what will be due: a claim from the beginning finds it, now and then. A
--- little less makes late commits rare: enqueues have the time of their transaction's begin, turns that of their end.
+-- them to what is due, and to what will be due next. So it says how long it read, and before when it has left nothing that it
+-- could take (`groups_at`, `flags_at`, `loose_at`): there the next ones may begin. Those see nothing that comes in below (a
+-- late commit, a priority, a claim that is given back), and do not look for what will be due: a claim from the beginning finds
+-- it, now and then. A little less makes late commits rare: enqueues have the time of their transaction's begin, turns that of
+-- their end.
 $f$
 create function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
@@ -195,17 +196,17 @@ begin
   at := clock_timestamp();
   is_thorough := (
       select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue) is true
-    or whole and (
-      (select g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.boost > 0 and g.ready_at <= now()
-        order by g.ready_at limit 1) is not null
-      or (select j.lease_until from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
-        order by j.lease_until limit 1) is not null
-      or (select j.run_at from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
-          and j.turn_at >= j.run_at and j.run_at <= now()
-        order by j.run_at limit 1) is not null);
+    or (select g.ready_at from {schema}.queue_group g
+      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now() and g.ready_at >= groups_from
+      order by g.ready_at limit 1) is not null
+    or (select j.lease_until from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'started'
+        and j.lease_until <= now() and j.lease_until >= loose_from
+      order by j.lease_until limit 1) is not null
+    or (select j.run_at from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
+        and j.turn_at >= j.run_at and j.run_at <= now() and j.run_at >= loose_from
+      order by j.run_at limit 1) is not null;
   select
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued'
@@ -323,6 +324,10 @@ begin
         where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
         order by g.ready_at limit want for no key update skip locked) g;
       reading := reading + (clock_timestamp() - at);
+      if taken < want then
+        -- What else is due, somebody holds, perhaps for hours.
+        group_at := now();
+      end if;
       continue when taken = 0;
       -- A newer snapshot than the locks'.
       with turn as materialized (
@@ -470,7 +475,7 @@ begin
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
     is_thorough, is_more, next_in, extract(epoch from reading)::float8,
-    least(group_at, line_at, now() - interval '0.25 s'), least(flag_at, now() - interval '1 s'),
+    least(coalesce(group_at, line_at), now() - interval '0.25 s'), least(flag_at, now() - interval '1 s'),
     least(due_at, now() - interval '1 s');
 end $$
 $f$

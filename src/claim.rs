@@ -1,7 +1,9 @@
 //! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
 
+mod course;
+
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
@@ -9,17 +11,12 @@ use sqlx_core::transaction::TransactionManager;
 
 use crate::queue::QueueOptions;
 use crate::store::{
-    AT_ONCE, ClaimedAtOnce, HeldJob, ReadFrom, Room, Started, Store, Terms, TurnPlan, begin_short,
+    AT_ONCE, ClaimedAtOnce, HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short,
     gave_up_waiting,
 };
 use crate::turn::{self, Look, Plan, Turn};
-
-/// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
-const LONG_READ: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(20));
-/// How many such reads are saved for each, and for how long at most: where no presence tells who is dead, claims of theirs are found
-/// by reading from the beginning only, and P6 has 3 s for that and for the grace.
-const READS_SKIPPED: u32 = 40;
-const LATEST_READ: Duration = Duration::from_millis(750);
+pub(crate) use course::Course;
+use course::First;
 
 /// What a claim brought.
 #[derive(Debug, Default)]
@@ -35,74 +32,6 @@ pub(crate) struct Claimed {
     pub(crate) thorough: bool,
     /// Nothing else was due, or held back by a limit or a pause.
     pub(crate) all: bool,
-}
-
-/// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum First {
-    #[default]
-    Groups,
-    Loose,
-}
-
-/// What a worker's claims hand on, each to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Course {
-    first: First,
-    /// The next one is to be thorough: the last one left something for it, or failed.
-    pub(crate) thorough: bool,
-    /// How many jobs the next one may bring beyond its slots, unless it is thorough.
-    pub(crate) ahead: usize,
-    /// The last one that read from the beginning read for long. One alone may have had its statements planned.
-    long: bool,
-    /// They do not read from the beginning.
-    window: Option<Window>,
-}
-
-/// For a while claims begin where something was found, instead of reading past all that is dead or held.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    from: ReadFrom,
-    until: Instant,
-    /// When something will be due, as far as the claim saw that read from the beginning.
-    next: Option<Instant>,
-}
-
-impl Course {
-    /// What this one serves first.
-    fn first(&mut self) -> First {
-        let next = match self.first {
-            First::Groups => First::Loose,
-            First::Loose => First::Groups,
-        };
-        std::mem::replace(&mut self.first, next)
-    }
-
-    /// From when on this one reads.
-    fn reads_from(&mut self) -> ReadFrom {
-        self.window.take_if(|window| window.until <= Instant::now());
-        self.window.map_or_else(ReadFrom::default, |window| window.from)
-    }
-
-    /// Where claims have to read for long, the next ones begin where this one came to: for so much longer that reading from the
-    /// beginning again is a small part of it, and within what a late commit may wait. When there is to be a look again, as far as
-    /// it is known.
-    fn has_read(&mut self, read: &ClaimedAtOnce) -> Option<Duration> {
-        let now = Instant::now();
-        if let Some(window) = &mut self.window {
-            window.from = read.found_at;
-            let next = window.next.map_or(window.until, |next| next.min(window.until));
-            return Some(next.saturating_duration_since(now));
-        }
-        let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
-        let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
-        if std::mem::replace(&mut self.long, long) && long {
-            let until = now + (read.read_for * READS_SKIPPED).min(LATEST_READ);
-            let next = read.next.and_then(|next| now.checked_add(next));
-            self.window = Some(Window { from: read.found_at, until, next });
-        }
-        read.next
-    }
 }
 
 /// Claims at most `slots` jobs: in one round trip, unless there is something to do that only a `thorough` claim does, or
@@ -158,7 +87,8 @@ async fn claim_at_once(
     let loose_first = first == First::Loose;
     let from = course.reads_from();
     let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
-    let next = course.has_read(&at_once);
+    let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
+    let next = course.has_read(&at_once, filled);
     let ClaimedAtOnce { jobs, known, thorough, more, .. } = at_once;
     let all = !more && !thorough;
     Ok(Claimed { jobs, known, more, next, thorough, all })
@@ -327,76 +257,4 @@ async fn claim_ahead(
 
 fn as_limit(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use chrono::Utc;
-
-    use super::*;
-
-    fn read(ms: u64) -> ClaimedAtOnce {
-        let at = Some(Utc::now());
-        ClaimedAtOnce {
-            jobs: Vec::new(),
-            known: HashMap::new(),
-            thorough: false,
-            more: true,
-            next: None,
-            read_for: Duration::from_millis(ms),
-            found_at: ReadFrom { groups: at, flags: at, loose: at },
-        }
-    }
-
-    #[test]
-    fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
-        let mut course = Course::default();
-        course.has_read(&read(0));
-        assert!(course.reads_from().groups.is_none());
-        course.has_read(&read(5));
-        assert!(course.reads_from().groups.is_none(), "once may be chance");
-        let long = read(5);
-        course.has_read(&long);
-        assert_eq!(course.reads_from().groups, long.found_at.groups);
-        assert_eq!(course.reads_from().flags, long.found_at.flags);
-        assert_eq!(course.reads_from().loose, long.found_at.loose);
-        let short = read(0);
-        course.has_read(&short);
-        assert_eq!(course.reads_from().groups, short.found_at.groups);
-    }
-
-    #[test]
-    fn what_was_read_past_is_read_again_after_a_while() {
-        let mut course = Course::default();
-        course.has_read(&read(10_000));
-        course.has_read(&read(10_000));
-        let window = course.window.as_mut().unwrap();
-        assert!(window.until <= Instant::now() + LATEST_READ);
-        window.until = Instant::now();
-        assert!(course.reads_from().groups.is_none());
-        assert!(course.window.is_none());
-    }
-
-    #[test]
-    fn until_then_it_looks_again_when_the_long_read_saw_that_something_will_be_due() {
-        let mut course = Course::default();
-        let ms = Duration::from_millis;
-        let long = |next| ClaimedAtOnce { next: Some(ms(next)), ..read(10_000) };
-        assert_eq!(course.has_read(&long(400)), Some(ms(400)));
-        assert_eq!(course.has_read(&long(400)), Some(ms(400)));
-        let next = course.has_read(&read(0)).unwrap();
-        assert!(ms(0) < next && next <= ms(400), "{next:?}");
-        course.window = None;
-        course.has_read(&long(60_000));
-        assert!(course.has_read(&read(0)).unwrap() <= LATEST_READ);
-    }
-
-    #[test]
-    fn groups_and_jobs_without_one_come_first_by_turns() {
-        let mut course = Course::default();
-        assert_eq!(
-            [course.first(), course.first(), course.first()],
-            [First::Groups, First::Loose, First::Groups]
-        );
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::scene::{Q, Scene, TERMS, begin, commit, number, run};
+use super::scene::{Q, Scene, TERMS, begin, commit, number, rollback, run};
 use crate::NewJob;
 use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Then};
 
@@ -233,5 +233,57 @@ async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
     let from = claimed.found_at;
     let claimed = scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
     assert_eq!(claimed.jobs[0].job, group);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line() {
+    let scene = Scene::new().await;
+    let (mut worker, mut holder) = (scene.session().await, scene.session().await);
+    for group in ["held", "a", "b", "c"] {
+        scene.enqueue(group).await;
+    }
+    assert_eq!(scene.adopt(&mut worker).await, 4);
+    commit(&mut worker).await;
+    scene
+        .run("update seriatim.queue_group set ready_at = now() - interval '1 h' where group_id = 'held'")
+        .await;
+    // As a handler's transaction does, whose lease was over long ago. It also keeps vacuum from all that dies behind it.
+    begin(&mut holder).await;
+    run(&mut holder, "select pg_current_xact_id()").await;
+    run(
+        &mut holder,
+        "select 1 from seriatim.queue_group where group_id = 'held' for no key update",
+    )
+    .await;
+    for n in 1..6 {
+        let turns = format!(
+            "update seriatim.queue_group set ready_at = now() - interval '{n} min' where group_id <> 'held'"
+        );
+        for _ in 0..100 {
+            scene.run(&turns).await;
+        }
+    }
+    scene
+        .run("update seriatim.queue_group set ready_at = now() - interval '2 s' where group_id <> 'held'")
+        .await;
+    let mut from = ReadFrom::default();
+    let mut reads = [0; 3];
+    // Each finds less than it has slots for.
+    for (reads, found) in reads.iter_mut().zip([3, 0, 0]) {
+        run(&mut worker, "begin").await;
+        let before = read(&mut worker).await;
+        let claimed =
+            scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        assert_eq!(claimed.jobs.len(), found);
+        *reads = read(&mut worker).await - before;
+        run(&mut worker, "commit").await;
+        from = claimed.found_at;
+    }
+    assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] < 100, "{reads:?}");
+    rollback(&mut holder).await;
+    let whole = ReadFrom::default();
+    let claimed = scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, whole).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 1);
     scene.end().await;
 }

@@ -1,0 +1,195 @@
+//! What a worker's claims hand on, each to the next: what is served first, and from when on they read.
+
+use std::time::{Duration, Instant};
+
+use crate::store::{ClaimedAtOnce, ReadFrom};
+
+/// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
+const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
+/// How many such reads are saved for each, and for how long at most: where no presence tells who is dead, claims of theirs are found
+/// by reading from the beginning only, and P6 has 3 s for that and for the grace.
+const READS_SKIPPED: u32 = 40;
+const LATEST_READ: Duration = Duration::from_millis(750);
+/// After a job with a priority: others may follow, and their place in line is before where claims begin.
+const PRIORITIZED: Duration = Duration::from_mins(1);
+
+/// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum First {
+    #[default]
+    Groups,
+    Loose,
+}
+
+/// What a worker's claims hand on, each to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    first: First,
+    /// The next one is to be thorough: the last one left something for it, or failed.
+    pub(crate) thorough: bool,
+    /// How many jobs the next one may bring beyond its slots, unless it is thorough.
+    pub(crate) ahead: usize,
+    /// The last one that read from the beginning read for long. One alone may have had its statements planned.
+    long: bool,
+    /// They do not read from the beginning.
+    window: Option<Window>,
+    /// When a job with a priority was claimed.
+    prioritized: Option<Instant>,
+}
+
+/// For a while claims begin where something was found, instead of reading past all that is dead or held.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: ReadFrom,
+    until: Instant,
+    /// When something will be due, as far as the claim saw that read from the beginning.
+    next: Option<Instant>,
+}
+
+impl Course {
+    /// What this one serves first.
+    pub(super) fn first(&mut self) -> First {
+        let next = match self.first {
+            First::Groups => First::Loose,
+            First::Loose => First::Groups,
+        };
+        std::mem::replace(&mut self.first, next)
+    }
+
+    /// From when on this one reads.
+    pub(super) fn reads_from(&mut self) -> ReadFrom {
+        self.window.take_if(|window| window.until <= Instant::now());
+        self.window.map_or_else(ReadFrom::default, |window| window.from)
+    }
+
+    /// Where claims have to read for long, the next ones begin where this one came to: for so much longer that reading from the
+    /// beginning again is a small part of it, and within what a late commit may wait. When there is to be a look again, as far as
+    /// it is known.
+    pub(super) fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) -> Option<Duration> {
+        let now = Instant::now();
+        if read.known.values().any(|job| job.priority > 0) {
+            self.prioritized = Some(now);
+        }
+        let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
+        if read.thorough || (prioritized && !filled) {
+            // Slots are free for what may be before; or a doubt has begun, and a claim that reads all knows when it is over.
+            return self.window.take().map_or(read.next, |_| Some(Duration::ZERO));
+        }
+        if let Some(window) = &mut self.window {
+            window.from = read.found_at;
+            window.next.take_if(|next| *next <= now);
+            let next = window.next.map_or(window.until, |next| next.min(window.until));
+            return Some(next.saturating_duration_since(now));
+        }
+        let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
+        let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
+        if std::mem::replace(&mut self.long, long) && long {
+            let until = now + (read.read_for * READS_SKIPPED).min(LATEST_READ);
+            let next = read.next.and_then(|next| now.checked_add(next));
+            self.window = Some(Window { from: read.found_at, until, next });
+        }
+        read.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use chrono::Utc;
+
+    use super::*;
+
+    fn read(ms: u64) -> ClaimedAtOnce {
+        let at = Some(Utc::now());
+        ClaimedAtOnce {
+            jobs: Vec::new(),
+            known: HashMap::new(),
+            thorough: false,
+            more: true,
+            next: None,
+            read_for: Duration::from_millis(ms),
+            found_at: ReadFrom { groups: at, flags: at, loose: at },
+        }
+    }
+
+    /// A claim that leaves slots free.
+    fn look(course: &mut Course, read: &ClaimedAtOnce) -> Option<Duration> {
+        course.has_read(read, false)
+    }
+
+    #[test]
+    fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
+        let mut course = Course::default();
+        look(&mut course, &read(0));
+        assert!(course.reads_from().groups.is_none());
+        look(&mut course, &read(5));
+        assert!(course.reads_from().groups.is_none(), "once may be chance");
+        let long = read(5);
+        look(&mut course, &long);
+        assert_eq!(course.reads_from().groups, long.found_at.groups);
+        assert_eq!(course.reads_from().flags, long.found_at.flags);
+        assert_eq!(course.reads_from().loose, long.found_at.loose);
+        let short = read(0);
+        look(&mut course, &short);
+        assert_eq!(course.reads_from().groups, short.found_at.groups);
+    }
+
+    #[test]
+    fn what_was_read_past_is_read_again_after_a_while() {
+        let mut course = Course::default();
+        look(&mut course, &read(10_000));
+        look(&mut course, &read(10_000));
+        let window = course.window.as_mut().unwrap();
+        assert!(window.until <= Instant::now() + LATEST_READ);
+        window.until = Instant::now();
+        assert!(course.reads_from().groups.is_none());
+        assert!(course.window.is_none());
+    }
+
+    #[test]
+    fn until_then_it_looks_again_when_the_long_read_saw_that_something_will_be_due() {
+        let mut course = Course::default();
+        let ms = Duration::from_millis;
+        let long = |next| ClaimedAtOnce { next: Some(ms(next)), ..read(10_000) };
+        assert_eq!(look(&mut course, &long(400)), Some(ms(400)));
+        assert_eq!(look(&mut course, &long(400)), Some(ms(400)));
+        let next = look(&mut course, &read(0)).unwrap();
+        assert!(ms(0) < next && next <= ms(400), "{next:?}");
+        // When that has passed, it does not spin.
+        course.window.as_mut().unwrap().next = Some(Instant::now());
+        let next = look(&mut course, &read(0)).unwrap();
+        assert!(ms(400) < next && next <= LATEST_READ, "{next:?}");
+        course.window = None;
+        look(&mut course, &long(60_000));
+        assert!(look(&mut course, &read(0)).unwrap() <= LATEST_READ);
+    }
+
+    #[test]
+    fn beside_priorities_and_doubts_the_next_one_reads_all_unless_there_is_no_slot_for_it() {
+        let mut course = Course::default();
+        let doubt = ClaimedAtOnce { thorough: true, ..read(10_000) };
+        for (with, priorities) in [(doubt, false), (read(10_000), true)] {
+            course = Course { prioritized: None, ..course };
+            look(&mut course, &read(10_000));
+            look(&mut course, &read(10_000));
+            assert!(course.window.is_some());
+            course.prioritized = priorities.then(Instant::now);
+            if priorities {
+                course.has_read(&with, true);
+                assert!(course.window.is_some());
+            }
+            assert_eq!(look(&mut course, &with), Some(Duration::ZERO));
+            assert!(course.window.is_none());
+        }
+    }
+
+    #[test]
+    fn groups_and_jobs_without_one_come_first_by_turns() {
+        let mut course = Course::default();
+        assert_eq!(
+            [course.first(), course.first(), course.first()],
+            [First::Groups, First::Loose, First::Groups]
+        );
+    }
+}
