@@ -202,7 +202,8 @@ begin
     or (select j.lease_until from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'started'
         and j.lease_until <= now() and j.lease_until >= loose_from
-      order by j.lease_until limit 1) is not null
+      -- A handler by transaction has it locked as long as it runs.
+      order by j.lease_until limit 1 for no key update skip locked) is not null
     or (select j.run_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
         and j.turn_at >= j.run_at and j.run_at <= now() and j.run_at >= loose_from

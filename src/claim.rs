@@ -70,7 +70,11 @@ pub(crate) async fn claim(
             PgTransactionManager::rollback(conn).await?;
             Ok(Claimed { more: true, ..Claimed::default() })
         }
-        other => other,
+        other => {
+            let claimed = other?;
+            course.has_claimed(&claimed.known);
+            Ok(claimed)
+        }
     }
 }
 
@@ -88,6 +92,7 @@ async fn claim_at_once(
     let from = course.reads_from();
     let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
     let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
+    course.has_claimed(&at_once.known);
     let next = course.has_read(&at_once, filled);
     let ClaimedAtOnce { jobs, known, thorough, more, .. } = at_once;
     let all = !more && !thorough;

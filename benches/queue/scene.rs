@@ -16,6 +16,10 @@ pub(crate) const QUEUE: &str = "bench";
 /// So many jobs are loaded by one statement.
 const CHUNK: u32 = 250_000;
 
+/// The sessions that the server has room for.
+const FREE: &str = "select current_setting('max_connections')::int8 - current_setting('superuser_reserved_connections')::int8 \
+    - (select count(*) from pg_stat_activity where backend_type = 'client backend')";
+
 pub(crate) struct Scene {
     database: TestDatabase,
 }
@@ -36,6 +40,14 @@ impl Scene {
 
     /// A pool of `connections`, all of them open.
     pub(crate) async fn open_pool(&self, connections: u32) -> Result<PgPool> {
+        let free: i64 = sqlx::query_scalar(FREE).fetch_one(self.pool()).await?;
+        if free < i64::from(connections) {
+            return Err(format!(
+                "{connections} connections are needed, and the server has {free} left: raise its max_connections, \
+                 or unset DATABASE_URL, so that a private server is started, which has enough"
+            )
+            .into());
+        }
         let options = PgPoolOptions::new()
             .max_connections(connections)
             .min_connections(connections)

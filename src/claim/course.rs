@@ -1,15 +1,16 @@
 //! What a worker's claims hand on, each to the next: what is served first, and from when on they read.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::store::{ClaimedAtOnce, ReadFrom};
+use crate::store::{ClaimedAtOnce, HeldJob, ReadFrom};
 
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
-/// How many such reads are saved for each, and for how long at most: where no presence tells who is dead, claims of theirs are found
-/// by reading from the beginning only, and P6 has 3 s for that and for the grace.
-const READS_SKIPPED: u32 = 40;
-const LATEST_READ: Duration = Duration::from_millis(750);
+/// How many such reads are saved for each, if nothing will be due before, and for how long at most: what a dead process held long is
+/// found by reading from the beginning only. P6 has 3 s for that, for the grace, and for the server to see that its client is gone.
+const READS_SKIPPED: (u32, u32) = (10, 40);
+const LATEST_READ: Duration = Duration::from_millis(500);
 /// After a job with a priority: others may follow, and their place in line is before where claims begin.
 const PRIORITIZED: Duration = Duration::from_mins(1);
 
@@ -42,8 +43,6 @@ pub(crate) struct Course {
 struct Window {
     from: ReadFrom,
     until: Instant,
-    /// When something will be due, as far as the claim saw that read from the beginning.
-    next: Option<Instant>,
 }
 
 impl Course {
@@ -62,14 +61,18 @@ impl Course {
         self.window.map_or_else(ReadFrom::default, |window| window.from)
     }
 
+    /// What was claimed.
+    pub(super) fn has_claimed(&mut self, known: &HashMap<i64, HeldJob>) {
+        if known.values().any(|job| job.priority > 0) {
+            self.prioritized = Some(Instant::now());
+        }
+    }
+
     /// Where claims have to read for long, the next ones begin where this one came to: for so much longer that reading from the
     /// beginning again is a small part of it, and within what a late commit may wait. When there is to be a look again, as far as
     /// it is known.
     pub(super) fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) -> Option<Duration> {
         let now = Instant::now();
-        if read.known.values().any(|job| job.priority > 0) {
-            self.prioritized = Some(now);
-        }
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
         if read.thorough || (prioritized && !filled) {
             // Slots are free for what may be before; or a doubt has begun, and a claim that reads all knows when it is over.
@@ -77,16 +80,15 @@ impl Course {
         }
         if let Some(window) = &mut self.window {
             window.from = read.found_at;
-            window.next.take_if(|next| *next <= now);
-            let next = window.next.map_or(window.until, |next| next.min(window.until));
-            return Some(next.saturating_duration_since(now));
+            return Some(window.until.saturating_duration_since(now));
         }
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
         if std::mem::replace(&mut self.long, long) && long {
-            let until = now + (read.read_for * READS_SKIPPED).min(LATEST_READ);
-            let next = read.next.and_then(|next| now.checked_add(next));
-            self.window = Some(Window { from: read.found_at, until, next });
+            let least = (read.read_for * READS_SKIPPED.0).min(LATEST_READ);
+            let most = (read.read_for * READS_SKIPPED.1).min(LATEST_READ);
+            let until = now + read.next.unwrap_or(most).clamp(least, most);
+            self.window = Some(Window { from: read.found_at, until });
         }
         read.next
     }
@@ -94,8 +96,6 @@ impl Course {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use chrono::Utc;
 
     use super::*;
@@ -148,21 +148,23 @@ mod tests {
     }
 
     #[test]
-    fn until_then_it_looks_again_when_the_long_read_saw_that_something_will_be_due() {
-        let mut course = Course::default();
+    fn what_will_be_due_is_waited_for_if_that_is_not_at_once() {
         let ms = Duration::from_millis;
-        let long = |next| ClaimedAtOnce { next: Some(ms(next)), ..read(10_000) };
-        assert_eq!(look(&mut course, &long(400)), Some(ms(400)));
-        assert_eq!(look(&mut course, &long(400)), Some(ms(400)));
-        let next = look(&mut course, &read(0)).unwrap();
-        assert!(ms(0) < next && next <= ms(400), "{next:?}");
-        // When that has passed, it does not spin.
-        course.window.as_mut().unwrap().next = Some(Instant::now());
-        let next = look(&mut course, &read(0)).unwrap();
-        assert!(ms(400) < next && next <= LATEST_READ, "{next:?}");
-        course.window = None;
-        look(&mut course, &long(60_000));
-        assert!(look(&mut course, &read(0)).unwrap() <= LATEST_READ);
+        let window = |next: Option<u64>| {
+            let mut course = Course::default();
+            let long = ClaimedAtOnce { next: next.map(ms), ..read(5) };
+            look(&mut course, &long);
+            let began = Instant::now();
+            assert_eq!(look(&mut course, &long), long.next);
+            let until = course.window.unwrap().until;
+            // The next ones know no more.
+            assert!(look(&mut course, &read(0)).unwrap() <= until - began);
+            (until - began, began.elapsed())
+        };
+        for (next, long) in [(None, 200), (Some(120), 120), (Some(1), 50), (Some(60_000), 200)] {
+            let (until, took) = window(next);
+            assert!(ms(long) <= until && until <= ms(long) + took, "{next:?}: {until:?}");
+        }
     }
 
     #[test]

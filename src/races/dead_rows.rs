@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::scene::{Q, Scene, TERMS, begin, commit, number, rollback, run};
+use super::scene::{Q, Scene, begin, commit, number, rollback, run};
 use crate::NewJob;
-use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Then};
+use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Terms, Then};
 
 const GROUPS: i64 = 2000;
+/// No lease runs out meanwhile.
+const TERMS: Terms = Terms { lease: Duration::from_mins(1), ..super::scene::TERMS };
 const BY_KEY: &str = "c.relname = 'queue_group_key'";
 
 /// Index entries read in the transaction that is open. A table that is read as a whole counts as many.
@@ -267,23 +269,46 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
     scene
         .run("update seriatim.queue_group set ready_at = now() - interval '2 s' where group_id <> 'held'")
         .await;
+    // Each finds less than it has slots for; the last two what is held alone, from the beginning and then behind it.
     let mut from = ReadFrom::default();
-    let mut reads = [0; 3];
-    // Each finds less than it has slots for.
-    for (reads, found) in reads.iter_mut().zip([3, 0, 0]) {
+    let mut reads = [0; 4];
+    for (n, found) in [3, 0, 0, 0].into_iter().enumerate() {
+        if n == 2 {
+            from = ReadFrom::default();
+        }
         run(&mut worker, "begin").await;
         let before = read(&mut worker).await;
         let claimed =
             scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
         assert_eq!(claimed.jobs.len(), found);
-        *reads = read(&mut worker).await - before;
+        reads[n] = read(&mut worker).await - before;
         run(&mut worker, "commit").await;
         from = claimed.found_at;
     }
-    assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] < 100, "{reads:?}");
+    assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] > 1500 && reads[3] < 100, "{reads:?}");
     rollback(&mut holder).await;
     let whole = ReadFrom::default();
     let claimed = scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, whole).await.unwrap();
     assert_eq!(claimed.jobs.len(), 1);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_takes_what_it_adopts_also_where_that_was_in_line_before() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let first = scene.enqueue("g").await;
+    let nothing =
+        scene.store.claim_at_once(&mut worker, "other", 1, false, TERMS, ReadFrom::default());
+    let from = nothing.await.unwrap().found_at;
+    assert_eq!(scene.adopt(&mut worker).await, 1);
+    commit(&mut worker).await;
+    scene.run("update seriatim.queue_group set ready_at = now() - interval '1 min'").await;
+    let claims = async |worker: &mut sqlx::PgConnection| {
+        scene.store.claim_at_once(worker, Q, 1, false, TERMS, from).await.unwrap().jobs
+    };
+    assert!(claims(&mut worker).await.is_empty(), "it is before");
+    scene.enqueue("g").await;
+    assert_eq!(claims(&mut worker).await[0].job, first);
     scene.end().await;
 }

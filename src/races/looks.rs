@@ -267,3 +267,23 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         scene.end().await;
     }
 }
+
+#[tokio::test]
+async fn a_lease_that_is_over_calls_for_a_take_over_only_if_nobody_holds_its_job() {
+    let scene = Scene::new().await;
+    let (mut worker, mut holder) = (scene.session().await, scene.session().await);
+    crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
+    scene.claim_one(&mut holder).await;
+    scene.run("update seriatim.job set lease_until = now() - interval '1 h'").await;
+    begin(&mut holder).await;
+    run(&mut holder, "select 1 from seriatim.job for no key update").await;
+    for held in [true, false] {
+        let from = crate::store::ReadFrom::default();
+        let claim = scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        assert_eq!(claim.thorough, !held);
+        if held {
+            commit(&mut holder).await;
+        }
+    }
+    scene.end().await;
+}
