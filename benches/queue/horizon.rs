@@ -15,7 +15,8 @@ use crate::scene::Scene;
 use crate::settings::Way;
 use crate::work::Work;
 
-const GROUPS: u32 = 10_000;
+/// Many that have a turn now and then, and few whose rows die with each of many turns.
+const GROUPS: [u32; 2] = [10_000, 10];
 /// So many jobs are added when fewer wait.
 const CHUNK: u32 = 50_000;
 /// Without a pinned horizon nothing changes after that.
@@ -26,30 +27,41 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     for way in bench.ways.clone() {
-        let mut unpinned = None;
-        for pinned in [false, true] {
-            let time = if pinned { bench.sizes.pinned } else { bench.sizes.pinned.min(UNPINNED) };
-            bench.step(&format!("{way}, pinned: {pinned}, {} s", time.as_secs()));
-            let (first, last) = stream(bench, way, pinned, time).await?;
-            let against = *unpinned.get_or_insert(last);
-            bench.report.row(
-                Row::new("horizon")
-                    .way(way)
-                    .say("pinned", pinned)
-                    .say("seconds", time.as_secs())
-                    .figure("first jobs/s", first)
-                    .rate("last jobs/s", last, Basis::Eight)
-                    .figure("to unpinned", last / against),
-            );
+        for groups in GROUPS {
+            let mut unpinned = None;
+            for pinned in [false, true] {
+                let time =
+                    if pinned { bench.sizes.pinned } else { bench.sizes.pinned.min(UNPINNED) };
+                let seconds = time.as_secs();
+                bench.step(&format!("{way}, {groups} groups, pinned: {pinned}, {seconds} s"));
+                let (first, last) = stream(bench, way, groups, pinned, time).await?;
+                let against = *unpinned.get_or_insert(last);
+                bench.report.row(
+                    Row::new("horizon")
+                        .way(way)
+                        .say("groups", groups)
+                        .say("pinned", pinned)
+                        .say("seconds", seconds)
+                        .figure("first jobs/s", first)
+                        .rate("last jobs/s", last, Basis::Eight)
+                        .figure("to unpinned", last / against),
+                );
+            }
         }
     }
     Ok(())
 }
 
 /// The rates of the first and of the last seconds of a stream of jobs.
-async fn stream(bench: &Bench, way: Way, pinned: bool, time: Duration) -> Result<(f64, f64)> {
+async fn stream(
+    bench: &Bench,
+    way: Way,
+    groups: u32,
+    pinned: bool,
+    time: Duration,
+) -> Result<(f64, f64)> {
     let scene = Scene::new(&bench.server).await?;
-    let groups = Groups::Even(GROUPS);
+    let groups = Groups::Even(groups);
     let mut loaded = 2 * CHUNK;
     scene.load(groups, loaded).await?;
     let mut session = sqlx::PgConnection::connect(&scene.url()).await?;

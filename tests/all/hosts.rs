@@ -9,7 +9,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, by_hand, database, ended, eventually, handler, job_of, nothing_remains, queue, value,
+    Errors, Log, by_hand, database, ended, eventually, handler, job_of, nothing_remains, queue,
+    value,
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing is reported.
@@ -180,7 +181,10 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     by_hand(pool, "create publication everything for all tables").await;
     let errors = Errors::default();
     let builder = Processor::builder(pool.clone()).housekeeping(Duration::from_millis(200));
-    let told = handler(|job, _| {
+    let begun = Log::default();
+    let log = begun.clone();
+    let told = handler(move |job, _| {
+        log.add("begun");
         Box::pin(async move {
             job.cancelled().await;
             Ok(json!("told"))
@@ -188,8 +192,7 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     });
     let running = errors.of(builder).queue(queue("q"), told).build().unwrap().start();
     let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();
-    let started = "select count(*) from seriatim.job where status = 'started'";
-    eventually(pool, started, 1_i64).await;
+    begun.wait_for(1).await;
     Client::default().cancel(pool, job).await.unwrap();
     assert_eq!(ended(pool, job).await.result, Some(json!("told")));
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
