@@ -291,18 +291,19 @@ impl Driver {
     }
 
     async fn delete_a_job(&mut self, begin: Time) {
-        let deleted: Result<Option<String>, _> = sqlx::query_scalar(
+        let deleted: Result<Option<(String, bool)>, _> = sqlx::query_as(
             "delete from seriatim.job where id in (select id from seriatim.job
              where status = 'queued' and attempts = 0 order by random() limit 1 for update skip locked)
-             returning data->>'name'",
+             returning data->>'name', flagged",
         )
         .fetch_optional(&self.pool)
         .await;
-        if let Ok(Some(name)) = deleted {
+        if let Ok(Some((name, flagged))) = deleted {
             let job = Name(name.clone());
             let leave = Event::Leave { job, left: Left::Cancelled, begin, end: Some(now()) };
             self.round.recorder.note(&leave);
             self.round.deleted.push(name);
+            self.round.deleted_a_flag |= flagged;
             self.note(Kind::JobDeleted, begin, None);
         }
     }

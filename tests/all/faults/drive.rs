@@ -67,6 +67,8 @@ pub struct Round {
     pub injected: Vec<Injected>,
     /// Jobs that were deleted by hand.
     pub deleted: Vec<String>,
+    /// One of them stood for those that were enqueued with it, and no worker had seen it.
+    pub deleted_a_flag: bool,
     /// The highest id before.
     pub since: i64,
     pub drained: Option<Duration>,
@@ -278,6 +280,7 @@ impl Round {
             files: vec!["chaos".to_owned()],
             injected: Vec::new(),
             deleted: Vec::new(),
+            deleted_a_flag: false,
             since,
             drained: None,
         }

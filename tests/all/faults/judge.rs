@@ -65,7 +65,8 @@ pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mu
     let mut history = read(&round, &tail).unwrap();
     figures.thaw(&mut history, &round);
     let mut violations = check(&history);
-    if round.injected.iter().any(|fault| fault.kind.may_cost_order()) {
+    let by_hand = round.injected.iter().any(|fault| fault.kind.may_cost_order());
+    if by_hand || round.deleted_a_flag {
         figures.out_of_order += violations.counts.remove(&Promise::P1).unwrap_or(0);
         violations.kept.retain(|its| its.promise != Promise::P1);
     }
