@@ -1,4 +1,4 @@
-//! What runs in memory for every job: `cargo bench --bench pure`.
+//! What runs in memory, for every job and once for a client or a queue: `cargo bench --bench pure`.
 
 use std::hint::black_box;
 use std::time::Duration;

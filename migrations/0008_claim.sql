@@ -55,7 +55,7 @@ begin
     exit when ids is null;
     after_at := ats[cardinality(ats)];
     after_id := ids[cardinality(ids)];
-    -- Most groups have no row. That is not known for sure before one is inserted, or locked.
+    -- Most groups have no row, and nobody else adds one now. Whether one stays that is there is not known before it is locked.
     with flag as materialized (
       select distinct on (f.name) of_queue as queue, f.name, f.id, f.priority
       from unnest(groups, ids, priorities) f(name, id, priority) order by f.name, f.id)
@@ -147,6 +147,30 @@ begin
 end $$
 $f$,
 
+-- In how many seconds a claim of the queue may find something; null: never, as far as it is known. Also where somebody else has
+-- what is due. The caller has plans pinned.
+$f$
+create function {schema}.due_in(of_queue text) returns float8
+language plpgsql volatile
+as $$
+begin
+  return extract(epoch from nullif(least(
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at < 'infinity'
+        order by g.ready_at limit 1),
+      (select {look_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged
+        order by {look_at} limit 1),
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+        order by j.turn_at limit 1),
+      (select j.lease_until from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
+        order by j.lease_until limit 1)),
+    'infinity') - clock_timestamp());
+end $$
+$f$,
+
 -- Claims up to `slots` jobs, as src/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
 -- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
 -- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
@@ -175,7 +199,7 @@ as $$
 #variable_conflict use_column
 declare
   is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flag_at timestamptz; due_at timestamptz; few boolean; all_taken boolean := false;
+  flag_at timestamptz; due_at timestamptz; few boolean;
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   whole constant boolean := groups_from = '-infinity';
   n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
@@ -271,7 +295,6 @@ begin
           {start}, locked.token)
         select {claimed} from started j;
         get diagnostics n = row_count;
-        all_taken := true;
         if n < cardinality(names) then
           -- Looked at like any other.
           is_thorough := true;
@@ -429,7 +452,7 @@ begin
   end loop;
 
   is_more := is_more or is_thorough;
-  if not is_more and n >= slots and not all_taken then
+  if not is_more and n >= slots and few is not true then
     if group_at is null then
       -- No group was taken, for want of a slot or because somebody has them.
       is_more := line_at is not null;

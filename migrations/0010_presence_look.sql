@@ -1,13 +1,31 @@
--- What a presence's tick looks at in one round trip: whether this session still holds the lock that shows its process alive,
--- which of the process's claims somebody doubts, and whether another process may be dead, so that a judge is to look. All of
--- it is looked at again, under locks, by who acts on it.
-create function presence_look(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, judge text,
-  out held boolean, out doubted uuid[], out maybe_dead boolean)
+-- Whether there are requests, or groups to park or whose halt is over.
+create function awaits_house() returns boolean
 language plpgsql volatile
 set search_path from current
 as $$
 begin
+  return (select r.job_id from cancel_request r limit 1) is not null
+    or (select g.queue from queue_group g where g.halt_until <= now() limit 1) is not null
+    or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1) is not null;
+end $$;
+
+-- What a presence's tick looks at in one round trip: whether this session still holds the lock that shows its process alive,
+-- which of the process's claims somebody doubts, and whether another process may be dead, so that a judge is to look. All of
+-- it is looked at again, under locks, by who acts on it. Then, in how many seconds there may be something to do in those of the
+-- `queues` that it comes to, from the first on, and whether there is for the `house`; null: it did not come to that. These are
+-- there for others, and must not cost the presence: where it would read past much that is dead, and behind that, those look by
+-- themselves.
+create function presence_look(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, judge text,
+  queues text[], house boolean,
+  out held boolean, out doubted uuid[], out maybe_dead boolean, out due_in float8[], out awaits_house boolean)
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+  name text; next float8; waits boolean; began timestamptz; at timestamptz;
+begin
   perform pin_plans();
+  perform set_config('lock_timeout', '50ms', true);
   held := exists (select from pg_catalog.pg_locks l
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
       and l.objsubid = 1 and ((l.classid::bigint << 32) | l.objid::bigint) = with_key);
@@ -15,7 +33,28 @@ begin
       where g.claimed_by = of_processor and g.suspect is not null and coalesce(g.suspect = g.claim, false))
     || array(select j.claim from job j
       where j.claimed_by = of_processor and j.suspect is not null and j.suspect = j.claim);
-  -- One judge at a time: who tries a lock that another one tries would take its owner for alive.
+  due_in := '{}';
+  begin
+    began := clock_timestamp();
+    foreach name in array queues loop
+      at := clock_timestamp();
+      next := due_in(name);
+      exit when clock_timestamp() - at > interval '5 ms';
+      due_in := due_in || next;
+      exit when clock_timestamp() - began > interval '20 ms';
+    end loop;
+    at := clock_timestamp();
+    if house and at - began < interval '20 ms' then
+      waits := awaits_house();
+      if clock_timestamp() - at < interval '5 ms' then
+        awaits_house := waits;
+      end if;
+    end if;
+  exception when query_canceled or others then
+    -- Its time was over, or somebody has locked a table.
+    null;
+  end;
+  -- One judge at a time: who tries a lock that another one tries would take its owner for alive. Last, as the others wait for it.
   maybe_dead := held
     and exists (select from processor p
       where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server))

@@ -61,7 +61,9 @@ impl ProcessorBuilder {
         self
     }
 
-    /// How often an idle worker looks for work: the longest that a wake-up can be missed for. Default 0.5 s.
+    /// How often an idle queue is looked at for work: the longest, to a tenth of a second, that a wake-up can be missed for. Default 0.5 s.
+    /// From there up the process looks at all of its idle queues in one statement, if that comes in time; below, or without
+    /// [`presence`](Self::presence), each queue is looked at by itself.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll = interval;
         self

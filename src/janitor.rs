@@ -2,17 +2,19 @@
 //! the sweep.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{PgConnection, PgPool};
 use sqlx_core::transaction::TransactionManager;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::job::JobStatus;
+use crate::lookout::{Lookout, Place};
 use crate::queue::{QueueOptions, Retention};
 use crate::store::{Store, begin_short};
 
@@ -20,7 +22,7 @@ use crate::store::{Store, begin_short};
 const TICK: Duration = Duration::from_secs(1);
 /// A tick that takes longer has lost its server.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How many finished jobs one transaction deletes, and how many transactions one round makes per queue and status.
+/// How many finished jobs of each status one transaction deletes, and how many transactions one round makes per queue.
 const BATCH: (i64, usize) = (500, 20);
 /// How many transactions one tick makes for halted groups.
 const HALTS: usize = 50;
@@ -46,7 +48,12 @@ pub(crate) struct Janitor<'a> {
 
 impl Janitor<'_> {
     /// Keeps house until `stop`.
-    pub(crate) async fn run(&self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
+    pub(crate) async fn run(
+        &self,
+        lookout: &Arc<Lookout>,
+        stop: &CancellationToken,
+        report: impl Fn(BackgroundError),
+    ) {
         let mut round_at = Instant::now() + self.interval.mul_f64(fastrand::f64());
         let mut cursors = HashMap::new();
         loop {
@@ -69,7 +76,25 @@ impl Janitor<'_> {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(TICK.min(self.interval)) => {}
+                () = self.pause(round_at, lookout) => {}
+            }
+        }
+    }
+
+    /// Until the next tick. The process looks meanwhile whether there is something to do, unless nobody does.
+    async fn pause(&self, round_at: Instant, lookout: &Arc<Lookout>) {
+        let now = Instant::now();
+        let Some(asking) = lookout.ask(Place::House, now, TICK) else {
+            return sleep(TICK.min(self.interval)).await;
+        };
+        loop {
+            let until = asking.until().min(round_at);
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                () = asking.changed() => {}
+                () = sleep_until(until) => {}
             }
         }
     }
@@ -82,15 +107,14 @@ impl Janitor<'_> {
     ) -> Result<Vec<(String, Kept)>, sqlx::Error> {
         let mut kept = Vec::new();
         let mut conn = WorkConnection::from(self.side.acquire().await?);
-        if !round && !self.store.awaits_house(&mut conn).await? {
-            conn.done();
-            return Ok(kept);
-        }
-        let requests =
-            self.alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
-        let ours = requests.await?;
-        if ours {
-            self.end_halts(&mut conn).await?;
+        let mut ours = true;
+        if self.store.awaits_house(&mut conn).await? {
+            let requests = self
+                .alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
+            ours = requests.await?;
+            if ours {
+                self.end_halts(&mut conn).await?;
+            }
         }
         if ours && round {
             self.forget_expired(&mut conn).await?;
@@ -142,31 +166,39 @@ impl Janitor<'_> {
         conn: &mut PgConnection,
         queue: &QueueOptions,
     ) -> Result<u64, sqlx::Error> {
-        let mut total = 0;
         let kept = [
             (JobStatus::Succeeded, queue.keep_succeeded),
             (JobStatus::Failed, queue.keep_failed),
             (JobStatus::Cancelled, queue.keep_cancelled),
         ];
-        for (status, retention) in kept {
-            let age = match retention {
-                Retention::For(age) => age,
+        let mut left: Vec<_> = kept
+            .into_iter()
+            .filter_map(|(status, retention)| match retention {
+                Retention::For(age) => Some((status, age)),
                 // Cancelled before it was claimed, say: no settle has deleted it.
-                Retention::Never => Duration::ZERO,
-                Retention::Forever => continue,
-            };
-            for _ in 0..BATCH.1 {
-                let mut deleted = 0;
-                let batch = async |conn: &mut PgConnection| {
-                    deleted = self.store.prune(conn, queue.name(), status, age, BATCH.0).await?;
-                    Ok(())
-                };
-                self.alone(conn, batch).await?;
-                total += deleted;
-                if deleted < BATCH.0.unsigned_abs() {
-                    break;
-                }
+                Retention::Never => Some((status, Duration::ZERO)),
+                Retention::Forever => None,
+            })
+            .collect();
+        let mut total = 0;
+        for _ in 0..BATCH.1 {
+            if left.is_empty() {
+                break;
             }
+            let mut more = Vec::new();
+            let batch = async |conn: &mut PgConnection| {
+                for &(status, age) in &left {
+                    let deleted =
+                        self.store.prune(conn, queue.name(), status, age, BATCH.0).await?;
+                    total += deleted;
+                    if deleted >= BATCH.0.unsigned_abs() {
+                        more.push((status, age));
+                    }
+                }
+                Ok(())
+            };
+            self.alone(conn, batch).await?;
+            left = more;
         }
         Ok(total)
     }

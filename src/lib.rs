@@ -23,6 +23,7 @@ mod json;
 mod leased;
 mod leases;
 mod listener;
+mod lookout;
 mod mishap;
 mod monitor;
 mod name;

@@ -17,10 +17,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::lookout::Place;
 use crate::monitor::LIMIT;
 use crate::route;
 use crate::shared::Shared;
-use crate::store::{LeasedClaim, ProcessorRow, gave_up_waiting, keep_open, short};
+use crate::store::{Asks, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, keep_open, short};
 
 /// Between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -186,9 +187,9 @@ impl Keeper<'_> {
         // Without a presence of its own it looks at the others' locks each time.
         let mut maybe_dead = true;
         if let Some(key) = session.key {
-            let (store, id, server) = (&self.shared.store, self.row.id, session.server);
-            let conn = &mut session.conn;
-            let presence = store.presence_look(conn, id, key, long_here, server).await?;
+            let (id, server) = (self.row.id, session.server);
+            let (store, conn) = (&self.shared.store, &mut session.conn);
+            let presence = look(self.shared, conn, Asks::new(id, key, long_here, server)).await?;
             if !presence.held {
                 short(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
             }
@@ -312,4 +313,21 @@ impl Keeper<'_> {
         }
         Ok(())
     }
+}
+
+/// What a tick looks at: the presence, and whether there is something to do for those that wait.
+async fn look(
+    shared: &Shared,
+    conn: &mut PgConnection,
+    asks: Asks<'_>,
+) -> Result<Presence, sqlx::Error> {
+    let began = Instant::now();
+    let (queues, house) = shared.lookout.places(began);
+    let names: Vec<_> = queues.iter().map(String::as_str).collect();
+    let found = shared.store.presence_look(conn, Asks { queues: &names, house, ..asks }).await?;
+    let house = found.awaits_house.map(|waits| (Place::House, waits.then_some(Duration::ZERO)));
+    let due_in = found.due_in.iter().copied();
+    let queues = queues.into_iter().map(Place::Queue).zip(due_in);
+    shared.lookout.looked(began, queues.chain(house));
+    Ok(found)
 }

@@ -264,7 +264,7 @@ fn spawn_janitor(
             return;
         }
         let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
-        janitor.run(&stop, |error| shared.report(&error)).await;
+        janitor.run(&shared.lookout, &stop, |error| shared.report(&error)).await;
     });
 }
 

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::leases::Leases;
+use crate::lookout::Lookout;
 use crate::monitor::Monitor;
 use crate::route::Route;
 use crate::shutdown::Counters;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) limits: SessionLimits,
     pub(crate) monitor: Arc<Monitor>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) lookout: Arc<Lookout>,
     /// Whose claims this process's are.
     pub(crate) processor: i64,
     pub(crate) side: PgPool,
@@ -47,6 +49,7 @@ impl Shared {
             limits: SessionLimits::default(),
             monitor: Arc::default(),
             leases: Arc::default(),
+            lookout: Arc::default(),
             processor: fastrand::i64(..),
             side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),

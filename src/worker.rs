@@ -6,7 +6,6 @@ mod prefetch;
 mod state;
 mod strays;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,18 +15,33 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{End, QueueRuntime};
+use crate::lookout::{Asking, Place};
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
-use crate::slots::{Occupied, QueueSlots, Reserved};
+use crate::slots::{Occupied, QUICK, QueueSlots, Reserved};
 use crate::stall::Doing;
 use prefetch::Waiting;
 use state::State;
 
 /// How long a claim that is known to find more work than it has slots for waits for further slots to end.
 const GATHER: Duration = Duration::from_millis(1);
+/// How many connections an idle queue keeps that holds by transaction.
+const KEPT: usize = 2;
 /// How long leases are not claimed because others have not been told how to see whether this process lives.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
+
+/// How long a worker waits that is not called.
+#[derive(Debug, Clone, Copy)]
+enum Pause {
+    /// No slot is free.
+    UntilFree,
+    For(Duration),
+    /// Nothing is due, as far as it is known before then.
+    Poll {
+        next: Option<Duration>,
+    },
+}
 
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -77,11 +91,11 @@ impl Worker {
             state.again.looks(Instant::now());
             let pause = if reserved.count() == 0 && !self.claims_ahead(state) {
                 state.again.clear();
-                None
+                Pause::UntilFree
             } else if self.leased() && !self.shared.leases.may_claim() {
                 // They may be another queue's meanwhile.
                 drop(reserved);
-                Some(self.poll)
+                Pause::For(self.poll)
             } else {
                 self.fill_slots(state, reserved).await
             };
@@ -89,14 +103,14 @@ impl Worker {
         }
     }
 
-    /// Takes slots for a claim: those that are free if there is work, one to look for some.
+    /// Takes slots for a claim: those that are free if there is work; to look for some, as many as cost no further connection, or one.
     fn reserve(&self, state: &mut State) -> Reserved {
         let mut free = self.free(state);
         if !self.leased() {
-            free = free.min(state.reach);
+            free = free.min(state.reach.max(state.spare.len()));
         }
-        // A look of leases may take all slots: they are its own, and cost no connections.
-        let all = state.busy || (self.leased() && !self.slots.bounded());
+        // A look may take all slots that are its own, and whose connections are there, or not needed.
+        let all = state.busy || !self.slots.bounded();
         let reserved = self.slots.reserve(free, all);
         // No connection is kept without a slot: another queue may have the slot, and need the connection.
         state.keep(reserved.count().max(self.kept(state)));
@@ -149,11 +163,12 @@ impl Worker {
         self.queue.options.concurrency.saturating_sub(state.occupancy.count())
     }
 
-    /// How many connections stay for the next job and the look behind it: asking for one costs round trips, and there are as
-    /// many as slots, unless those are shared.
+    /// How many connections stay for the next job and the look behind it, and while jobs come one after the other for as many as
+    /// ended lately: asking for one costs round trips, and there are as many as slots, unless those are shared.
     fn kept(&self, state: &State) -> usize {
         let own = !self.leased() && !self.slots.bounded();
-        if own { self.free(state).min(2) } else { 0 }
+        let lately = || state.occupancy.quick_ends(Instant::now()).max(KEPT);
+        if own { self.free(state).min(lately()) } else { 0 }
     }
 
     fn leased(&self) -> bool {
@@ -161,17 +176,27 @@ impl Worker {
     }
 
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
-    async fn wait(&self, state: &mut State, pause: Option<Duration>) {
+    async fn wait(&self, state: &mut State, pause: Pause) {
         self.pulse.begins(Doing::Waiting);
         let room = self.free(state) > 0;
         let now = Instant::now();
-        let paused = async {
-            match pause {
-                Some(pause) => sleep(pause).await,
-                None => std::future::pending().await,
+        let (mut until, next, asking) = match pause {
+            Pause::UntilFree => (None, None, None),
+            Pause::For(pause) => (Some(now + pause), None, None),
+            Pause::Poll { next } => {
+                // A little apart, so that many processes do not poll in step.
+                let poll = self.poll.mul_f64(0.9 + fastrand::f64() * 0.1);
+                let soon = next.filter(|next| *next < poll);
+                let asking = if soon.is_none() { self.ask(state) } else { None };
+                let next = next.and_then(|next| now.checked_add(next));
+                (Some(now + soon.unwrap_or(poll)), next, asking)
             }
         };
-        let mut paused = pin!(paused);
+        // When to look, by what the process has seen meanwhile.
+        let later = |asking: &Asking| next.map_or(asking.until(), |next| next.min(asking.until()));
+        // Connections that were kept while jobs came one after the other.
+        let idle = matches!(pause, Pause::Poll { .. });
+        let mut trim_at = (idle && state.spare.len() > KEPT).then(|| now + QUICK);
         loop {
             let look_at = state.strays.into_iter().chain([state.again.at()]).flatten().min();
             tokio::select! {
@@ -192,8 +217,23 @@ impl Worker {
                     }
                 }
                 () = self.slots.given(), if room => {}
-                () = self.wake.notified(), if pause.is_some() => {}
-                () = &mut paused => {}
+                () = self.wake.notified(), if until.is_some() => {}
+                () = sleep_until(trim_at.unwrap_or(now)), if trim_at.is_some() => {
+                    trim_at = None;
+                    state.keep(self.kept(state));
+                    continue;
+                }
+                () = changed(asking.as_ref()) => {
+                    until = asking.as_ref().map(later);
+                    continue;
+                }
+                () = sleep_until(until.unwrap_or(now)), if until.is_some() => {
+                    let later = asking.as_ref().map(later).filter(|at| *at > Instant::now());
+                    if later.is_some() {
+                        until = later;
+                        continue;
+                    }
+                }
                 () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
             }
             break;
@@ -204,6 +244,13 @@ impl Worker {
         if state.busy && state.prefetch.is_empty() {
             self.gather(state).await;
         }
+    }
+
+    /// Has the process look for this queue together with others, if the last claim has read all, and not for long.
+    fn ask(&self, state: &State) -> Option<Asking> {
+        let place = || Place::Queue(self.queue.name.to_string());
+        let ask = || self.shared.lookout.ask(place(), Instant::now(), self.poll);
+        state.course.read_shortly().then(ask).flatten()
     }
 
     /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
@@ -219,5 +266,13 @@ impl Worker {
                 () = sleep_until(until) => break,
             }
         }
+    }
+}
+
+/// Waits for a look of the process, if somebody asked for one.
+async fn changed(asking: Option<&Asking>) {
+    match asking {
+        Some(asking) => asking.changed().await,
+        None => std::future::pending().await,
     }
 }

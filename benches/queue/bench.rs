@@ -40,9 +40,11 @@ impl Bench {
         let mut before = limit.measure().await?;
         for scenario in settings.chosen() {
             bench.name = format!("{scenario:?}").to_lowercase();
-            bench.scenario(scenario).await?;
+            let ran = bench.scenario(scenario).await;
             let after = limit.measure().await?;
+            // What was measured before it failed, too.
             bench.report.close(&bench.name, before.mean(after))?;
+            ran?;
             before = after;
         }
         limit.remove().await?;

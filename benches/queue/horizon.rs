@@ -19,8 +19,6 @@ use crate::work::Work;
 const GROUPS: [u32; 2] = [10_000, 10];
 /// So many jobs are added when fewer wait.
 const CHUNK: u32 = 50_000;
-/// Without a pinned horizon nothing changes after that.
-const UNPINNED: Duration = Duration::from_secs(15);
 /// The first and the last of a run that are compared.
 const WINDOW: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,8 +28,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         for groups in GROUPS {
             let mut unpinned = None;
             for pinned in [false, true] {
-                let time =
-                    if pinned { bench.sizes.pinned } else { bench.sizes.pinned.min(UNPINNED) };
+                let time = bench.sizes.pinned;
                 let seconds = time.as_secs();
                 bench.step(&format!("{way}, {groups} groups, pinned: {pinned}, {seconds} s"));
                 let (first, last) = stream(bench, way, groups, pinned, time).await?;

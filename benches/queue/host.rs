@@ -1,6 +1,7 @@
 //! On what was measured.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Map, Value, json};
 use sqlx::Connection;
@@ -46,6 +47,9 @@ pub(crate) async fn about(server: &Server) -> Result<Value> {
     connection.close().await?;
     Ok(json!({
         "seriatim": env!("CARGO_PKG_VERSION"),
+        "revision": said_by("git", &["describe", "--always", "--dirty", "--exclude=*"]),
+        "compiler": said_by("rustc", &["--version"]),
+        "arguments": std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         "optimized": !cfg!(debug_assertions),
         "at": chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
         "os": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -58,6 +62,13 @@ pub(crate) async fn about(server: &Server) -> Result<Value> {
         "one commit, ms": commits_in,
         "settings": settings,
     }))
+}
+
+/// What a program says of these sources, if it is there.
+fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    let said = command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+    said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
 /// How long a durable commit takes, alone.

@@ -29,7 +29,7 @@ async fn measure(bench: &mut Bench) -> Result<()> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before = Counters::read(scene.pool()).await?;
         let began = Instant::now();
-        tokio::time::sleep(bench.sizes.time * 4).await;
+        tokio::time::sleep(bench.sizes.idle).await;
         let after = Counters::read(scene.pool()).await?;
         let seconds = began.elapsed().as_secs_f64();
         work.end(&scene, 0).await?;

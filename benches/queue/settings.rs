@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     /// Whether succeeded jobs are kept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "keep")]
     retention: Vec<Keep>,
-    /// Small sizes: all scenarios in about a minute
+    /// Small sizes: all scenarios in three minutes
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
     /// Full sizes: backlogs up to 1 M, 100 k groups
@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     /// Draw the last `life` that this file of `--json` has, and run nothing
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub(crate) redraw: Option<PathBuf>,
-    /// How long a handler takes, in microseconds: more than 0 makes overlaps easier to find, and is no rate
+    /// How long a handler takes, in microseconds, rounded up to a millisecond: more than 0 makes overlaps easier to find, and is no rate
     #[arg(long, default_value_t = 0)]
     pub(crate) work: u64,
     /// Append the figures to this file, as lines of JSON
@@ -268,13 +268,14 @@ impl Settings {
             life: Duration::from_secs(self.seconds.unwrap_or(1_800)),
             memory: 1_000_000,
             cost: 20_000,
+            idle: Duration::from_mins(2),
         };
         if self.quick {
             sizes.probe = Duration::from_millis(200);
             sizes.time = Duration::from_millis(700);
             sizes.backlogs = thousands(&[10]);
             (sizes.delayed, sizes.held, sizes.memory) = (10_000, 100, 100_000);
-            sizes.cost = 2_000;
+            (sizes.cost, sizes.idle) = (2_000, Duration::from_secs(4));
             sizes.pinned = Duration::from_secs(self.seconds.unwrap_or(5));
             sizes.life = Duration::from_secs(self.seconds.unwrap_or(20));
         }
@@ -312,4 +313,6 @@ pub(crate) struct Sizes {
     pub(crate) memory: u32,
     /// The jobs whose cost is measured, two in each group.
     pub(crate) cost: u32,
+    /// How long a processor without work is watched.
+    pub(crate) idle: Duration,
 }

@@ -7,9 +7,10 @@ use crate::store::{ClaimedAtOnce, HeldJob, ReadFrom};
 
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
-/// How many such reads are saved for each, if nothing will be due before, and for how long at most: what a dead process held long is
-/// found by reading from the beginning only. P6 has 3 s for that, for the grace, and for the server to see that its client is gone.
+/// How many such reads are saved for each, at least, and where nothing is known to be due before.
 const READS_SKIPPED: (u32, u32) = (10, 40);
+/// And for how long at most: what a dead process held for long is found by reading from the beginning only. P6 has 3 s for that, for
+/// the grace, and for the server to see that its client is gone.
 const LATEST_READ: Duration = Duration::from_millis(500);
 /// After a job with a priority: others may follow, and their place in line is before where claims begin.
 const PRIORITIZED: Duration = Duration::from_mins(1);
@@ -32,7 +33,9 @@ pub(crate) struct Course {
     pub(crate) ahead: usize,
     /// The last one that read from the beginning read for long. One alone may have had its statements planned.
     long: bool,
-    /// They do not read from the beginning.
+    /// The last one read from the beginning, and not for long.
+    short: bool,
+    /// Where they begin, if that is not the beginning.
     window: Option<Window>,
     /// When a job with a priority was claimed.
     prioritized: Option<Instant>,
@@ -61,18 +64,25 @@ impl Course {
         self.window.map_or_else(ReadFrom::default, |window| window.from)
     }
 
-    /// What was claimed.
+    /// Whether the last one has read from the beginning, and not past much that is dead or held.
+    pub(crate) fn read_shortly(&self) -> bool {
+        self.short
+    }
+
+    /// Remembers that there are priorities, if what was claimed has one.
     pub(super) fn has_claimed(&mut self, known: &HashMap<i64, HeldJob>) {
         if known.values().any(|job| job.priority > 0) {
             self.prioritized = Some(Instant::now());
         }
     }
 
-    /// Where claims have to read for long, the next ones begin where this one came to: for so much longer that reading from the
-    /// beginning again is a small part of it, and within what a late commit may wait. When there is to be a look again, as far as
-    /// it is known.
+    /// Says when there is to be a look again, as far as it is known. Where claims have to read for long, the next ones begin where
+    /// this one came to: for so much longer that reading from the beginning again is a small part of it.
     pub(super) fn has_read(&mut self, read: &ClaimedAtOnce, filled: bool) -> Option<Duration> {
         let now = Instant::now();
+        let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
+        let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
+        self.short = !long && self.window.is_none();
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
         if read.thorough || (prioritized && !filled) {
             // Slots are free for what may be before; or a doubt has begun, and a claim that reads all knows when it is over.
@@ -82,8 +92,6 @@ impl Course {
             window.from = read.found_at;
             return Some(window.until.saturating_duration_since(now));
         }
-        let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
-        let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
         if std::mem::replace(&mut self.long, long) && long {
             let least = (read.read_for * READS_SKIPPED.0).min(LATEST_READ);
             let most = (read.read_for * READS_SKIPPED.1).min(LATEST_READ);
@@ -172,7 +180,6 @@ mod tests {
         let mut course = Course::default();
         let doubt = ClaimedAtOnce { thorough: true, ..read(10_000) };
         for (with, priorities) in [(doubt, false), (read(10_000), true)] {
-            course = Course { prioritized: None, ..course };
             look(&mut course, &read(10_000));
             look(&mut course, &read(10_000));
             assert!(course.window.is_some());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::scene::{Q, Scene, begin, commit, number, rollback, run};
 use crate::NewJob;
-use crate::store::{LeasedClaim, ReadFrom, Started, Succeeded, Terms, Then};
+use crate::store::{Asks, LeasedClaim, ReadFrom, Started, Succeeded, Terms, Then};
 
 const GROUPS: i64 = 2000;
 /// No lease runs out meanwhile.
@@ -201,8 +201,8 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
     assert_eq!(store.extend_leases(&mut worker, &leased).await.unwrap().len(), 1);
     assert_eq!(store.standing(&mut worker, &leased).await.unwrap().len(), 1);
     store.trust(&mut worker, &turn, Duration::from_secs(1)).await.unwrap();
-    let look = store.presence_look(&mut worker, 7, 7, true, chrono::Utc::now()).await;
-    look.unwrap();
+    let asks = Asks::new(7, 7, true, chrono::Utc::now());
+    run(&mut worker, &store.presence_sql(asks)).await;
     let reads = read(&mut worker).await - before;
     assert!(reads < 50, "{reads}");
     commit(&mut worker).await;

@@ -51,7 +51,7 @@ pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
 pub(crate) use monitor::Sessions;
 pub(crate) use pooler::{Between, between};
-pub(crate) use presence::ProcessorRow;
+pub(crate) use presence::{Asks, Presence, ProcessorRow};
 pub(crate) use pull::{ReceivedRow, Said};
 pub(crate) use round_trip::{AT_ONCE, ClaimedAtOnce, GoneOn, HeldAtOnce, ReadFrom, Then};
 pub(crate) use session::{

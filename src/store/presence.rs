@@ -1,6 +1,8 @@
 //! Presence: each process shows by an advisory lock of one session that it lives; whoever can take that lock may doubt
 //! the process's claims.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use sea_query::{
     DeleteStatement, Expr, InsertStatement, LockBehavior, LockType, OnConflict, UpdateStatement,
@@ -11,7 +13,8 @@ use uuid::Uuid;
 use super::Store;
 use super::claim::GRACE;
 use super::lookup::{keyed, same_group};
-use super::template::{Names, PG, Template, cte, literal, rows_of, select, sql, with};
+use super::session::BEGIN;
+use super::template::{Names, PG, Template, cte, literal, name, rows_of, select, sql, with};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -48,6 +51,29 @@ pub(crate) struct Presence {
     pub(crate) doubted: Vec<Uuid>,
     /// Another process's lock may be free.
     pub(crate) maybe_dead: bool,
+    /// When there may be something to claim in the first of the queues that were asked for, as many as the look came to; none: never.
+    pub(crate) due_in: Vec<Option<Duration>>,
+    /// None: not asked for, or not come to.
+    pub(crate) awaits_house: Option<bool>,
+}
+
+/// Who asks, and for what beside its presence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asks<'a> {
+    pub(crate) id: i64,
+    pub(crate) key: i64,
+    /// See [`Store::judge`].
+    pub(crate) long_here: bool,
+    pub(crate) server: DateTime<Utc>,
+    /// Those with nothing to do.
+    pub(crate) queues: &'a [&'a str],
+    pub(crate) house: bool,
+}
+
+impl Asks<'_> {
+    pub(crate) fn new(id: i64, key: i64, long_here: bool, server: DateTime<Utc>) -> Self {
+        Self { id, key, long_here, server, queues: &[], house: false }
+    }
 }
 
 impl Statements {
@@ -239,23 +265,39 @@ impl Store {
         announce.bind(row.pid).bind(key).bind(server).execute(conn).await.map(drop)
     }
 
-    /// Whether this session still holds the lock, who is doubted, and whether [`judge`](Self::judge) may find something.
+    /// Whether this session still holds the lock, who is doubted, whether [`judge`](Self::judge) may find something, and what the
+    /// process may have to do.
     pub(crate) async fn presence_look(
         &self,
         conn: &mut PgConnection,
-        id: i64,
-        key: i64,
-        long_here: bool,
-        server: DateTime<Utc>,
+        asks: Asks<'_>,
     ) -> Result<Presence, sqlx::Error> {
-        let (look, judge) = (self.names.quoted("presence_look"), literal(&self.judge_lock()));
-        let server = server.to_rfc3339();
         // One message, which a transaction pooler gives to one session.
-        let text =
-            format!("select * from {look}('{id}', '{key}', {long_here}, '{server}', {judge})");
-        let row = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(conn).await?;
-        let (held, doubted) = (row.try_get(0)?, row.try_get(1)?);
-        Ok(Presence { held, doubted, maybe_dead: row.try_get(2)? })
+        let limit = "set local statement_timeout = '800ms'";
+        let text = format!("{BEGIN}; {limit}; {}; commit", self.presence_sql(asks));
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let due_in: Vec<Option<f64>> = row.try_get("due_in")?;
+        let wait = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Ok(Presence {
+            held: row.try_get("held")?,
+            doubted: row.try_get("doubted")?,
+            maybe_dead: row.try_get("maybe_dead")?,
+            // What is past is due.
+            due_in: due_in.into_iter().map(|seconds| seconds.map(wait)).collect(),
+            awaits_house: row.try_get("awaits_house")?,
+        })
+    }
+
+    /// The statement alone.
+    pub(crate) fn presence_sql(&self, asks: Asks<'_>) -> String {
+        let Asks { id, key, long_here, server, queues, house } = asks;
+        let (look, judge) = (self.names.quoted("presence_look"), literal(&self.judge_lock()));
+        let (server, queues) = (server.to_rfc3339(), queues.iter().map(|queue| name(queue)));
+        let queues = queues.collect::<Vec<_>>().join(",");
+        format!(
+            "select * from {look}('{id}', '{key}', {long_here}, '{server}', {judge}, array[{queues}]::text[], {house})"
+        )
     }
 
     fn judge_lock(&self) -> String {

@@ -227,17 +227,11 @@ impl Store {
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
-    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own: the look is
-    /// taken every second by every process.
+    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own.
     pub(crate) async fn awaits_house(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let request = self.names.quoted("cancel_request");
-        let group = self.names.quoted("queue_group");
         let look = format!(
-            "{BEGIN}; {PINNED_PLANS}; \
-             select (select r.job_id from {request} r limit 1) is not null \
-               or (select g.queue from {group} g where g.halt_until <= now() limit 1) is not null \
-               or (select g.queue from {group} g where g.halt_until is null and g.park_to is not null limit 1) is not null; \
-             commit"
+            "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
+            self.names.quoted("awaits_house")
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)

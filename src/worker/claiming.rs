@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Worker;
 use super::prefetch::Waiting;
 use super::state::State;
 use super::strays;
+use super::{Pause, Worker};
 use crate::attempt::{End, Run};
 use crate::claim::{self, Claimed};
 use crate::error::BackgroundError;
@@ -36,11 +36,7 @@ pub(super) const BACKOFF: (Duration, Duration) =
 
 impl Worker {
     /// Claims for the reserved slots; how long to wait before the next claim, if no slot ends before.
-    pub(super) async fn fill_slots(
-        &self,
-        state: &mut State,
-        mut reserved: Reserved,
-    ) -> Option<Duration> {
+    pub(super) async fn fill_slots(&self, state: &mut State, mut reserved: Reserved) -> Pause {
         let leased = self.leased();
         let want = reserved.count();
         // Leases need a connection for the claim alone.
@@ -56,7 +52,7 @@ impl Worker {
                 state.occupancy.serves_all(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
-                return Some(pause);
+                return Pause::For(pause);
             }
         };
         state.backoff = BACKOFF.0;
@@ -109,15 +105,11 @@ impl Worker {
         }
         match (claimed.more, brought) {
             (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
-                Some(Duration::ZERO)
+                Pause::For(Duration::ZERO)
             }
-            (false, _) if passed => Some(Duration::ZERO),
-            (true, _) => Some(SOON.mul_f64(1.0 + fastrand::f64())),
-            (false, _) => {
-                // A little apart, so that many processes do not poll in step.
-                let poll = self.poll.mul_f64(0.9 + fastrand::f64() * 0.1);
-                Some(claimed.next.map_or(poll, |next| next.min(poll)))
-            }
+            (false, _) if passed => Pause::For(Duration::ZERO),
+            (true, _) => Pause::For(SOON.mul_f64(1.0 + fastrand::f64())),
+            (false, _) => Pause::Poll { next: claimed.next },
         }
     }
 

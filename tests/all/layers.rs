@@ -35,6 +35,7 @@ const LAYERS: [&[&str]; 6] = [
         "claim",
         "monitor",
         "listener",
+        "lookout",
         "janitor",
         "shutdown",
         "slots",

@@ -24,6 +24,7 @@ mod hostile_payloads;
 mod hostile_schemas;
 mod hosts;
 mod housekeeping;
+mod idle;
 mod in_flight;
 mod job_settings;
 mod jobs_per_turn;
