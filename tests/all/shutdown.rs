@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{ActiveJob, FailureKind, JobError, JobStatus, NewJob, Processor, Running};
 use sqlx::PgPool;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +28,7 @@ struct Bench {
 impl Bench {
     async fn act(self, job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
         let what = data.as_str().unwrap_or_default();
+        println!("{what} begins");
         self.log.add(format!("{what} {}", job.attempt()));
         match (what, job.attempt()) {
             ("waits", _) => self.go.cancelled().await,
@@ -103,7 +105,9 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     let waits = [put(pool, "g", "waits").await, put(pool, "h", "waits").await];
     bench.log.wait_for(3).await;
     let behind = put(pool, "g", "quick").await;
-    let shutdown = tokio::spawn(running.shutdown(Duration::from_mins(1)));
+    let mut shutdown = Box::pin(running.shutdown(Duration::from_mins(1)));
+    assert!(futures::poll!(&mut shutdown).is_pending());
+    let shutdown = tokio::spawn(shutdown);
     let (late, in_time) = not_claimed(pool).await;
     assert!(!shutdown.is_finished());
     bench.go.cancel();
@@ -130,7 +134,7 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     let report = running.shutdown(Duration::from_secs(5)).await;
     // The last job may still be on its way out.
     assert_eq!((report.released, report.lost, report.still_running), (0, 0, 0));
-    assert_eq!(bench.errors.0.entries(), [""; 0]);
+    assert_eq!(bench.errors.but_slow(), [""; 0]);
     database.remove().await.unwrap();
 }
 
@@ -171,7 +175,7 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
     assert!(next.last_started_at >= job(pool, ids[0]).await.finished_at);
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(bench.errors.0.entries(), [""; 0]);
+    assert_eq!(bench.errors.but_slow(), [""; 0]);
     database.remove().await.unwrap();
 }
 
@@ -208,9 +212,13 @@ async fn handlers_that_block_their_threads_count_as_still_running() {
     bench.go.cancel();
     ended(pool, waits).await;
     let report = running.shutdown(Duration::from_millis(100)).await;
-    assert_eq!(report.still_running, 2, "{report:?}");
-    assert_eq!(report.released, 1, "{report:?}");
-    assert_eq!(job(pool, stubborn).await.status, JobStatus::Queued);
+    let said = bench.errors.0.entries();
+    assert_eq!(report.still_running, 2, "{report:?} {said:?}");
+    // On a machine with much else to do its hold may have been lost before.
+    if bench.errors.named("HoldLost").is_empty() {
+        assert_eq!(report.released, 1, "{report:?} {said:?}");
+        assert_eq!(job(pool, stubborn).await.status, JobStatus::Queued);
+    }
     for id in blocked {
         assert_eq!(job(pool, id).await.status, JobStatus::Started);
     }
@@ -251,7 +259,7 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
         let database = database().await;
         let pool = database.pool();
         let id = put(pool, "g", "stubborn").await;
-        let child = tokio::process::Command::new(std::env::current_exe().unwrap())
+        let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
             .args(["shutdown::child", "--exact", "--ignored", "--nocapture"])
             .env(DATABASE, database.url())
             .stdin(std::process::Stdio::null())
@@ -260,16 +268,22 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        eventually(pool, "select status::text from seriatim.job", "started".to_owned()).await;
+        // A job that is claimed may not have begun.
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("stubborn begins") {
+            let read = tokio::time::timeout(PATIENCE, output.read_line(&mut said)).await;
+            assert_ne!(read.expect("it begins").unwrap(), 0, "{said}");
+        }
         let sent = std::process::Command::new("sh")
             .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal])
             .arg(child.id().unwrap().to_string())
             .status();
         assert!(sent.unwrap().success());
-        let output = tokio::time::timeout(crate::support::PATIENCE, child.wait_with_output());
-        let output = output.await.expect("it ends").unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{done} {said}");
+        let ends = async { (output.read_to_string(&mut said).await, child.wait().await) };
+        let (read, status) = tokio::time::timeout(PATIENCE, ends).await.expect("it ends");
+        read.unwrap();
+        assert!(status.unwrap().success(), "{done} {said}");
         assert!(said.contains("released: 1"), "{said}");
         assert_eq!(job(pool, id).await.status, JobStatus::Queued);
         let listening = "select count(*) from pg_stat_activity where query ilike 'listen %' \
@@ -344,9 +358,10 @@ fn no_session_outlives_the_runtime() {
     drop(inner);
     outer.block_on(eventually(
         database.pool(),
-        "select count(*) from pg_stat_activity
-         where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()",
-        0_i64,
+        // But for those of the pool that asks.
+        "select coalesce(string_agg(query, '; '), '') from pg_stat_activity where datname = current_database()
+         and backend_type = 'client backend' and query not like '%pg_stat_activity%'",
+        String::new(),
     ));
 }
 

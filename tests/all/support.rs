@@ -234,6 +234,13 @@ impl Errors {
         })
     }
 
+    /// All but that something took long, as it does on a machine with much else to do.
+    pub fn but_slow(&self) -> Vec<String> {
+        let mut entries = self.0.entries();
+        entries.retain(|entry| !entry.starts_with("TooSlow:"));
+        entries
+    }
+
     /// Those whose variant has this name.
     pub fn named(&self, variant: &str) -> Vec<String> {
         let mut entries = self.0.entries();
