@@ -165,7 +165,7 @@ begin
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
         order by j.turn_at limit 1),
       (select j.lease_until from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= now()
+        where j.queue = of_queue and j.group_id is null and j.status = 'started'
         order by j.lease_until limit 1)),
     'infinity') - clock_timestamp());
 end $$

@@ -25,7 +25,6 @@ declare
   name text; next float8; waits boolean; began timestamptz; at timestamptz;
 begin
   perform pin_plans();
-  perform set_config('lock_timeout', '50ms', true);
   held := exists (select from pg_catalog.pg_locks l
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
       and l.objsubid = 1 and ((l.classid::bigint << 32) | l.objid::bigint) = with_key);
@@ -35,6 +34,7 @@ begin
       where j.claimed_by = of_processor and j.suspect is not null and j.suspect = j.claim);
   due_in := '{}';
   begin
+    perform set_config('lock_timeout', '50ms', true);
     began := clock_timestamp();
     foreach name in array queues loop
       at := clock_timestamp();

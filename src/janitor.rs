@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::job::JobStatus;
-use crate::lookout::{Lookout, Place};
+use crate::lookout::{LATE, Lookout, Place};
 use crate::queue::{QueueOptions, Retention};
 use crate::store::{Store, begin_short};
 
@@ -84,7 +84,7 @@ impl Janitor<'_> {
     /// Until the next tick. The process looks meanwhile whether there is something to do, unless nobody does.
     async fn pause(&self, round_at: Instant, lookout: &Arc<Lookout>) {
         let now = Instant::now();
-        let Some(asking) = lookout.ask(Place::House, now, TICK) else {
+        let Some(asking) = lookout.ask(Place::House, now, TICK, LATE) else {
             return sleep(TICK.min(self.interval)).await;
         };
         loop {

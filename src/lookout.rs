@@ -12,8 +12,11 @@ use tokio::time::Instant;
 const SHORTEST: Duration = Duration::from_millis(500);
 /// How much earlier than asked for, at most: most ticks that come later would be too late.
 const EARLY: Duration = Duration::from_millis(250);
-/// How long to wait for a look that is overdue.
-const LATE: Duration = Duration::from_millis(100);
+/// How long to wait for a look that is overdue, at most: a little apart, so that not all look at the same time then.
+pub(crate) const LATE: Duration = Duration::from_millis(100);
+/// What looks for longer, or gets no answer, endangers the presence: all look by themselves for a while.
+const SLOW: Duration = Duration::from_millis(250);
+const REST: Duration = Duration::from_secs(5);
 
 /// Where there may be something to do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,6 +35,10 @@ pub(crate) struct Lookout {
 struct Waiting {
     /// When the last look began.
     last: Option<Instant>,
+    /// One for others is on its way.
+    looks: bool,
+    /// Until when nobody is looked for.
+    rests: Option<Instant>,
     asked: HashMap<Place, Asked>,
 }
 
@@ -40,6 +47,7 @@ struct Asked {
     /// When the next look is wanted.
     at: Instant,
     every: Duration,
+    late: Duration,
     /// When there may be something to do, by the last look.
     due: Option<Instant>,
     changed: Arc<Notify>,
@@ -54,21 +62,23 @@ pub(crate) struct Asking {
 }
 
 impl Lookout {
-    /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`. None if nobody
-    /// would look so often.
+    /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`, and waits for one
+    /// that is `late`. None if nobody would look so often.
     pub(crate) fn ask(
         self: &Arc<Self>,
         place: Place,
         now: Instant,
         every: Duration,
+        late: Duration,
     ) -> Option<Asking> {
         let mut waiting = self.waiting();
         let looks = waiting.last.is_some_and(|last| now < last + SHORTEST + EARLY);
-        if !looks || every < SHORTEST {
+        if !looks || waiting.rests(now) || every < SHORTEST {
             return None;
         }
         let changed = Arc::default();
-        let asked = Asked { at: now + every, every, due: None, changed: Arc::clone(&changed) };
+        let asked =
+            Asked { at: now + every, every, late, due: None, changed: Arc::clone(&changed) };
         waiting.asked.insert(place.clone(), asked);
         drop(waiting);
         Some(Asking { lookout: Arc::clone(self), place, changed })
@@ -76,23 +86,36 @@ impl Lookout {
 
     /// What a look that begins now is to look at: these queues, and the house or not.
     pub(crate) fn places(&self, now: Instant) -> (Vec<String>, bool) {
-        let waiting = self.waiting();
+        let mut waiting = self.waiting();
+        if std::mem::take(&mut waiting.looks) {
+            // The last one had no answer.
+            waiting.rests = Some(now + REST);
+        }
+        if waiting.rests(now) {
+            return (Vec::new(), false);
+        }
         let wanted = |place| waiting.asked.get(place).is_some_and(|asked| asked.at <= now + EARLY);
         let queues = waiting.asked.keys().filter_map(|place| match place {
             Place::Queue(name) => wanted(place).then(|| name.clone()),
             Place::House => None,
         });
-        (queues.collect(), wanted(&Place::House))
+        let places = (queues.collect::<Vec<_>>(), wanted(&Place::House));
+        waiting.looks = !places.0.is_empty() || places.1;
+        places
     }
 
-    /// When there may be something to do, by a look that began then, in all places that it came to.
+    /// When there may be something to do, by a look that took from then to `now`, in all places that it came to.
     pub(crate) fn looked(
         &self,
         began: Instant,
+        now: Instant,
         found: impl Iterator<Item = (Place, Option<Duration>)>,
     ) {
         let mut waiting = self.waiting();
         waiting.last = Some(began);
+        if std::mem::take(&mut waiting.looks) && now > began + SLOW {
+            waiting.rests = Some(now + REST);
+        }
         for (place, due_in) in found {
             if let Some(asked) = waiting.asked.get_mut(&place) {
                 // Who waits may have come after its begin.
@@ -109,13 +132,20 @@ impl Lookout {
     }
 }
 
+impl Waiting {
+    fn rests(&self, now: Instant) -> bool {
+        self.rests.is_some_and(|until| now < until)
+    }
+}
+
 impl Asking {
     /// When to look oneself, as long as nothing changes.
     pub(crate) fn until(&self) -> Instant {
         let waiting = self.lookout.waiting();
         let asked = waiting.asked.get(&self.place);
         asked.map_or_else(Instant::now, |asked| {
-            asked.due.map_or(asked.at + LATE, |due| due.min(asked.at + LATE))
+            let overdue = asked.at + asked.late;
+            asked.due.map_or(overdue, |due| due.min(overdue))
         })
     }
 
@@ -152,12 +182,12 @@ mod tests {
     fn waits() -> (Arc<Lookout>, Asking, Instant) {
         let (lookout, now) = (Arc::new(Lookout::default()), Instant::now());
         look(&lookout, now, &[]);
-        let asking = lookout.ask(queue(), now, ms(500)).unwrap();
+        let asking = lookout.ask(queue(), now, ms(500), LATE).unwrap();
         (lookout, asking, now)
     }
 
     fn look(lookout: &Lookout, began: Instant, found: &[Option<Duration>]) {
-        lookout.looked(began, found.iter().map(|due_in| (queue(), *due_in)));
+        lookout.looked(began, began, found.iter().map(|due_in| (queue(), *due_in)));
     }
 
     fn is_wanted(lookout: &Lookout, now: Instant) -> bool {
@@ -211,11 +241,34 @@ mod tests {
     #[test]
     fn nobody_relies_on_who_does_not_look() {
         let (lookout, now) = (Arc::new(Lookout::default()), Instant::now());
-        let looks = |place, after, every| lookout.ask(place, now + ms(after), ms(every)).is_some();
+        let looks =
+            |place, after, every| lookout.ask(place, now + ms(after), ms(every), LATE).is_some();
         assert!(!looks(queue(), 0, 500), "nobody has looked");
         look(&lookout, now, &[]);
         assert!(!looks(queue(), 0, 499), "more often than there are looks");
         assert!(looks(queue(), 749, 500) && looks(Place::House, 0, 1000));
         assert!(!looks(queue(), 750, 500), "nobody looks any more");
+    }
+
+    #[test]
+    fn a_look_that_is_slow_or_has_no_answer_is_the_last_for_a_while() {
+        for answered in [true, false] {
+            let (lookout, asking, now) = waits();
+            assert!(is_wanted(&lookout, now + ms(500)));
+            if answered {
+                lookout.looked(now + ms(500), now + ms(751), std::iter::empty());
+            }
+            assert!(!is_wanted(&lookout, now + ms(1000)));
+            look(&lookout, now + ms(1000), &[]);
+            drop(asking);
+            let asks = |at| lookout.ask(queue(), now + ms(at), ms(500), LATE);
+            assert!(asks(1000).is_none());
+            look(&lookout, now + ms(6000), &[]);
+            let asking = asks(6000);
+            assert!(asking.is_some());
+            assert!(is_wanted(&lookout, now + ms(6500)));
+            look(&lookout, now + ms(6500), &[None]);
+            assert!(is_wanted(&lookout, now + ms(7000)));
+        }
     }
 }

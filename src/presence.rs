@@ -328,6 +328,6 @@ async fn look(
     let house = found.awaits_house.map(|waits| (Place::House, waits.then_some(Duration::ZERO)));
     let due_in = found.due_in.iter().copied();
     let queues = queues.into_iter().map(Place::Queue).zip(due_in);
-    shared.lookout.looked(began, queues.chain(house));
+    shared.lookout.looked(began, Instant::now(), queues.chain(house));
     Ok(found)
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{End, QueueRuntime};
-use crate::lookout::{Asking, Place};
+use crate::lookout::{Asking, LATE, Place};
 use crate::pulse::Pulse;
 use crate::queue::Hold;
 use crate::shared::Shared;
@@ -28,6 +28,8 @@ use state::State;
 const GATHER: Duration = Duration::from_millis(1);
 /// How many connections an idle queue keeps that holds by transaction.
 const KEPT: usize = 2;
+/// How long others may look for a worker: its own look shows whether its connection still lives, and needs no presence.
+const OWN_LOOK: Duration = Duration::from_secs(30);
 /// How long leases are not claimed because others have not been told how to see whether this process lives.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
 
@@ -193,7 +195,11 @@ impl Worker {
             }
         };
         // When to look, by what the process has seen meanwhile.
-        let later = |asking: &Asking| next.map_or(asking.until(), |next| next.min(asking.until()));
+        let own = now + OWN_LOOK.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
+        let later = |asking: &Asking| {
+            let until = asking.until().min(own);
+            next.map_or(until, |next| next.min(until))
+        };
         // Connections that were kept while jobs came one after the other.
         let idle = matches!(pause, Pause::Poll { .. });
         let mut trim_at = (idle && state.spare.len() > KEPT).then(|| now + QUICK);
@@ -249,7 +255,8 @@ impl Worker {
     /// Has the process look for this queue together with others, if the last claim has read all, and not for long.
     fn ask(&self, state: &State) -> Option<Asking> {
         let place = || Place::Queue(self.queue.name.to_string());
-        let ask = || self.shared.lookout.ask(place(), Instant::now(), self.poll);
+        let late = LATE.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let ask = || self.shared.lookout.ask(place(), Instant::now(), self.poll, late);
         state.course.read_shortly().then(ask).flatten()
     }
 

@@ -273,7 +273,7 @@ impl Store {
         asks: Asks<'_>,
     ) -> Result<Presence, sqlx::Error> {
         // One message, which a transaction pooler gives to one session.
-        let limit = "set local statement_timeout = '800ms'";
+        let limit = "set local statement_timeout = '600ms'";
         let text = format!("{BEGIN}; {limit}; {}; commit", self.presence_sql(asks));
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;

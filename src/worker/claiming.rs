@@ -47,6 +47,8 @@ impl Worker {
                 self.shared.report(&error);
                 state.claimed(false);
                 state.spare.clear();
+                // One that hangs would be waited for again.
+                state.coming.detach_all();
                 (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
                 state.occupancy.serves_all(false);

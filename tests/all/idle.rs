@@ -55,6 +55,21 @@ async fn one_look_of_the_process_stands_for_those_of_its_queues_and_of_housekeep
     }
 }
 
+/// Its connection may have died unheard of, and others may not look for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_looks_by_itself_now_and_then() {
+    let database = database().await;
+    let one = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+    let handler = handler(|_, _| Box::pin(async { Ok(Value::Null) }));
+    let running = Processor::builder(one).queue(queue("q"), handler).build().unwrap().start();
+    let claims = "select count(*) from pg_stat_activity where datname = current_database() and query ~ 'claim_jobs' \
+                  and query !~ 'pg_stat_activity' and query_start > clock_timestamp() - interval '2 s'";
+    eventually(database.pool(), claims, 1_i64).await;
+    eventually(database.pool(), claims, 0_i64).await;
+    eventually(database.pool(), claims, 1_i64).await;
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_presence_each_queue_looks_by_itself() {
     let (database, log) = (database().await, Log::default());
