@@ -166,6 +166,8 @@ begin
         order by j.turn_at limit 1),
       (select j.lease_until from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'started'
+          -- Behind that are the leases of the living, and those that many ended jobs had. A doubt's grace is shorter.
+          and j.lease_until <= now() + interval '2 s'
         order by j.lease_until limit 1)),
     'infinity') - clock_timestamp());
 end $$

@@ -47,8 +47,10 @@ impl Worker {
                 self.shared.report(&error);
                 state.claimed(false);
                 state.spare.clear();
-                // One that hangs would be waited for again.
-                state.coming.detach_all();
+                if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
+                    // What hangs is a connection that died, and would be waited for again.
+                    state.coming.detach_all();
+                }
                 (state.busy, state.reach) = (false, 1);
                 self.slots.more(false);
                 state.occupancy.serves_all(false);
@@ -193,6 +195,11 @@ impl Worker {
                 })
             }
         }
+    }
+
+    /// Whether whoever asks for a connection gets one, and does not wait for others to give theirs back.
+    fn pool_has_room(&self) -> bool {
+        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
     }
 
     /// Whether slots that come free during a claim go to jobs that wait: by transaction they go on by themselves.
