@@ -50,6 +50,7 @@ begin
         awaits_house := waits;
       end if;
     end if;
+    -- As `pin_plans` has it.
     perform set_config('lock_timeout', '100ms', true);
   exception when query_canceled or others then
     -- Its time was over, or somebody has locked a table.

@@ -114,7 +114,7 @@ async fn a_job_with_a_transaction_is_recorded_with_what_came_before_it() {
     assert_eq!(value::<i64>(pool, "select max(attempts)::int8 from seriatim.job").await, 1);
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(errors.but_slow(), [""; 0]);
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
     database.remove().await.unwrap();
 }
 

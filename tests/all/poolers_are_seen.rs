@@ -118,7 +118,7 @@ async fn who_says_what_a_transaction_pooler_lacks_hears_nothing() {
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let errors = Errors::default();
     works(&database, processor(&pool, &errors).listen(false).presence(false)).await;
-    assert_eq!(errors.but_slow(), [""; 0]);
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
     pool.close().await;
     drop(pooler);
     database.remove().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_session_pooler_is_as_none() {
     job_when(database.pool(), job, |job| job.status == JobStatus::Succeeded).await;
     running.shutdown(Duration::from_secs(5)).await;
     works(&database, processor(&pool, &errors)).await;
-    assert_eq!(errors.but_slow(), [""; 0]);
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
     pool.close().await;
     drop(pooler);
     database.remove().await.unwrap();

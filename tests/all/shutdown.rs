@@ -134,7 +134,7 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     let report = running.shutdown(Duration::from_secs(5)).await;
     // The last job may still be on its way out.
     assert_eq!((report.released, report.lost, report.still_running), (0, 0, 0));
-    assert_eq!(bench.errors.but_slow(), [""; 0]);
+    assert_eq!(bench.errors.but_slow_checks(), [""; 0]);
     database.remove().await.unwrap();
 }
 
@@ -175,7 +175,7 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
     assert!(next.last_started_at >= job(pool, ids[0]).await.finished_at);
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(bench.errors.but_slow(), [""; 0]);
+    assert_eq!(bench.errors.but_slow_checks(), [""; 0]);
     database.remove().await.unwrap();
 }
 
@@ -215,8 +215,10 @@ async fn handlers_that_block_their_threads_count_as_still_running() {
     let said = bench.errors.0.entries();
     assert_eq!(report.still_running, 2, "{report:?} {said:?}");
     // On a machine with much else to do its hold may have been lost before.
-    if bench.errors.named("HoldLost").is_empty() {
-        assert_eq!(report.released, 1, "{report:?} {said:?}");
+    let its_hold = format!(" of job {stubborn} ");
+    let lost = bench.errors.named("HoldLost").iter().any(|said| said.contains(&its_hold));
+    assert_eq!(report.released, u64::from(!lost), "{report:?} {said:?}");
+    if !lost {
         assert_eq!(job(pool, stubborn).await.status, JobStatus::Queued);
     }
     for id in blocked {
@@ -358,9 +360,9 @@ fn no_session_outlives_the_runtime() {
     drop(inner);
     outer.block_on(eventually(
         database.pool(),
-        // But for those of the pool that asks.
+        // But for those of the pool that asks, by what they ask: the monitor looks at sessions, too.
         "select coalesce(string_agg(query, '; '), '') from pg_stat_activity where datname = current_database()
-         and backend_type = 'client backend' and query not like '%pg_stat_activity%'",
+         and backend_type = 'client backend' and query not like '%string_agg(query%'",
         String::new(),
     ));
 }
