@@ -173,8 +173,8 @@ begin
 end $$
 $f$,
 
--- Claims up to `slots` jobs, as src/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
--- needs; and a last one, without an id: `thorough` where something is left that only src/claim.rs does (a limit, a pause, a
+-- Claims up to `slots` jobs, as src/worker/claim.rs does: adopt, take turns, look, write. A row for each, with what its handler
+-- needs; and a last one, without an id: `thorough` where something is left that only src/worker/claim.rs does (a limit, a pause, a
 -- lease that ran out, a head that is not to be started, flags to be paged past), `more` where there may be more right now,
 -- or else in how many seconds the next group or job will be due. With each head come up to `per_turn` - 1 jobs behind it, and
 -- `at_most` of all those: rows of their own, without a token.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::stall::Stall;
-use crate::withheld::quiet;
+use crate::job::redact::quiet;
+use crate::job::stall::Stall;
 
 /// A name that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

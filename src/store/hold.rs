@@ -9,14 +9,14 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::Store;
-use super::claim::Started;
-use super::lookup::{in_group, keyed, started, unfinished};
-use super::template::{Names, PG, Template, cte, select, sql, with};
-use crate::bytes::JobData;
+use crate::job::bytes::JobData;
+use crate::store::Store;
+use crate::store::claim::start::Started;
+use crate::store::index_terms::{in_group, keyed, started, unfinished};
+use crate::store::statement::{Names, PG, Template, cte, select, sql, with};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     group: Template,
     loose: Template,
     group_is_ours: Template,
@@ -70,7 +70,7 @@ pub(crate) enum HoldAnswer {
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             group: hold_group(names),
             loose: hold_loose(names),
@@ -83,7 +83,7 @@ impl Statements {
 }
 
 /// What is read of a held job, and of the session that holds it.
-pub(super) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
+pub(in crate::store) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
     let requested = select()
         .expr(sql("1"))
         .from_as(names.cancel_request(), "r")
@@ -246,7 +246,7 @@ impl Store {
     }
 
     /// Whether the token is still that of its claim.
-    pub(super) async fn is_ours(
+    pub(in crate::store) async fn is_ours(
         &self,
         conn: &mut PgConnection,
         claim: &Started,
@@ -273,7 +273,7 @@ impl Store {
     }
 }
 
-pub(super) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
+pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let data = match row.try_get(14)? {

@@ -6,13 +6,13 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::Store;
-use super::hold::{HeldJob, held_columns, held_job};
-use super::lookup::keyed;
-use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
+use crate::store::Store;
+use crate::store::hold::{HeldJob, held_columns, held_job};
+use crate::store::index_terms::keyed;
+use crate::store::statement::{Names, Template, cte, rows_of, select, sql, sub, with};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     extend_groups: Template,
     extend_loose: Template,
     standing: Template,
@@ -33,7 +33,7 @@ pub(crate) struct LeasedClaim {
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             extend_groups: extend_groups(names),
             extend_loose: extend_loose(names),
@@ -130,7 +130,7 @@ fn claimed(names: &Names) -> Template {
         .from_as(names.job(), "job")
         .and_where(sql("job.id = any(?1)"))
         .to_owned();
-    Template::new(query.build(super::template::PG))
+    Template::new(query.build(super::statement::PG))
 }
 
 impl Store {

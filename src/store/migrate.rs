@@ -5,8 +5,8 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
-use super::{Names, Store};
 use crate::error::MigrateError;
+use crate::store::{Names, Store};
 
 /// The migrations, oldest first: (version, description, SQL).
 const MIGRATIONS: [(i64, &str, &str); 10] = [

@@ -10,14 +10,16 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
-use super::Store;
-use super::claim::GRACE;
-use super::lookup::{keyed, same_group};
-use super::session::BEGIN;
-use super::template::{Names, PG, Template, cte, literal, name, rows_of, select, sql, with};
+use crate::store::Store;
+use crate::store::claim::start::GRACE;
+use crate::store::index_terms::{keyed, same_group};
+use crate::store::session::BEGIN;
+use crate::store::statement::{
+    Names, PG, Template, cte, literal, name, rows_of, select, sql, with,
+};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     take_key: Template,
     server_since: Template,
     announce: Template,
@@ -77,7 +79,7 @@ impl Asks<'_> {
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         let take_key = select().expr(sql("pg_try_advisory_lock(?1)")).to_owned();
         let judge_lock =
             select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
@@ -133,7 +135,7 @@ fn announce(names: &Names) -> Template {
                 .value("seen_at", sql("clock_timestamp()"))
                 .to_owned(),
         );
-    super::template::select_into(&mut insert, row);
+    crate::store::statement::select_into(&mut insert, row);
     Template::new(insert.build(PG))
 }
 

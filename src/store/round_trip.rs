@@ -10,14 +10,14 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use super::Store;
-use super::claim::{Started, Terms};
-use super::hold::{HeldJob, SessionId, held_job};
-use super::peek::until;
-use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
-use super::settle_many::Succeeded;
-use super::template::{literal, name};
-use crate::turn::Go;
+use crate::job::group_plan::Go;
+use crate::store::Store;
+use crate::store::claim::peek::until;
+use crate::store::claim::start::{Started, Terms};
+use crate::store::hold::{HeldJob, SessionId, held_job};
+use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
+use crate::store::settle::many::Succeeded;
+use crate::store::statement::{literal, name};
 
 /// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
 /// with their number.

@@ -8,12 +8,12 @@ use sqlx::PgPool;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::attempt::{QueueRuntime, Run};
-use crate::claim::{self, Course};
-use crate::connection::SlotConnection;
-use crate::queue::Hold;
-use crate::shared::Shared;
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::run::{QueueRuntime, Run};
+use crate::job::queue_options::Hold;
+use crate::liveness::context::Shared;
 use crate::store::{HeldJob, Started};
+use crate::worker::claim::{self, Course};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
 /// Between two looks at a queue that is not idle yet.

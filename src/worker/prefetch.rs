@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::{End, Run};
-use crate::connection::SlotConnection;
-use crate::leases::Kept;
-use crate::slots::{Occupancy, Occupied};
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::run::{End, Run};
+use crate::liveness::leases::Kept;
+use crate::slots::queue_slots::{Occupancy, Occupied};
 use crate::store::HeldJob;
-use crate::unclaim::{Unbegun, unclaim};
+use crate::worker::release::{Unbegun, unclaim};
 
 /// How long one waits before it goes back. Its claim stands for half a second, or its lease is extended.
 const STALE: Duration = Duration::from_millis(100);
@@ -25,15 +25,15 @@ const STALE: Duration = Duration::from_millis(100);
 const SURE: usize = 32;
 
 /// A claimed job for a slot.
-pub(super) struct Waiting {
-    pub(super) run: Run,
-    pub(super) known: HashMap<i64, HeldJob>,
+pub(in crate::worker) struct Waiting {
+    pub(in crate::worker) run: Run,
+    pub(in crate::worker) known: HashMap<i64, HeldJob>,
     /// If it is kept by a lease.
-    pub(super) kept: Option<Kept>,
+    pub(in crate::worker) kept: Option<Kept>,
 }
 
 /// The jobs of a worker that wait for its slots.
-pub(super) struct Prefetch {
+pub(in crate::worker) struct Prefetch {
     line: Mutex<Line<Waiting>>,
     slots: Arc<Occupancy>,
     wake: Arc<Notify>,
@@ -151,7 +151,7 @@ impl<T> Line<T> {
 
 impl Prefetch {
     /// For these slots, of a worker that is woken by this.
-    pub(super) fn new(slots: Arc<Occupancy>, wake: Arc<Notify>) -> Self {
+    pub(in crate::worker) fn new(slots: Arc<Occupancy>, wake: Arc<Notify>) -> Self {
         Self {
             line: Mutex::default(),
             slots,
@@ -167,12 +167,12 @@ impl Prefetch {
     }
 
     /// A claim begins: how many jobs it may bring beyond those that slots are free for.
-    pub(super) fn claims(&self) -> usize {
+    pub(in crate::worker) fn claims(&self) -> usize {
         self.line().claims(self.slots.quick_ends(Instant::now()))
     }
 
     /// Whether it is time to claim, though no slot is free.
-    pub(super) fn runs_low(&self) -> bool {
+    pub(in crate::worker) fn runs_low(&self) -> bool {
         let line = self.line();
         let room = line.room_at(self.slots.quick_ends(Instant::now()));
         room > 0 && line.waiting.len() <= room / 2
@@ -180,38 +180,38 @@ impl Prefetch {
 
     /// The claim has ended, and left more or not. Says whether jobs have ended meanwhile in slots that went on, and whether one
     /// of them passed its group's turn on.
-    pub(super) fn claimed(&self, more: bool) -> Option<bool> {
+    pub(in crate::worker) fn claimed(&self, more: bool) -> Option<bool> {
         self.line().claimed(more)
     }
 
     /// Puts a job in line that a claim brought which was asked for at `since`: behind the others, unless it may not wait.
-    pub(super) fn push(&self, waiting: Waiting, since: Instant) {
+    pub(in crate::worker) fn push(&self, waiting: Waiting, since: Instant) {
         let may_wait = waiting.run.claim.may_wait;
         self.line().push(waiting, since, may_wait);
         self.pushed.notify_one();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::worker) fn is_empty(&self) -> bool {
         self.line().waiting.is_empty()
     }
 
     /// How many slots, with their connections, are to be left for the next claim.
-    pub(super) fn reserved(&self) -> usize {
+    pub(in crate::worker) fn reserved(&self) -> usize {
         usize::from(self.line().claim == Claim::Next)
     }
 
     /// The next one, for a slot that is free.
-    pub(super) fn pop(&self) -> Option<Waiting> {
+    pub(in crate::worker) fn pop(&self) -> Option<Waiting> {
         self.line().pop()
     }
 
     /// Gives those back that no slot is free for, and that may not wait.
-    pub(super) fn give_back_impatient(&self) {
+    pub(in crate::worker) fn give_back_impatient(&self) {
         self.give_back(self.line().take(|place| !place.may_wait));
     }
 
     /// Gives back what has waited for too long; for ever.
-    pub(super) async fn give_back_stale(&self) {
+    pub(in crate::worker) async fn give_back_stale(&self) {
         loop {
             let first = self.line().waiting.iter().map(|place| place.since + STALE).min();
             match first {
@@ -223,7 +223,7 @@ impl Prefetch {
     }
 
     /// Gives all back; slots take no more.
-    pub(super) async fn close(&self) {
+    pub(in crate::worker) async fn close(&self) {
         let rest = {
             let mut line = self.line();
             line.more = false;
@@ -251,7 +251,7 @@ impl Prefetch {
 /// Runs a job in its slot, and then those that wait, while the worker's last claim left more.
 ///
 /// Says how they ended, and gives back the connection, if that can be used again.
-pub(super) async fn run(
+pub(in crate::worker) async fn run(
     prefetch: Arc<Prefetch>,
     mut next: Waiting,
     mut conn: SlotConnection,
