@@ -22,14 +22,12 @@ pub use attempt::handler::JobHandler;
 pub use client::client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
 pub use client::receive::{ParseReceiptError, PullError, Receipt, Receive, Received};
 pub use client::redrive::{Purged, Redriven, Released};
-pub use error::{
-    BackgroundError, BuildError, BuildMistake, ConfigureError, ControlError, EnqueueError,
-    MigrateError, NameError,
-};
+pub use error::{BackgroundError, BuildError, ControlError, MigrateError};
 pub use job::bytes::Bytes;
 pub use job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
+pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
 pub use job::explanation::{
-    AttemptOf, GroupExplanation, JobExplanation, ProcessorSeen, Reason, SessionSeen, Tally,
+    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
@@ -37,7 +35,7 @@ pub use job::new_job::NewJob;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use job::retry::RetryPolicy;
-pub use job::stall::{Doing, Stall};
+pub use job::stall::{Activity, Stall};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use liveness::watchdog::Watchdog;
 pub use processor::builder::ProcessorBuilder;

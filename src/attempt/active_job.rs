@@ -16,11 +16,11 @@ use crate::attempt::failure::{broken, broken_transaction};
 use crate::attempt::hold::hold;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
-use crate::liveness::context::Shared;
-use crate::liveness::leases::Kept;
-use crate::liveness::sessions::Watch;
-use crate::slots::queue_slots::Occupied;
-use crate::store::{FREE_PLANS, PINNED_PLANS, SessionId, Started};
+use crate::liveness::context::Context;
+use crate::liveness::leases::LeaseGuard;
+use crate::liveness::sessions::SessionWatch;
+use crate::slots::queue_slots::SlotGuard;
+use crate::store::{Claim, FREE_PLANS, PINNED_PLANS, SessionId};
 
 /// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
 /// for the transaction. Hence these words, and not its own. What follows them is as in any other hold: behind the savepoint
@@ -42,18 +42,18 @@ pub struct ActiveJob {
     pub(crate) content_type: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
-    pub(crate) keeper: Keeper,
+    pub(crate) guard: HoldGuard,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
     /// Where a lease keeps it: free again when the settler has the rest.
-    pub(crate) slot: Option<Occupied>,
+    pub(crate) slot: Option<SlotGuard>,
 }
 
 /// What keeps the job and its group.
 #[derive(Debug)]
-pub(crate) enum Keeper {
-    Locks(Locks),
-    Lease(Lease),
+pub(crate) enum HoldGuard {
+    Locked(Locks),
+    Leased(Lease),
 }
 
 /// Row locks, in a transaction that is open on a connection.
@@ -61,16 +61,16 @@ pub(crate) enum Keeper {
 pub(crate) struct Locks {
     pub(crate) conn: SlotConnection,
     pub(crate) session: SessionId,
-    pub(crate) watch: Watch,
+    pub(crate) watch: SessionWatch,
 }
 
 /// A lease, and what it takes to make row locks of it.
 pub(crate) struct Lease {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Arc<Context>,
     pub(crate) pool: PgPool,
-    pub(crate) claim: Started,
+    pub(crate) claim: Claim,
     pub(crate) time: Duration,
-    pub(crate) kept: Kept,
+    pub(crate) guard: LeaseGuard,
     /// Has what succeeded before in the same turn recorded: nobody can while the handler's own transaction has the locks.
     pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
 }
@@ -89,13 +89,13 @@ impl Lease {
             // Dropped unanswered with the handler.
             let _ = recorded.await;
         }
-        let (shared, pool, queue) =
-            (Arc::clone(&self.shared), self.pool.clone(), Arc::clone(queue));
+        let (context, pool, queue) =
+            (Arc::clone(&self.context), self.pool.clone(), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: given up half-way, a begin would leave the connection in an unknown state.
         let locking = tokio::spawn(async move {
             let mut conn = SlotConnection::from(pool.acquire().await?);
-            match hold(&shared, &queue, &claim, lease, &mut conn).await {
+            match hold(&context, &queue, &claim, lease, &mut conn).await {
                 Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
                 Ok(None) => Ok(None),
                 Err(error) => {
@@ -106,13 +106,14 @@ impl Lease {
         });
         let locked =
             locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
-        let signals = &self.kept.signals;
+        let signals = &self.guard.signals;
         let Some((conn, session, since)) = locked? else {
             signals.lost.cancel();
             let message = "the claim of this job was taken over by another worker";
             return Err(sqlx::Error::Protocol(message.to_owned()));
         };
-        let watch = self.shared.monitor.watch(self.claim.job, session, since, signals.clone());
+        let watch =
+            self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());
         Ok(Locks { conn, session, watch })
     }
 }
@@ -197,11 +198,11 @@ impl ActiveJob {
     /// # Errors
     /// What the database says; the hold is lost then, and the attempt will be retried.
     pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
-        if let Keeper::Lease(lease) = &self.keeper {
+        if let HoldGuard::Leased(lease) = &self.guard {
             // From here on the locks keep the job, and its lease is not extended any more.
-            self.keeper = Keeper::Locks(lease.lock(&self.queue).await?);
+            self.guard = HoldGuard::Locked(lease.lock(&self.queue).await?);
         }
-        let Keeper::Locks(Locks { conn, .. }) = &mut self.keeper else {
+        let HoldGuard::Locked(Locks { conn, .. }) = &mut self.guard else {
             return Err(sqlx::Error::PoolClosed);
         };
         match self.savepoint {
@@ -228,7 +229,7 @@ impl ActiveJob {
 
     /// Whether a lease keeps the job, and no transaction is open for it.
     pub(crate) fn is_leased(&self) -> bool {
-        matches!(self.keeper, Keeper::Lease(_))
+        matches!(self.guard, HoldGuard::Leased(_))
     }
 
     /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
@@ -265,9 +266,9 @@ pub(crate) async fn leave_savepoint(
     job: &mut ActiveJob,
     result: RunResult,
 ) -> Result<RunResult, RunResult> {
-    let conn = match &mut job.keeper {
-        Keeper::Lease(_) => return Ok(result),
-        Keeper::Locks(locks) => &mut locks.conn,
+    let conn = match &mut job.guard {
+        HoldGuard::Leased(_) => return Ok(result),
+        HoldGuard::Locked(locks) => &mut locks.conn,
     };
     let held = conn.depth_of_hold();
     let expected = match job.savepoint {

@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::store::{HeldJob, SessionId, Started, Then};
+use crate::store::{AfterSettle, Claim, HeldJob, SessionId};
 
 /// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct SlotConnection {
     /// A transaction is open that was begun by a message of which sqlx counted nothing.
     pub(crate) begun: bool,
     /// The job that it holds already: the message that settled the one before went on to it.
-    pub(crate) ahead: Option<HeldAhead>,
+    pub(crate) preheld: Option<PreheldJob>,
     /// The job that was claimed with the settle of the one before.
     pub(crate) next: Option<Box<NextJob>>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct SlotConnection {
 /// A job that was claimed as the one before it ended.
 #[derive(Debug)]
 pub(crate) struct NextJob {
-    pub(crate) claim: Started,
+    pub(crate) claim: Claim,
     /// What its handler needs.
     pub(crate) known: HeldJob,
     /// The one before has used its transaction, in which it may have enqueued.
@@ -40,7 +40,7 @@ pub(crate) struct NextJob {
 
 /// A job whose locks were taken with the settle of the one before it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeldAhead {
+pub(crate) struct PreheldJob {
     pub(crate) job: i64,
     /// The server's process.
     pub(crate) pid: i32,
@@ -71,26 +71,26 @@ impl SlotConnection {
 
     /// Whether a message may commit as well: not where the handler had a savepoint. That is what sqlx counts then, and
     /// takes for the transaction.
-    pub(crate) fn then(&self) -> Then {
+    pub(crate) fn then(&self) -> AfterSettle {
         let counted = PgTransactionManager::get_transaction_depth(&self.conn) > 0;
-        if counted { Then::Nothing } else { Then::Commit }
+        if counted { AfterSettle::Nothing } else { AfterSettle::Commit }
     }
 
     /// Commits, unless a message did.
-    pub(crate) async fn committed(&mut self, then: Then) -> Result<(), sqlx::Error> {
+    pub(crate) async fn committed(&mut self, then: AfterSettle) -> Result<(), sqlx::Error> {
         match then {
-            Then::Nothing => self.commit().await,
-            Then::Commit => {
+            AfterSettle::Nothing => self.commit().await,
+            AfterSettle::Commit => {
                 self.begun = false;
                 Ok(())
             }
             // And began anew.
-            Then::Hold => Ok(()),
+            AfterSettle::Hold => Ok(()),
         }
     }
 
     async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
-        if self.begun && self.then() == Then::Commit {
+        if self.begun && self.then() == AfterSettle::Commit {
             sqlx::raw_sql(how).execute(&mut *self.conn).await?;
         } else if how == "commit" {
             PgTransactionManager::commit(&mut self.conn).await?;
@@ -110,7 +110,7 @@ impl From<PoolConnection<Postgres>> for SlotConnection {
             claims: false,
             session: None,
             begun: false,
-            ahead: None,
+            preheld: None,
             next: None,
         }
     }
@@ -137,49 +137,6 @@ impl Deref for SlotConnection {
 }
 
 impl DerefMut for SlotConnection {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.conn
-    }
-}
-
-/// A connection for work that may be given up half-way, which leaves it in an unknown state: closed when it is dropped,
-/// unless the work was done.
-#[derive(Debug)]
-pub(crate) struct WorkConnection {
-    conn: SlotConnection,
-    done: bool,
-}
-
-impl WorkConnection {
-    /// The work is done: the connection goes back to its pool.
-    pub(crate) fn done(mut self) {
-        self.done = true;
-    }
-}
-
-impl From<PoolConnection<Postgres>> for WorkConnection {
-    fn from(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn: conn.into(), done: false }
-    }
-}
-
-impl Drop for WorkConnection {
-    fn drop(&mut self) {
-        if !self.done {
-            self.conn.conn.close_on_drop();
-        }
-    }
-}
-
-impl Deref for WorkConnection {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.conn
-    }
-}
-
-impl DerefMut for WorkConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.conn
     }

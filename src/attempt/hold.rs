@@ -6,10 +6,10 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep};
 
-use crate::attempt::connection::{HeldAhead, SlotConnection};
-use crate::liveness::context::Shared;
+use crate::attempt::connection::{PreheldJob, SlotConnection};
+use crate::liveness::context::Context;
 use crate::store::{
-    CLAIM_LEASE, HeldAtOnce, HeldJob, HoldAnswer, Started, begin_hold, begin_short, cannot_check,
+    CLAIM_LEASE, Claim, HeldJob, HoldAnswer, HoldReceipt, begin_hold, begin_short, cannot_check,
     gave_up_waiting, notice_lost_clients,
 };
 
@@ -22,21 +22,21 @@ const HOLD_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// As [`hold`]: none says that the claim is lost, and a caller that gives up closes the connection.
 pub(crate) async fn hold_known(
-    shared: &Shared,
+    context: &Context,
     queue: &str,
-    claim: &Started,
+    claim: &Claim,
     known: HeldJob,
     conn: &mut SlotConnection,
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
-    let ahead = conn.ahead.take().filter(|ahead| ahead.job == claim.job);
-    let (held, asked_at) = if let Some(HeldAhead { pid, asked_at, .. }) = ahead {
-        (Some(HeldAtOnce { pid, session: None }), asked_at)
+    let preheld = conn.preheld.take().filter(|preheld| preheld.job == claim.job);
+    let (held, asked_at) = if let Some(PreheldJob { pid, asked_at, .. }) = preheld {
+        (Some(HoldReceipt { pid, session: None }), asked_at)
     } else {
         let asked_at = Instant::now();
         conn.begun = true;
-        let first = (!conn.watched).then_some(&shared.limits);
-        match shared.store.begin_and_hold(conn, claim, first).await {
-            Err(error) if gave_up_waiting(&error) || cannot_check(&error, &shared.limits) => {
+        let first = (!conn.watched).then_some(&context.limits);
+        match context.store.begin_and_hold(conn, claim, first).await {
+            Err(error) if gave_up_waiting(&error) || cannot_check(&error, &context.limits) => {
                 (None, asked_at)
             }
             answer => {
@@ -46,23 +46,23 @@ pub(crate) async fn hold_known(
             }
         }
     };
-    let Some(HeldAtOnce { pid, session }) = held else {
+    let Some(HoldReceipt { pid, session }) = held else {
         conn.rollback().await?;
-        return hold(shared, queue, claim, CLAIM_LEASE, conn).await;
+        return hold(context, queue, claim, CLAIM_LEASE, conn).await;
     };
     // Behind a transaction pooler each transaction may have another one.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
         Some(session) => session,
-        None => shared.store.session(conn).await?,
+        None => context.store.session(conn).await?,
     };
     conn.session = Some(session);
     Ok(Some((HeldJob { session, ..known }, asked_at)))
 }
 
 /// Has the server notice when this process is gone.
-async fn watch_client(shared: &Shared, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
+async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
     if !conn.watched {
-        notice_lost_clients(conn, &shared.limits).await?;
+        notice_lost_clients(conn, &context.limits).await?;
         conn.watched = true;
     }
     Ok(())
@@ -73,15 +73,15 @@ async fn watch_client(shared: &Shared, conn: &mut SlotConnection) -> Result<(), 
 /// Also gives the time at which the session was asked, and so lived. `lease` is what the claim is given again where it
 /// was doubted. Not cancel safe: a caller that gives up closes the connection.
 pub(crate) async fn hold(
-    shared: &Shared,
+    context: &Context,
     queue: &str,
-    claim: &Started,
+    claim: &Claim,
     lease: Duration,
     conn: &mut SlotConnection,
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
-    let store = &shared.store;
+    let store = &context.store;
     let deadline = Instant::now() + HOLD_LIMIT;
-    watch_client(shared, conn).await?;
+    watch_client(context, conn).await?;
     begin_hold(conn).await?;
     while Instant::now() < deadline {
         let asked_at = Instant::now();
@@ -94,11 +94,11 @@ pub(crate) async fn hold(
             answer => answer?,
         };
         match answer {
-            HoldAnswer::Held(held) if !held.doubted => return Ok(Some((*held, asked_at))),
+            HoldAnswer::Held(held) if !held.suspected => return Ok(Some((*held, asked_at))),
             HoldAnswer::Held(_) => {
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
-                store.trust(conn, claim, lease).await?;
+                store.clear_suspicion(conn, claim, lease).await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn).await?;
             }

@@ -11,18 +11,16 @@ use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::attempt::active_job::{ActiveJob, Keeper, Lease};
+use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease};
 use crate::attempt::failure::lost_lease;
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::run::{End, Run};
-use crate::attempt::settle::Late;
-use crate::attempt::settle_batch::{Finished, Settled};
+use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::job::outcome::RunResult;
-use crate::liveness::leases::Kept;
+use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::liveness::shutdown::Counted;
-use crate::slots::queue_slots::Occupied;
-use crate::store::{Done, HeldJob, LeasedClaim};
+use crate::slots::queue_slots::SlotGuard;
+use crate::store::{HeldJob, LeasedClaim, UnrecordedSuccess};
 
 /// How long after the begin of a handler its success may wait for others to be recorded with it.
 const WINDOW: Duration = Duration::from_millis(20);
@@ -35,8 +33,8 @@ const SKIPPED: Duration = Duration::from_secs(1);
 
 /// The successes of a turn that are not recorded yet.
 #[derive(Default)]
-struct Unrecorded<'a> {
-    done: Vec<Done>,
+struct PendingSuccesses<'a> {
+    done: Vec<UnrecordedSuccess>,
     counted: Vec<Counted<'a>>,
     /// When the first handler began whose job is not recorded.
     since: Option<Instant>,
@@ -48,7 +46,7 @@ struct Unrecorded<'a> {
     last: bool,
 }
 
-impl Unrecorded<'_> {
+impl PendingSuccesses<'_> {
     /// When they are to be recorded at the latest; none: nothing is, or the database refused to.
     fn due(&self) -> Option<Instant> {
         let waiting = !self.done.is_empty() && self.flush.is_none() && !self.last;
@@ -61,28 +59,28 @@ impl Unrecorded<'_> {
     }
 
     /// The answer to what is being recorded: whether the turn goes on, was passed on, or the claim is lost.
-    fn answered(&mut self, settled: Option<Settled>) -> End {
+    fn answered(&mut self, settled: Option<Settled>) -> TurnEnd {
         let recorded = self.flush.take().map_or(0, |(n, _)| n);
         self.again = None;
         let end = match settled {
             Some(Settled::Stays { paused }) => {
                 self.last |= paused;
-                End::Stays
+                TurnEnd::Stays
             }
             Some(Settled::Refused) => {
                 self.last = true;
-                return End::Stays;
+                return TurnEnd::Stays;
             }
             Some(Settled::Skipped) => {
                 // As long as they have waited.
                 let now = Instant::now();
                 self.again = self.since.map(|since| now + (now - since).min(SKIPPED));
-                return End::Stays;
+                return TurnEnd::Stays;
             }
             Some(Settled::Ended(end)) => end,
-            None => End::Lost,
+            None => TurnEnd::Lost,
         };
-        if end != End::Lost {
+        if end != TurnEnd::Lost {
             self.done.drain(..recorded);
             self.counted.drain(..recorded).for_each(|mut counted| counted.finished());
             self.since = None;
@@ -98,9 +96,13 @@ impl Unrecorded<'_> {
     }
 }
 
-impl Run {
+impl ClaimedTurn {
     /// Keeps the claim by its lease, which was asked for at `asked_at`, from now on.
-    pub(crate) fn kept(&mut self, held: &HashMap<i64, HeldJob>, asked_at: Instant) -> Kept {
+    pub(crate) fn guard_lease(
+        &mut self,
+        held: &HashMap<i64, HeldJob>,
+        asked_at: Instant,
+    ) -> LeaseGuard {
         let first = held.get(&self.claim.job);
         let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
         self.lease = Some(time);
@@ -112,89 +114,89 @@ impl Run {
         mut self,
         mut held: HashMap<i64, HeldJob>,
         pool: PgPool,
-        mut kept: Kept,
-        slot: Occupied,
+        mut lease_guard: LeaseGuard,
+        slot: SlotGuard,
     ) {
         let mut slot = Some(slot);
-        let shared = Arc::clone(&self.shared);
+        let context = Arc::clone(&self.context);
         let Some(time) = self.lease else { return };
-        let mut unrecorded = Unrecorded::default();
+        let mut pending = PendingSuccesses::default();
         while let Some(held) = held.remove(&self.claim.job) {
-            let mut counted = shared.counters.begin();
-            let signals = kept.signals.clone();
-            let keeper = Keeper::Lease(Lease {
-                shared: Arc::clone(&shared),
+            let mut counted = context.counters.begin();
+            let signals = lease_guard.signals.clone();
+            let guard = HoldGuard::Leased(Lease {
+                context: Arc::clone(&context),
                 pool: pool.clone(),
                 claim: self.claim.clone(),
                 time,
-                kept,
+                guard: lease_guard,
                 record_first: None,
             });
-            let mut job = self.active(&held, keeper);
+            let mut job = self.active(&held, guard);
             let (result, clean) =
-                self.handle_and_record(&mut job, &held, &signals, &mut unrecorded).await;
-            let stays = !unrecorded.last && !signals.lost.is_cancelled() && self.stays(&result);
-            match (job.keeper, result) {
-                (Keeper::Lease(lease), RunResult::Succeeded(result)) if stays => {
-                    unrecorded.done.push(Done { job: self.claim.job, result });
-                    unrecorded.counted.push(counted);
+                self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
+            let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&result);
+            match (job.guard, result) {
+                (HoldGuard::Leased(lease), RunResult::Succeeded(result)) if stays => {
+                    pending.done.push(UnrecordedSuccess { job: self.claim.job, result });
+                    pending.counted.push(counted);
                     // If the next one kills the process, a take-over has no attempt left for it.
                     let due = job.max_attempts < 2
-                        || unrecorded.due().is_some_and(|due| due <= Instant::now());
-                    if due || unrecorded.are_many() {
-                        match self.record_now(&mut unrecorded, &signals).await {
-                            End::Stays => {}
-                            End::Lost => {
+                        || pending.due().is_some_and(|due| due <= Instant::now());
+                    if due || pending.are_many() {
+                        match self.record_now(&mut pending, &signals).await {
+                            TurnEnd::Stays => {}
+                            TurnEnd::Lost => {
                                 self.lost();
                                 return;
                             }
-                            End::Finished | End::Drained | End::Released => return,
+                            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
                         }
                     }
-                    kept = lease.kept;
+                    lease_guard = lease.guard;
                 }
-                (keeper, result) => {
+                (guard, result) => {
                     // What is being recorded at this moment may be recorded twice, which changes nothing.
-                    self.done = std::mem::take(&mut unrecorded.done);
+                    self.done = std::mem::take(&mut pending.done);
                     self.last = !stays;
                     let asked_at = Instant::now();
-                    if matches!(keeper, Keeper::Lease(_)) {
+                    if matches!(guard, HoldGuard::Leased(_)) {
                         job.slot = slot.take();
                     }
-                    job.keeper = keeper;
+                    job.guard = guard;
                     let (end, _) = self.settle(job, held, &signals, result, clean).await;
                     match end {
-                        End::Finished | End::Drained | End::Stays => {
+                        TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
                             counted.finished();
-                            unrecorded.counted.drain(..).for_each(|mut counted| counted.finished());
+                            pending.counted.drain(..).for_each(|mut counted| counted.finished());
                         }
-                        End::Released => counted.released(),
-                        End::Lost => {}
+                        TurnEnd::Released => counted.released(),
+                        TurnEnd::Lost => {}
                     }
-                    if end != End::Stays {
+                    if end != TurnEnd::Stays {
                         return;
                     }
                     self.done.clear();
-                    unrecorded = Unrecorded::default();
-                    kept = self.keep(time, asked_at);
+                    pending = PendingSuccesses::default();
+                    lease_guard = self.keep(time, asked_at);
                 }
             }
             if !self.claim.advance() {
                 return;
             }
-            kept.turn_to(self.claim.job);
+            lease_guard.turn_to(self.claim.job);
         }
     }
 
-    fn keep(&self, lease: Duration, asked_at: Instant) -> Kept {
+    fn keep(&self, lease: Duration, asked_at: Instant) -> LeaseGuard {
         let claim = LeasedClaim {
             job: self.claim.job,
-            loose: self.claim.group.is_none(),
+            ungrouped: self.claim.group.is_none(),
             behind: self.claim.behind.clone(),
             token: self.claim.token,
             lease: lease.as_secs_f64(),
         };
-        self.shared.leases.keep(claim, lease, asked_at)
+        self.context.leases.keep(claim, lease, asked_at)
     }
 
     /// Runs the handler, and has what was done before recorded when that is due.
@@ -203,64 +205,64 @@ impl Run {
         job: &mut ActiveJob,
         held: &HeldJob,
         signals: &Signals,
-        unrecorded: &mut Unrecorded<'_>,
+        pending: &mut PendingSuccesses<'_>,
     ) -> (RunResult, bool) {
         if signals.cancel.is_cancelled() {
             // Somebody asked for it before its turn came.
             return (RunResult::Cancelled, true);
         }
         let began = Instant::now();
-        if let Keeper::Lease(lease) = &job.keeper
-            && !lease.kept.stands(began)
+        if let HoldGuard::Leased(lease) = &job.guard
+            && !lease.guard.stands(began)
         {
             return (lost_lease(), false);
         }
-        unrecorded.since.get_or_insert(began);
+        pending.since.get_or_insert(began);
         let (ask, mut asked) = mpsc::unbounded_channel();
-        if let Keeper::Lease(lease) = &mut job.keeper {
+        if let HoldGuard::Leased(lease) = &mut job.guard {
             lease.record_first = Some(ask);
         }
         // The handler waits for that, with its first `tx()`.
         let mut first: Option<oneshot::Sender<()>> = None;
         let mut run = std::pin::pin!(self.handle(job, held, signals));
         loop {
-            if unrecorded.flush.is_none()
-                && (unrecorded.done.is_empty() || unrecorded.last)
+            if pending.flush.is_none()
+                && (pending.done.is_empty() || pending.last)
                 && let Some(first) = first.take()
             {
                 // Its handler may have been told to stop meanwhile.
                 let _ = first.send(());
             }
-            let mut due = unrecorded.due();
+            let mut due = pending.due();
             if first.is_some() {
                 due = due.map(|_| Instant::now());
             }
-            let due = due.map(|due| unrecorded.again.map_or(due, |at| at.max(due)));
+            let due = due.map(|due| pending.again.map_or(due, |at| at.max(due)));
             tokio::select! {
                 biased;
                 ended = &mut run => return ended,
                 Some(asks) = asked.recv() => first = Some(asks),
-                answer = unrecorded.answer() => {
-                    if unrecorded.answered(answer) == End::Lost {
+                answer = pending.answer() => {
+                    if pending.answered(answer) == TurnEnd::Lost {
                         signals.lost.cancel();
                     }
-                    unrecorded.since.get_or_insert(began);
-                    if first.is_some() && unrecorded.again.is_some() {
-                        unrecorded.again = Some(Instant::now() + RETRY_SKIPPED);
+                    pending.since.get_or_insert(began);
+                    if first.is_some() && pending.again.is_some() {
+                        pending.again = Some(Instant::now() + RETRY_SKIPPED);
                     }
                 }
-                () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(unrecorded, signals, false),
+                () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(pending, signals, false),
             }
         }
     }
 
     /// Has all that is done recorded before the next handler begins.
-    async fn record_now(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals) -> End {
+    async fn record_now(&self, pending: &mut PendingSuccesses<'_>, signals: &Signals) -> TurnEnd {
         loop {
-            self.flush(unrecorded, signals, true);
-            let answer = unrecorded.answer().await;
-            let end = unrecorded.answered(answer);
-            if end != End::Stays || unrecorded.again.is_none() {
+            self.flush(pending, signals, true);
+            let answer = pending.answer().await;
+            let end = pending.answered(answer);
+            if end != TurnEnd::Stays || pending.again.is_none() {
                 return end;
             }
             sleep(RETRY_SKIPPED).await;
@@ -268,19 +270,19 @@ impl Run {
     }
 
     /// Has what is done recorded; the turn goes on, unless no handler runs and somebody paused the queue or the group.
-    fn flush(&self, unrecorded: &mut Unrecorded<'_>, signals: &Signals, idle: bool) {
+    fn flush(&self, pending: &mut PendingSuccesses<'_>, signals: &Signals, idle: bool) {
         let mut run = self.clone();
         run.idle = idle;
-        run.done.clone_from(&unrecorded.done);
-        let Some(last) = unrecorded.done.last() else { return };
+        run.done.clone_from(&pending.done);
+        let Some(last) = pending.done.last() else { return };
         // Its row is the one that the settle locks beside the group's.
         run.claim.job = last.job;
         let (answer, settled) = oneshot::channel();
-        let late = Late(None, None);
+        let unrecorded = Unrecorded(None, None);
         let signals = signals.clone();
         let since = Instant::now();
-        let finished = Finished { run, late, kept: None, signals, since, answer };
-        unrecorded.flush = Some((unrecorded.done.len(), settled));
+        let finished = Finished { run, unrecorded, guard: None, signals, since, answer };
+        pending.flush = Some((pending.done.len(), settled));
         let settler = self.queue.settler.clone();
         tokio::spawn(async move {
             // The settler outlives the slots, unless the runtime ends.

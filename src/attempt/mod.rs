@@ -12,3 +12,4 @@ pub(crate) mod leased_turn;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod settle_batch;
+pub(crate) mod turn;

@@ -8,66 +8,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::active_job::{ActiveJob, Keeper, Lease, Locks, Savepoint, leave_savepoint};
-use crate::attempt::chain::OpenTurn;
+use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
 use crate::attempt::failure::{lost_connection, lost_lease, returned};
-use crate::attempt::handler::ErasedHandler;
 use crate::attempt::hold::hold_known;
-use crate::attempt::settle::{ANSWER_LIMIT, Late};
-use crate::attempt::settle_batch::{Finished, Settled};
+use crate::attempt::settle::ANSWER_LIMIT;
+use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
-use crate::job::group_plan::Go;
+use crate::job::group_plan::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
-use crate::job::queue_options::QueueOptions;
-use crate::liveness::context::Shared;
 use crate::liveness::sessions::Signals;
-use crate::slots::queue_slots::Occupied;
-use crate::store::{Done, HeldJob, Keep, Started};
+use crate::slots::queue_slots::SlotGuard;
+use crate::store::HeldJob;
 
 /// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
 /// With `monitor::LIMIT` it stays below the grace of a take-over.
 const WIND_UP: Duration = Duration::from_millis(150);
-
-/// A queue as one processor runs it.
-pub(crate) struct QueueRuntime {
-    pub(crate) name: Arc<str>,
-    pub(crate) options: QueueOptions,
-    pub(crate) keep: Keep,
-    pub(crate) handler: Box<dyn ErasedHandler>,
-    /// Where finished jobs go that a lease keeps.
-    pub(crate) settler: mpsc::Sender<Finished>,
-}
-
-impl QueueRuntime {
-    pub(crate) fn new(
-        options: QueueOptions,
-        handler: Box<dyn ErasedHandler>,
-        settler: mpsc::Sender<Finished>,
-    ) -> Self {
-        Self { name: options.name().into(), keep: (&options).into(), options, handler, settler }
-    }
-}
-
-/// How an attempt ended for its worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// An outcome was recorded.
-    Finished,
-    /// A success was recorded, and nothing is due because of it: the group has no other job.
-    Drained,
-    /// An outcome was recorded, and the claim stands: the turn goes on with the next job.
-    Stays,
-    /// A shutdown gave the job back.
-    Released,
-    /// Nothing was recorded: the claim was lost.
-    Lost,
-}
 
 /// What stopped a handler before it returned.
 enum Stopped {
@@ -76,46 +37,7 @@ enum Stopped {
     Deadline,
 }
 
-/// One claimed job on its way, and those that were claimed to run after it.
-#[derive(Clone)]
-pub(crate) struct Run {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) queue: Arc<QueueRuntime>,
-    pub(crate) claim: Started,
-    /// Jobs of the turn that succeeded before it, and are recorded together with it.
-    pub(crate) done: Vec<Done>,
-    /// What the claim gets again when its turn goes on, where a lease keeps it.
-    pub(crate) lease: Option<Duration>,
-    /// The turn ends with this job.
-    pub(crate) last: bool,
-    /// No handler of the turn runs at the moment.
-    pub(crate) idle: bool,
-    /// The slots of its queue, where its turn may take more jobs than were claimed together.
-    pub(crate) open: Option<OpenTurn>,
-}
-
-impl Run {
-    pub(crate) fn new(shared: Arc<Shared>, queue: Arc<QueueRuntime>, claim: Started) -> Self {
-        Self {
-            shared,
-            queue,
-            claim,
-            done: Vec::new(),
-            lease: None,
-            last: false,
-            idle: false,
-            open: None,
-        }
-    }
-
-    /// Whether the turn goes on after this result.
-    pub(crate) fn stays(&self, result: &RunResult) -> bool {
-        matches!(result, RunResult::Succeeded(_))
-            && !self.claim.behind.is_empty()
-            && !self.last
-            && !self.shared.stop.is_cancelled()
-    }
-
+impl ClaimedTurn {
     /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
     /// return nothing of them is held by this process. `known` is what the claim has read of them.
     ///
@@ -124,55 +46,60 @@ impl Run {
         mut self,
         mut known: HashMap<i64, HeldJob>,
         mut conn: SlotConnection,
-    ) -> (End, Option<SlotConnection>) {
+    ) -> (TurnEnd, Option<SlotConnection>) {
         let mut enqueued = false;
         while let Some(known_job) = known.remove(&self.claim.job) {
             match self.run_one(known_job, conn).await {
-                (End::Stays, Some(mut left)) => {
+                (TurnEnd::Stays, Some(mut left)) => {
                     if let Some(next) = left.next.take() {
                         let NextJob { claim, known: job, behind_tx } = *next;
                         enqueued |= behind_tx;
                         known.insert(claim.job, job);
-                        self.goes_on(claim);
+                        self.next_job(claim);
                     } else if !self.claim.advance() {
-                        return (End::Lost, Some(left));
+                        return (TurnEnd::Lost, Some(left));
                     }
                     conn = left;
                 }
-                (End::Drained, left) if enqueued => return (End::Finished, left),
+                (TurnEnd::Drained, left) if enqueued => return (TurnEnd::Finished, left),
                 ended => return ended,
             }
         }
-        (End::Lost, Some(conn))
+        (TurnEnd::Lost, Some(conn))
     }
 
     async fn run_one(
         &self,
         known: HeldJob,
         mut conn: SlotConnection,
-    ) -> (End, Option<SlotConnection>) {
-        let shared = Arc::clone(&self.shared);
-        let mut counted = shared.counters.begin();
-        let held = hold_known(&self.shared, &self.queue.name, &self.claim, known, &mut conn);
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        let context = Arc::clone(&self.context);
+        let mut counted = context.counters.begin();
+        let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
         let (held, since) = match timeout(ANSWER_LIMIT, held).await {
             Ok(Ok(Some(held))) => held,
-            Ok(Ok(None)) => return (End::Lost, self.not_held(conn, None)),
-            Ok(Err(error)) => return (End::Lost, self.not_held(conn, Some(error))),
+            Ok(Ok(None)) => return (TurnEnd::Lost, self.not_held(conn, None)),
+            Ok(Err(error)) => return (TurnEnd::Lost, self.not_held(conn, Some(error))),
             Err(_) => {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
-                return (End::Lost, self.not_held(conn, Some(error.into())));
+                return (TurnEnd::Lost, self.not_held(conn, Some(error.into())));
             }
         };
         let signals = Signals::default();
-        let watch = self.shared.monitor.watch(self.claim.job, held.session, since, signals.clone());
-        let keeper = Keeper::Locks(Locks { conn, session: held.session, watch });
-        let mut job = self.active(&held, keeper);
+        let watch = self.context.session_monitor.watch(
+            self.claim.job,
+            held.session,
+            since,
+            signals.clone(),
+        );
+        let guard = HoldGuard::Locked(Locks { conn, session: held.session, watch });
+        let mut job = self.active(&held, guard);
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let (end, conn) = self.settle(job, held, &signals, result, clean).await;
         match end {
-            End::Finished | End::Drained | End::Stays => counted.finished(),
-            End::Released => counted.released(),
-            End::Lost => {}
+            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.finished(),
+            TurnEnd::Released => counted.released(),
+            TurnEnd::Lost => {}
         }
         (end, conn)
     }
@@ -183,7 +110,7 @@ impl Run {
         source: Option<sqlx::Error>,
     ) -> Option<SlotConnection> {
         let broken = source.is_some();
-        self.shared.report(&BackgroundError::Hold {
+        self.context.report(&BackgroundError::Hold {
             queue: self.queue.name.to_string(),
             job: self.claim.job,
             source,
@@ -195,7 +122,7 @@ impl Run {
         Some(conn)
     }
 
-    pub(crate) fn active(&self, held: &HeldJob, keeper: Keeper) -> ActiveJob {
+    pub(crate) fn active(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
         ActiveJob {
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
@@ -208,7 +135,7 @@ impl Run {
             content_type: held.data.content_type().map(str::to_owned),
             created_at: held.created_at,
             run_at: held.run_at,
-            keeper,
+            guard,
             savepoint: Savepoint::None,
             cancelled: CancellationToken::new(),
             slot: None,
@@ -227,10 +154,10 @@ impl Run {
             return (RunResult::Cancelled, true);
         }
         match self.claim.go {
-            Go::Run => {}
-            Go::Exhausted => return (RunResult::Exhausted, true),
-            Go::Expired(at) => return (RunResult::Expired(at), true),
-            Go::Ignored => return (RunResult::Ignored, true),
+            Disposition::Run => {}
+            Disposition::Exhausted => return (RunResult::Exhausted, true),
+            Disposition::Expired(at) => return (RunResult::Expired(at), true),
+            Disposition::Ignored => return (RunResult::Ignored, true),
         }
         let limit = held.timeout.or(self.queue.options.timeout);
         let cancelled = job.cancelled.clone();
@@ -253,7 +180,7 @@ impl Run {
                     ended = &mut run => return ended,
                     () = signals.lost.cancelled() => break Stopped::HoldLost,
                     () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
-                    () = self.shared.release.cancelled() => break Stopped::Deadline,
+                    () = self.context.release.cancelled() => break Stopped::Deadline,
                     () = signals.cancel.cancelled(), if !asked => {
                         asked = true;
                         cancelled.cancel();
@@ -294,13 +221,13 @@ impl Run {
         signals: &Signals,
         result: RunResult,
         clean: bool,
-    ) -> (End, Option<SlotConnection>) {
-        match job.keeper {
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        match job.guard {
             // Apart: it is large, and would be moved about with each job that a lease keeps.
-            Keeper::Locks(locks) => {
+            HoldGuard::Locked(locks) => {
                 Box::pin(self.settle_held(locks, held, signals, result, clean)).await
             }
-            Keeper::Lease(lease) => (self.settle_in_batch(lease, result, job.slot).await, None),
+            HoldGuard::Leased(lease) => (self.settle_in_batch(lease, result, job.slot).await, None),
         }
     }
 
@@ -311,25 +238,25 @@ impl Run {
         signals: &Signals,
         result: RunResult,
         clean: bool,
-    ) -> (End, Option<SlotConnection>) {
+    ) -> (TurnEnd, Option<SlotConnection>) {
         let Locks { mut conn, session, watch } = locks;
-        let late = if clean {
+        let unrecorded = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut conn, &held, result) => settled,
-                () = signals.lost.cancelled() => Err(Late(Some(lost_connection()), None)),
+                () = signals.lost.cancelled() => Err(Unrecorded(Some(lost_connection()), None)),
             };
             match settled {
                 Ok(end) => return (end, Some(conn)),
-                Err(late) => late,
+                Err(unrecorded) => unrecorded,
             }
         } else {
-            Late(Some(result), None)
+            Unrecorded(Some(result), None)
         };
-        self.report_lost(&late);
+        self.report_lost(&unrecorded);
         // Closed before the record, which needs the locks that its session may still have.
         conn.close();
         drop(watch);
-        let end = self.settle_by_token(session, late).await;
+        let end = self.settle_by_token(session, unrecorded).await;
         (end, None)
     }
 
@@ -338,30 +265,33 @@ impl Run {
         &self,
         lease: Lease,
         result: RunResult,
-        slot: Option<Occupied>,
-    ) -> End {
-        let late = Late(Some(result), None);
-        self.report_lost(&late);
+        slot: Option<SlotGuard>,
+    ) -> TurnEnd {
+        let unrecorded = Unrecorded(Some(result), None);
+        self.report_lost(&unrecorded);
         let settler = self.queue.settler.clone();
         let (answer, end) = oneshot::channel();
-        let signals = lease.kept.signals.clone();
-        let (kept, since) = (Some(lease.kept), Instant::now());
-        let finished = Finished { run: self.clone(), late, kept, signals, since, answer };
+        let signals = lease.guard.signals.clone();
+        let (guard, since) = (Some(lease.guard), Instant::now());
+        let finished = Finished { run: self.clone(), unrecorded, guard, signals, since, answer };
         // The settler outlives the slots, unless the runtime ends; the lease runs out then.
         if settler.send(finished).await.is_err() {
-            return End::Lost;
+            return TurnEnd::Lost;
         }
         drop(slot);
         match end.await {
             Ok(Settled::Ended(end)) => end,
-            _ => End::Lost,
+            _ => TurnEnd::Lost,
         }
     }
 
-    fn report_lost(&self, late: &Late) {
-        if matches!(late, Late(Some(RunResult::Broken(FailureKind::ConnectionLost, _)), _)) {
+    fn report_lost(&self, unrecorded: &Unrecorded) {
+        if matches!(
+            unrecorded,
+            Unrecorded(Some(RunResult::Broken(FailureKind::ConnectionLost, _)), _)
+        ) {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.shared.report(&BackgroundError::HoldLost { queue, job });
+            self.context.report(&BackgroundError::HoldLost { queue, job });
         }
     }
 }

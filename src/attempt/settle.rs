@@ -8,18 +8,20 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::attempt::connection::{HeldAhead, SlotConnection, WorkConnection};
+use crate::attempt::connection::{PreheldJob, SlotConnection};
 use crate::attempt::failure::broken;
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::run::{End, Run};
+use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
-use crate::job::redact::quiet;
-use crate::liveness::context::Shared;
+use crate::job::redact::redact_detail;
+use crate::liveness::context::Context;
+use crate::store::WorkConnection;
 use crate::store::{
-    Done, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, Then, begin_short, together,
+    AfterSettle, HeldJob, HoldAnswer, PINNED_PLANS, SessionId, UnrecordedSuccess, begin_short,
+    in_tx,
 };
 
 /// A hold, or one try to record, that takes longer has lost its server, and nobody else would notice.
@@ -27,10 +29,7 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long an outcome is tried to be recorded on another connection, before it is left to a take-over.
 pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
 
-/// What is to be recorded late: first a result, then what was decided about it, and the same for every further try.
-pub(crate) struct Late(pub(crate) Option<RunResult>, pub(crate) Option<Outcome>);
-
-impl Late {
+impl Unrecorded {
     /// The database refused to record a success: the attempt has failed.
     pub(crate) fn refused(&mut self, error: &sqlx::Error) {
         if matches!(
@@ -58,7 +57,7 @@ pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
 
 /// What one try to record came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tried {
+pub(crate) enum SettleAttempt {
     Recorded,
     /// Successes were recorded, and the turn goes on, unless somebody paused the queue or the group.
     Stays {
@@ -72,44 +71,44 @@ pub(crate) enum Tried {
     Lost,
 }
 
-impl Run {
+impl ClaimedTurn {
     /// Settles in the transaction that holds the job. An error gives back what is to be recorded elsewhere.
     pub(crate) async fn settle_in_hold(
         &self,
         conn: &mut SlotConnection,
         held: &HeldJob,
         result: RunResult,
-    ) -> Result<End, Late> {
+    ) -> Result<TurnEnd, Unrecorded> {
         let committing = matches!(result, RunResult::Succeeded(_));
         if self.stays(&result)
             && let RunResult::Succeeded(result) = result
         {
             let stayed = self.stay_in_hold(conn, result).await;
-            return stayed.map_err(|error| Late(Some(broken(&error, true)), None));
+            return stayed.map_err(|error| Unrecorded(Some(broken(&error, true)), None));
         }
         if let RunResult::Succeeded(result) = &result
             && self.claim.behind.is_empty()
             && self.done.is_empty()
         {
-            if !self.may_go_on(held) {
-                let succeeded = self.succeed_at_once(conn, result).await;
-                return succeeded.map_err(|error| Late(Some(broken(&error, true)), None));
+            if !self.may_chain(held) {
+                let succeeded = self.succeed_in_one_trip(conn, result).await;
+                return succeeded.map_err(|error| Unrecorded(Some(broken(&error, true)), None));
             }
             let then = conn.then();
-            let succeeded = self.succeed_and_go_on(conn, result, then).await;
+            let succeeded = self.succeed_and_chain(conn, result, then).await;
             return succeeded.map_err(|error| match then {
                 // It has a part in the transaction.
-                Then::Nothing => Late(Some(broken(&error, true)), None),
+                AfterSettle::Nothing => Unrecorded(Some(broken(&error, true)), None),
                 // Perhaps it was the next job that could not be had.
-                _ => Late(Some(RunResult::Succeeded(result.clone())), None),
+                _ => Unrecorded(Some(RunResult::Succeeded(result.clone())), None),
             });
         }
         // The statements of all else have their plans pinned.
         if conn.begun && sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await.is_err() {
-            return Err(Late(Some(result), None));
+            return Err(Unrecorded(Some(result), None));
         }
         let Ok(asked) = self.cancel_requested(conn, &result).await else {
-            return Err(Late(Some(result), None));
+            return Err(Unrecorded(Some(result), None));
         };
         let mut outcome = self.decide(held, result, asked);
         let recorded = async {
@@ -121,25 +120,25 @@ impl Run {
         match recorded.await {
             Ok(()) => Ok(self.ended(&outcome)),
             // The job's row is as it was before. A success is none without its commit; all else is recorded as decided.
-            Err(error) if committing => Err(Late(Some(broken(&error, true)), None)),
-            Err(_) => Err(Late(None, Some(outcome))),
+            Err(error) if committing => Err(Unrecorded(Some(broken(&error, true)), None)),
+            Err(_) => Err(Unrecorded(None, Some(outcome))),
         }
     }
 
     /// Records a success, passes the turn on and commits, in one round trip.
-    async fn succeed_at_once(
+    async fn succeed_in_one_trip(
         &self,
         conn: &mut SlotConnection,
         result: &str,
-    ) -> Result<End, sqlx::Error> {
+    ) -> Result<TurnEnd, sqlx::Error> {
         let keep = self.queue.keep.succeeded;
         let then = conn.then();
         let settled =
-            self.shared.store.settle_at_once(conn, &self.claim, result, keep, then).await?;
+            self.context.store.quick_settle(conn, &self.claim, result, keep, then).await?;
         conn.committed(then).await?;
         let end = self.ended(&Outcome::Succeeded { result: String::new() });
         // A handler that used the transaction may have enqueued in it.
-        Ok(if settled.drained && then == Then::Commit { End::Drained } else { end })
+        Ok(if settled.drained && then == AfterSettle::Commit { TurnEnd::Drained } else { end })
     }
 
     /// Records a success, and keeps the claim for the next job of the turn, unless somebody paused the queue or the group.
@@ -147,45 +146,49 @@ impl Run {
         &self,
         conn: &mut SlotConnection,
         result: String,
-    ) -> Result<End, sqlx::Error> {
-        let Shared { store, .. } = &*self.shared;
+    ) -> Result<TurnEnd, sqlx::Error> {
+        let Context { store, .. } = &*self.context;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         if self.lease.is_none() {
-            return self.stay_at_once(conn, &result).await;
+            return self.stay_in_one_trip(conn, &result).await;
         }
         let mut done = self.done.clone();
-        done.push(Done { job: self.claim.job, result });
+        done.push(UnrecordedSuccess { job: self.claim.job, result });
         let paused = store.record_done(conn, queue, group, &done, self.queue.keep).await?;
         if paused {
             store.end_turn(conn, queue, &self.claim).await?;
         } else if let Some(lease) = self.lease {
-            store.trust(conn, &self.claim, lease).await?;
+            store.clear_suspicion(conn, &self.claim, lease).await?;
         }
         conn.commit().await?;
         tracing::debug!(queue, group, job = self.claim.job, "job succeeded");
-        Ok(if paused { End::Finished } else { End::Stays })
+        Ok(if paused { TurnEnd::Finished } else { TurnEnd::Stays })
     }
 
     /// The same in one round trip, with the hold of the next job.
-    async fn stay_at_once(
+    async fn stay_in_one_trip(
         &self,
         conn: &mut SlotConnection,
         result: &str,
-    ) -> Result<End, sqlx::Error> {
+    ) -> Result<TurnEnd, sqlx::Error> {
         let (claim, keep) = (&self.claim, self.queue.keep.succeeded);
-        let then = if conn.then() == Then::Commit { Then::Hold } else { Then::Nothing };
+        let then = if conn.then() == AfterSettle::Commit {
+            AfterSettle::Hold
+        } else {
+            AfterSettle::Nothing
+        };
         let asked_at = Instant::now();
-        let settled = self.shared.store.settle_at_once(conn, claim, result, keep, then).await?;
+        let settled = self.context.store.quick_settle(conn, claim, result, keep, then).await?;
         conn.committed(then).await?;
-        if then == Then::Hold {
+        if then == AfterSettle::Hold {
             match (settled.held, claim.behind.first()) {
-                (Some(pid), Some(&job)) => conn.ahead = Some(HeldAhead { job, pid, asked_at }),
+                (Some(pid), Some(&job)) => conn.preheld = Some(PreheldJob { job, pid, asked_at }),
                 _ => conn.rollback().await?,
             }
         }
         let (queue, group) = (&*self.queue.name, claim.group.as_deref());
         tracing::debug!(queue, group, job = claim.job, "job succeeded");
-        Ok(if settled.ended { End::Finished } else { End::Stays })
+        Ok(if settled.ended { TurnEnd::Finished } else { TurnEnd::Stays })
     }
 
     /// Records what succeeded before in the same turn.
@@ -194,18 +197,22 @@ impl Run {
             return Ok(false);
         }
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        self.shared.store.record_done(conn, queue, group, &self.done, self.queue.keep).await
+        self.context.store.record_done(conn, queue, group, &self.done, self.queue.keep).await
     }
 
     /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
-    pub(crate) async fn settle_by_token(&self, session: SessionId, mut late: Late) -> End {
+    pub(crate) async fn settle_by_token(
+        &self,
+        session: SessionId,
+        mut unrecorded: Unrecorded,
+    ) -> TurnEnd {
         let mut run = self.clone();
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
         let mut source = None;
         while Instant::now() < deadline {
             // Where only the answer was lost, the next try finds that the token is gone.
-            match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut late)).await {
+            match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut unrecorded)).await {
                 Ok(Ok(Some(end))) => return end,
                 Ok(Ok(None)) => {}
                 failed => {
@@ -214,7 +221,7 @@ impl Run {
                         Ok(Err(error)) => {
                             if is_refusal(&error) {
                                 // Its next try records what comes of that.
-                                run.refused(&mut late, &error);
+                                run.refused(&mut unrecorded, &error);
                             }
                             error
                         }
@@ -225,102 +232,108 @@ impl Run {
             sleep(pause).await;
         }
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.shared.report(&BackgroundError::Settle { queue, job, source: source.map(quiet) });
-        End::Lost
+        self.context.report(&BackgroundError::Settle {
+            queue,
+            job,
+            source: source.map(redact_detail),
+        });
+        TurnEnd::Lost
     }
 
     /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
     /// comes of it, and the others go back: they run again, behind it.
-    pub(crate) fn refused(&mut self, late: &mut Late, error: &sqlx::Error) {
+    pub(crate) fn refused(&mut self, unrecorded: &mut Unrecorded, error: &sqlx::Error) {
         if self.done.is_empty() {
-            late.refused(error);
+            unrecorded.refused(error);
             return;
         }
         let first = self.done.remove(0);
         let later = self.done.drain(..).map(|done| done.job).chain([self.claim.job]);
         self.claim.behind = later.chain(self.claim.behind.drain(..)).collect();
         self.claim.job = first.job;
-        *late = Late(Some(RunResult::Succeeded(first.result)), None);
+        *unrecorded = Unrecorded(Some(RunResult::Succeeded(first.result)), None);
     }
 
     /// One try; none: somebody has a row for a moment, perhaps our own old session.
     async fn try_by_token(
         &self,
         session: SessionId,
-        late: &mut Late,
-    ) -> Result<Option<End>, sqlx::Error> {
-        let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
-        let store = &self.shared.store;
-        together(&mut conn, async |conn| store.terminate(conn, session).await).await?;
+        unrecorded: &mut Unrecorded,
+    ) -> Result<Option<TurnEnd>, sqlx::Error> {
+        let mut conn = WorkConnection::from(self.context.side.acquire().await?);
+        let store = &self.context.store;
+        in_tx(&mut conn, async |conn| store.terminate(conn, session).await).await?;
         begin_short(&mut conn).await?;
-        match self.try_late(&mut conn, late).await? {
-            Tried::Recorded => {
+        match self.try_unrecorded(&mut conn, unrecorded).await? {
+            SettleAttempt::Recorded => {
                 PgTransactionManager::commit(&mut conn).await?;
                 conn.done();
-                Ok(Some(self.ended_late(late)))
+                Ok(Some(self.ended_unrecorded(unrecorded)))
             }
-            Tried::Passed => {
+            SettleAttempt::Passed => {
                 PgTransactionManager::commit(&mut conn).await?;
                 conn.done();
-                Ok(Some(End::Finished))
+                Ok(Some(TurnEnd::Finished))
             }
-            Tried::Skipped => {
+            SettleAttempt::Skipped => {
                 PgTransactionManager::rollback(&mut conn).await?;
                 conn.done();
                 Ok(None)
             }
-            Tried::Stays { .. } | Tried::Lost => Ok(Some(self.lost())),
+            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.lost())),
         }
     }
 
     /// Locks the job by its token and writes its outcome, in the short transaction that is open on `conn`.
-    pub(crate) async fn try_late(
+    pub(crate) async fn try_unrecorded(
         &self,
         conn: &mut PgConnection,
-        late: &mut Late,
-    ) -> Result<Tried, sqlx::Error> {
-        let Shared { store, .. } = &*self.shared;
+        unrecorded: &mut Unrecorded,
+    ) -> Result<SettleAttempt, sqlx::Error> {
+        let Context { store, .. } = &*self.context;
         let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
             HoldAnswer::Held(held) => Some(held),
             // Where a turn goes on, the token outlives what an earlier try committed without an answer.
-            HoldAnswer::Skipped if store.outlived(conn, &self.claim).await? => None,
-            HoldAnswer::Skipped => return Ok(Tried::Skipped),
-            HoldAnswer::Lost => return Ok(Tried::Lost),
+            HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => None,
+            HoldAnswer::Skipped => return Ok(SettleAttempt::Skipped),
+            HoldAnswer::Lost => return Ok(SettleAttempt::Lost),
         };
         let paused = self.record_done(conn).await?;
-        if late.is_empty() && !(paused && self.idle) {
-            return Ok(Tried::Stays { paused });
+        if unrecorded.is_empty() && !(paused && self.idle) {
+            return Ok(SettleAttempt::Stays { paused });
         }
-        let Some(held) = held.filter(|_| !late.is_empty()) else {
+        let Some(held) = held.filter(|_| !unrecorded.is_empty()) else {
             store.end_turn(conn, &self.queue.name, &self.claim).await?;
-            return Ok(Tried::Passed);
+            return Ok(SettleAttempt::Passed);
         };
-        if let Some(run) = &late.0 {
+        if let Some(run) = &unrecorded.0 {
             let asked = self.cancel_requested(conn, run).await?;
-            late.1 = late.0.take().map(|result| self.decide(&held, result, asked));
+            unrecorded.1 = unrecorded.0.take().map(|result| self.decide(&held, result, asked));
         }
-        let Some(outcome) = &mut late.1 else {
-            return Ok(Tried::Lost);
+        let Some(outcome) = &mut unrecorded.1 else {
+            return Ok(SettleAttempt::Lost);
         };
         self.apply_group_policy(conn, outcome).await?;
         self.record(conn, &held, outcome).await?;
-        Ok(Tried::Recorded)
+        Ok(SettleAttempt::Recorded)
     }
 
     /// The claim was taken over before the outcome was recorded.
-    pub(crate) fn lost(&self) -> End {
+    pub(crate) fn lost(&self) -> TurnEnd {
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.shared.report(&BackgroundError::Settle { queue, job, source: None });
-        End::Lost
+        self.context.report(&BackgroundError::Settle { queue, job, source: None });
+        TurnEnd::Lost
     }
 
     /// What was recorded late has been committed.
-    pub(crate) fn ended_late(&self, late: &Late) -> End {
-        match late {
-            Late(Some(RunResult::Succeeded(_)), _) => {
+    pub(crate) fn ended_unrecorded(&self, unrecorded: &Unrecorded) -> TurnEnd {
+        match unrecorded {
+            Unrecorded(Some(RunResult::Succeeded(_)), _) => {
                 self.ended(&Outcome::Succeeded { result: String::new() })
             }
-            Late(_, outcome) => outcome.as_ref().map_or(End::Lost, |outcome| self.ended(outcome)),
+            Unrecorded(_, outcome) => {
+                outcome.as_ref().map_or(TurnEnd::Lost, |outcome| self.ended(outcome))
+            }
         }
     }
 
@@ -331,7 +344,7 @@ impl Run {
         result: &RunResult,
     ) -> Result<bool, sqlx::Error> {
         Ok(!matches!(result, RunResult::Succeeded(_))
-            && self.shared.store.cancel_requested(conn, self.claim.job).await?)
+            && self.context.store.cancel_requested(conn, self.claim.job).await?)
     }
 
     fn decide(&self, held: &HeldJob, result: RunResult, cancel_requested: bool) -> Outcome {
@@ -360,7 +373,7 @@ impl Run {
             // Nothing went wrong with that one.
             && failure.kind != FailureKind::Expired
         {
-            let policy = self.shared.store.group_policy(conn, &self.queue.name, group).await?;
+            let policy = self.context.store.group_policy(conn, &self.queue.name, group).await?;
             *then = policy.unwrap_or(*then);
         }
         Ok(())
@@ -372,13 +385,13 @@ impl Run {
         held: &HeldJob,
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
-        let store = &self.shared.store;
+        let store = &self.context.store;
         store
             .settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed)
             .await
     }
 
-    pub(crate) fn ended(&self, outcome: &Outcome) -> End {
+    pub(crate) fn ended(&self, outcome: &Outcome) -> TurnEnd {
         let job = self.claim.job;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         match outcome {
@@ -387,7 +400,7 @@ impl Run {
             Outcome::Ignored => tracing::info!(queue, group, job, "job ignored: it is too old"),
             Outcome::Released => {
                 tracing::info!(queue, group, job, "job released");
-                return End::Released;
+                return TurnEnd::Released;
             }
             Outcome::Retried { failure, delay } => {
                 let (kind, attempt) = (failure.kind, failure.attempt);
@@ -409,6 +422,6 @@ impl Run {
                 tracing::error!(queue, group, job, attempt, ?kind, error, ?then, "job failed");
             }
         }
-        End::Finished
+        TurnEnd::Finished
     }
 }

@@ -9,20 +9,18 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::attempt::connection::WorkConnection;
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::run::{End, Run};
-use crate::attempt::settle::{ANSWER_LIMIT, Late, RECORD_LIMIT, Tried, is_refusal};
+use crate::attempt::settle::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
+use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::outcome::{Outcome, RunResult};
-use crate::job::redact::quiet;
-use crate::liveness::context::Shared;
-use crate::liveness::leases::Kept;
-use crate::liveness::sessions::Signals;
+use crate::job::redact::redact_detail;
+use crate::liveness::context::Context;
+use crate::store::WorkConnection;
 use crate::store::{Succeeded, begin_short};
 
 /// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s, all of it 5 s.
@@ -31,38 +29,12 @@ const JOBS: usize = 500;
 const APART: usize = 5;
 const BYTES: usize = 4 << 20;
 
-/// A job whose handler has ended, or successes of a turn that goes on.
-pub(crate) struct Finished {
-    pub(crate) run: Run,
-    pub(crate) late: Late,
-    /// Its lease is extended until the outcome is written; none: whoever runs the turn sees to that.
-    #[allow(dead_code)] // For its drop.
-    pub(crate) kept: Option<Kept>,
-    pub(crate) signals: Signals,
-    pub(crate) since: Instant,
-    pub(crate) answer: oneshot::Sender<Settled>,
-}
-
-/// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
-    Ended(End),
-    /// The successes are recorded, and the claim stands.
-    Stays {
-        paused: bool,
-    },
-    /// The database refuses one of the successes. Nothing was recorded.
-    Refused,
-    /// Somebody has a row of the successes, perhaps the turn's own handler. Nothing was recorded.
-    Skipped,
-}
-
 impl Finished {
     /// If its claim ends with it, and all its jobs have succeeded.
     fn success(&self) -> Option<Succeeded<'_>> {
-        let Run { queue, claim, done, .. } = &self.run;
-        let (Late(Some(RunResult::Succeeded(result)), _)
-        | Late(None, Some(Outcome::Succeeded { result }))) = &self.late
+        let ClaimedTurn { queue, claim, done, .. } = &self.run;
+        let (Unrecorded(Some(RunResult::Succeeded(result)), _)
+        | Unrecorded(None, Some(Outcome::Succeeded { result }))) = &self.unrecorded
         else {
             return None;
         };
@@ -91,7 +63,7 @@ impl Finished {
 }
 
 /// Settles what comes, until nobody can send any more.
-pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>) {
+pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Context>) {
     let mut waiting: Vec<Finished> = Vec::new();
     let mut pause = RETRY_SKIPPED;
     loop {
@@ -112,12 +84,12 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>
             waiting.push(finished);
         }
         let before = waiting.len();
-        let failed = match settle(&shared, &mut waiting).await {
+        let failed = match settle(&context, &mut waiting).await {
             Ok(()) => None,
             // One that the database refuses must not keep the others.
-            Err(_) => settle_each(&shared, &mut waiting).await,
+            Err(_) => settle_each(&context, &mut waiting).await,
         };
-        give_up(&shared, &mut waiting, failed);
+        give_up(&context, &mut waiting, failed);
         if waiting.len() == before {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -128,24 +100,26 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, shared: Arc<Shared>
 }
 
 /// One transaction for all that wait. Those whose rows somebody has for a moment, and all after an error, wait on.
-async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
-    let tried = match timeout(ANSWER_LIMIT, write(shared, waiting)).await {
+async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
+    let tried = match timeout(ANSWER_LIMIT, write(context, waiting)).await {
         Ok(tried) => tried?,
         Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     };
     let mut rest = Vec::new();
     for (finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
-            Tried::Recorded => Settled::Ended(finished.run.ended_late(&finished.late)),
-            Tried::Stays { paused } => Settled::Stays { paused },
-            Tried::Passed => Settled::Ended(End::Finished),
+            SettleAttempt::Recorded => {
+                Settled::Ended(finished.run.ended_unrecorded(&finished.unrecorded))
+            }
+            SettleAttempt::Stays { paused } => Settled::Stays { paused },
+            SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),
             // Whoever runs the turn says so.
-            Tried::Lost if finished.late.is_empty() => Settled::Ended(End::Lost),
-            Tried::Lost => Settled::Ended(finished.run.lost()),
+            SettleAttempt::Lost if finished.unrecorded.is_empty() => Settled::Ended(TurnEnd::Lost),
+            SettleAttempt::Lost => Settled::Ended(finished.run.lost()),
             // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
             // wait here would keep out all others.
-            Tried::Skipped if finished.late.is_empty() => Settled::Skipped,
-            Tried::Skipped => {
+            SettleAttempt::Skipped if finished.unrecorded.is_empty() => Settled::Skipped,
+            SettleAttempt::Skipped => {
                 rest.push(finished);
                 continue;
             }
@@ -156,16 +130,19 @@ async fn settle(shared: &Shared, waiting: &mut Vec<Finished>) -> Result<(), sqlx
     Ok(())
 }
 
-async fn write(shared: &Shared, waiting: &mut [Finished]) -> Result<Vec<Tried>, sqlx::Error> {
-    let mut conn = WorkConnection::from(shared.side.acquire().await?);
+async fn write(
+    context: &Context,
+    waiting: &mut [Finished],
+) -> Result<Vec<SettleAttempt>, sqlx::Error> {
+    let mut conn = WorkConnection::from(context.side.acquire().await?);
     begin_short(&mut conn).await?;
-    let settled = settle_successes(shared, &mut conn, waiting).await?;
+    let settled = settle_successes(context, &mut conn, waiting).await?;
     let mut tried = Vec::with_capacity(waiting.len());
     for finished in waiting {
         tried.push(if settled.contains(&finished.run.claim.token) && finished.is_success() {
-            Tried::Recorded
+            SettleAttempt::Recorded
         } else {
-            finished.run.try_late(&mut conn, &mut finished.late).await?
+            finished.run.try_unrecorded(&mut conn, &mut finished.unrecorded).await?
         });
     }
     PgTransactionManager::commit(&mut conn).await?;
@@ -176,7 +153,7 @@ async fn write(shared: &Shared, waiting: &mut [Finished]) -> Result<Vec<Tried>, 
 /// Settles those of which nothing but successes is to be recorded, in a statement for each kind. What it leaves is settled
 /// one by one: it is stale, or somebody has a row for a moment.
 async fn settle_successes(
-    shared: &Shared,
+    context: &Context,
     conn: &mut PgConnection,
     waiting: &[Finished],
 ) -> Result<HashSet<Uuid>, sqlx::Error> {
@@ -189,29 +166,29 @@ async fn settle_successes(
         let successes: Vec<Succeeded<'_>> =
             waiting.iter().filter(of_kind).filter_map(Finished::success).collect();
         if !successes.is_empty() {
-            settled.extend(shared.store.settle_many(conn, &successes, keep).await?);
+            settled.extend(context.store.settle_many(conn, &successes, keep).await?);
         }
     }
     Ok(settled)
 }
 
-async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {
+async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {
     let mut failed = None;
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
         let mut one = vec![finished];
-        if let Err(error) = settle(shared, &mut one).await
+        if let Err(error) = settle(context, &mut one).await
             && let Some(mut finished) = one.pop()
         {
             if !is_refusal(&error) {
                 failed = Some(error);
                 rest.push(finished);
-            } else if finished.late.is_empty() {
+            } else if finished.unrecorded.is_empty() {
                 finished.answer(Settled::Refused);
             } else {
                 // Its next try records the failure.
-                let Finished { run, late, .. } = &mut finished;
-                run.refused(late, &error);
+                let Finished { run, unrecorded, .. } = &mut finished;
+                run.refused(unrecorded, &error);
                 rest.push(finished);
             }
         }
@@ -222,7 +199,7 @@ async fn settle_each(shared: &Shared, waiting: &mut Vec<Finished>) -> Option<sql
 }
 
 /// What nobody will be able to record is left to a take-over. As long as its lease stands, it is tried.
-fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
+fn give_up(context: &Context, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
     let now = Instant::now();
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
@@ -231,8 +208,12 @@ fn give_up(shared: &Shared, waiting: &mut Vec<Finished>, mut failed: Option<sqlx
             continue;
         }
         let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
-        shared.report(&BackgroundError::Settle { queue, job, source: failed.take().map(quiet) });
-        finished.answer(Settled::Ended(End::Lost));
+        context.report(&BackgroundError::Settle {
+            queue,
+            job,
+            source: failed.take().map(redact_detail),
+        });
+        finished.answer(Settled::Ended(TurnEnd::Lost));
     }
     *waiting = rest;
 }

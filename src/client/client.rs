@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use sqlx::{PgExecutor, PgPool};
 
-use crate::error::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError};
+use crate::error::{ControlError, MigrateError};
 use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::error::{ConfigureError, EnqueueError, NameError};
 use crate::job::job::{Enqueued, Job, JobStatus};
 use crate::job::name;
 use crate::job::new_job::NewJob;
 use crate::job::queue_settings::{QueueSettings, StoredQueueSettings};
-use crate::job::redact::quiet;
+use crate::job::redact::redact_detail;
 use crate::store::{RequestReport, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
@@ -177,7 +178,7 @@ impl Client {
             return Ok(Vec::new());
         }
         let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
-        inserted.map_err(|error| EnqueueError::Database(quiet(error)))
+        inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
     }
 
     /// Enqueues those of many jobs that can be enqueued, in one statement; the results come in the order of the jobs. A
@@ -201,7 +202,7 @@ impl Client {
         let mut enqueued = Vec::new();
         if !checked.is_empty() {
             let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
-            enqueued = inserted.map_err(|error| EnqueueError::Database(quiet(error)))?;
+            enqueued = inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
         }
         let mut enqueued = enqueued.into_iter();
         refusals
@@ -291,11 +292,11 @@ impl Client {
     }
 
     /// Lets a halted group go on with its next job. The job that halted it stays a dead letter. A group that is paused is
-    /// resumed by [`resume_group`](Self::resume_group).
+    /// resumed by [`resume_group`](Self::unpause_group).
     ///
     /// # Errors
     /// [`ControlError::NotHalted`], also while jobs of the group are being parked; [`ControlError::Database`].
-    pub async fn resume(
+    pub async fn unhalt_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
@@ -303,7 +304,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.resume(executor, queue, group).await? {
+        if self.store.unhalt_group(executor, queue, group).await? {
             return Ok(());
         }
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })

@@ -3,14 +3,14 @@
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::client::client::Client;
-use crate::job::explanation::{GroupExplanation, JobExplanation, SessionSeen};
+use crate::job::explanation::{GroupExplanation, JobExplanation, SessionInfo};
 use crate::job::facts::Facts;
 use crate::store::{PINNED_PLANS, Subject};
 
 impl Client {
     /// Why a job is where it is, and who has it: one value, which prints as one sentence. None: there is no such job.
     ///
-    /// It locks nothing, waits for nothing, and counts nothing beyond [`Tally::LIMIT`](crate::Tally::LIMIT). The session
+    /// It locks nothing, waits for nothing, and counts nothing beyond [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT). The session
     /// that holds a running job, and its query, are seen if the role may see them (`pg_read_all_stats`, or the same role).
     pub async fn explain_job(
         &self,
@@ -41,7 +41,7 @@ impl Client {
         &self,
         pool: &PgPool,
         subject: Subject<'_>,
-    ) -> Result<Option<(Facts, Option<SessionSeen>)>, sqlx::Error> {
+    ) -> Result<Option<(Facts, Option<SessionInfo>)>, sqlx::Error> {
         // In a transaction, which a transaction pooler gives to one session; each statement with a snapshot of its own.
         let begin = format!("begin isolation level read committed read only; {PINNED_PLANS}");
         let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;

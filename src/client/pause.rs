@@ -8,7 +8,7 @@ use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::job::name;
 
 impl Client {
-    /// Lets no job of a queue start, on any machine, until [`resume_queue`](Self::resume_queue). Enqueues go on, and so do
+    /// Lets no job of a queue start, on any machine, until [`resume_queue`](Self::unpause_queue). Enqueues go on, and so do
     /// the jobs that run; what is being claimed, or was claimed for a slot about to be free (0.1 s before at most), may still
     /// start. A job whose worker dies meanwhile waits for the resume.
     ///
@@ -32,19 +32,19 @@ impl Client {
     ///
     /// # Errors
     /// [`ControlError::NotPaused`]; [`ControlError::Database`].
-    pub async fn resume_queue(
+    pub async fn unpause_queue(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        if self.store.resume_queue(executor, queue).await? {
+        if self.store.unpause_queue(executor, queue).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
     }
 
-    /// Lets no job of a group start until [`resume_group`](Self::resume_group); it need not have any jobs yet. Enqueues go
+    /// Lets no job of a group start until [`resume_group`](Self::unpause_group); it need not have any jobs yet. Enqueues go
     /// on, and so does the job that runs, also on another worker if its own dies. A claim that is under way may still
     /// start a job.
     ///
@@ -68,11 +68,11 @@ impl Client {
     /// Lets a paused group go on with its next job.
     ///
     /// In a transaction it takes effect when that commits. Call it at READ COMMITTED (the default): at a stricter level it
-    /// may miss a job that ran when the transaction began, and the group then waits for the sweep of housekeeping.
+    /// may miss a job that ran when the transaction began, and the group then waits for the sweep of maintenance.
     ///
     /// # Errors
     /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
-    pub async fn resume_group(
+    pub async fn unpause_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
@@ -80,7 +80,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.resume_group(executor, queue, group).await? {
+        if self.store.unpause_group(executor, queue, group).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })

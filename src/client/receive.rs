@@ -15,8 +15,8 @@ use uuid::Uuid;
 use crate::client::client::Client;
 use crate::job::job_error::storable_text;
 use crate::job::json::has_nul;
-use crate::job::redact::{Withheld, json_error, quiet};
-use crate::store::{ReceivedRow, Said};
+use crate::job::redact::{Redacted, json_error, redact_detail};
+use crate::store::{ReceiptState, ReceivedRow};
 
 /// What to receive: `Receive::new("queue").max(10)`.
 #[derive(Debug, Clone)]
@@ -107,8 +107,8 @@ impl fmt::Debug for Received {
             .field("id", &self.id)
             .field("group", &self.group)
             .field("attempt", &self.attempt)
-            .field("data", &Withheld)
-            .field("payload", &self.payload.as_ref().map(|_| Withheld))
+            .field("data", &Redacted)
+            .field("payload", &self.payload.as_ref().map(|_| Redacted))
             .field("content_type", &self.content_type)
             .field("name", &self.name)
             .field("reference", &self.reference)
@@ -232,7 +232,7 @@ impl From<sqlx::Error> for PullError {
         {
             return Self::Refused { message: e.message().to_owned(), hint: hint.to_owned() };
         }
-        Self::Database(quiet(error))
+        Self::Database(redact_detail(error))
     }
 }
 
@@ -320,7 +320,7 @@ impl Client {
     /// The attempt counts. The later jobs of its group that were received with it go back too, with nothing held against
     /// them, and their receipts become stale. Out of attempts, it ends as failed, and its group does what
     /// [`set_group_policy`](Self::set_group_policy) said (default: it goes on). To park, and to end a halt with a deadline,
-    /// needs a processor with housekeeping.
+    /// needs a processor with maintenance.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).
@@ -379,11 +379,11 @@ fn has_a_nul(what: &str) -> PullError {
     }
 }
 
-fn done(said: Said, receipt: &Receipt) -> Result<(), PullError> {
+fn done(said: ReceiptState, receipt: &Receipt) -> Result<(), PullError> {
     match said {
-        Said::Done => Ok(()),
-        Said::Stale => Err(PullError::Stale { job: receipt.job }),
-        Said::Busy => Err(PullError::Busy { job: receipt.job }),
+        ReceiptState::Done => Ok(()),
+        ReceiptState::Stale => Err(PullError::Stale { job: receipt.job }),
+        ReceiptState::Busy => Err(PullError::Busy { job: receipt.job }),
     }
 }
 

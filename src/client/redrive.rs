@@ -6,13 +6,13 @@ use std::time::Duration;
 use sqlx::{PgExecutor, PgPool};
 use tokio::time::sleep;
 
-use crate::attempt::connection::WorkConnection;
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
 use crate::job::queue_options::QueueOptions;
-use crate::maintenance::janitor::Janitor;
-use crate::store::together;
+use crate::maintenance::maintenance::Maintenance;
+use crate::store::WorkConnection;
+use crate::store::in_tx;
 
 /// What a redrive queued again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,7 +108,7 @@ impl Client {
     ) -> Result<Purged, ControlError> {
         let store = &self.store;
         let mut conn = WorkConnection::from(pool.acquire().await?);
-        let to = together(&mut conn, async |conn| store.last_job(conn).await).await?;
+        let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();
         for pass in 0..PASSES.0 {
             if pass > 0 {
@@ -119,19 +119,20 @@ impl Client {
             while let Some(from) = after {
                 let purge =
                     async |conn: &mut _| store.purge_groups(conn, queue, group, to, &from).await;
-                let batch = together(&mut conn, purge).await?;
+                let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
             let mut after = group.is_none().then_some((None, 0));
             while let Some(from) = after {
-                let purge = async |conn: &mut _| store.purge_loose(conn, queue, to, &from).await;
-                let batch = together(&mut conn, purge).await?;
+                let purge =
+                    async |conn: &mut _| store.purge_ungrouped(conn, queue, to, &from).await;
+                let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
-            (purged.running, purged.locked) = together(&mut conn, left).await?;
+            (purged.running, purged.locked) = in_tx(&mut conn, left).await?;
             if purged.locked == 0 {
                 break;
             }
@@ -140,24 +141,25 @@ impl Client {
         Ok(purged)
     }
 
-    /// One round of housekeeping for a queue on which no processor works, because its jobs are received by hand: deletes
+    /// One round of maintenance for a queue on which no processor works, because its jobs are received by hand: deletes
     /// what its retention no longer keeps (up to 10,000 jobs of each status) and deduplication ids whose window is over,
     /// and ends what is to end by itself (requests to cancel, halts with a deadline). To be called now and then.
-    /// Processors with housekeeping do this for their queues every 10 s. Only the retention of the options counts.
+    /// Processors with maintenance do this for their queues every 10 s. Only the retention of the options counts.
     ///
     /// How many finished jobs it deleted; none as well if another process keeps house at this moment.
     ///
     /// # Cancel safety
     /// Safe: what was done stays, the rest is for the next call.
-    pub async fn keep_house(
+    pub async fn run_maintenance(
         &self,
         pool: &PgPool,
         queue: QueueOptions,
     ) -> Result<u64, ControlError> {
         name::check_queue(queue.name())?;
         let queues = vec![queue];
-        let janitor = Janitor { store: &self.store, side: pool, queues, interval: Duration::ZERO };
-        let kept = janitor.tick(true, &mut HashMap::new()).await?;
+        let maintenance =
+            Maintenance { store: &self.store, side: pool, queues, interval: Duration::ZERO };
+        let kept = maintenance.tick(true, &mut HashMap::new()).await?;
         Ok(kept.iter().map(|(_, kept)| kept.deleted).sum())
     }
 

@@ -5,26 +5,22 @@ use sqlx::{Connection, PgConnection};
 use crate::interleavings::support::scene::{
     Q, Scene, begin, commit, enqueue, number, pid, rollback, run,
 };
-use crate::job::group_plan::Go;
-use crate::store::{GoneOn, HoldAnswer, Started, Succeeded, Terms, Then};
+use crate::job::group_plan::Disposition;
+use crate::store::{AfterSettle, ChainAnswer, Claim, ClaimOptions, HoldAnswer, Succeeded};
 
 /// Ends a job that is held, and goes on if that may be; committed. Without `keep` the job is deleted.
-async fn go_on(
-    scene: &Scene,
-    conn: &mut PgConnection,
-    claim: &Started,
-    keep: bool,
-) -> Option<Started> {
+async fn go_on(scene: &Scene, conn: &mut PgConnection, claim: &Claim, keep: bool) -> Option<Claim> {
     let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
-    let terms = Terms::new(&scene.options, None);
-    let gone = scene.store.settle_and_go_on(conn, success, keep, Then::Nothing, terms).await;
+    let options = ClaimOptions::new(&scene.options, None);
+    let gone =
+        scene.store.settle_and_chain(conn, success, keep, AfterSettle::Nothing, options).await;
     commit(conn).await;
     match gone.unwrap() {
-        GoneOn::To { claim, held, .. } => {
+        ChainAnswer::To { claim, held, .. } => {
             assert!(held.is_none());
             Some(claim)
         }
-        GoneOn::Passed | GoneOn::Drained => None,
+        ChainAnswer::Passed | ChainAnswer::Drained => None,
     }
 }
 
@@ -98,7 +94,7 @@ async fn a_turn_goes_on_to_the_next_head_if_that_may_be_started_at_once() {
             assert_eq!(scene.id(counted).await, i64::from(keep) + i64::from(job.is_some()));
             rollback(&mut other).await;
             if let Some(next) = gone {
-                assert_eq!(next.go, Go::Run);
+                assert_eq!(next.go, Disposition::Run);
                 assert_ne!(next.token, claim.token);
                 // A late answer about the job before does no harm.
                 assert!(matches!(scene.try_hold(&mut other, &claim).await, HoldAnswer::Lost));
@@ -121,9 +117,12 @@ async fn a_turn_that_goes_on_commits_a_claim_whatever_its_session_says() {
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
     let success = Succeeded { queue: Q, claim: &claim, earlier: &[], result: "null" };
-    let terms = Terms::new(&scene.options, None);
-    let gone = scene.store.settle_and_go_on(&mut worker, success, true, Then::Nothing, terms).await;
-    assert!(matches!(gone.unwrap(), GoneOn::To { .. }));
+    let options = ClaimOptions::new(&scene.options, None);
+    let gone = scene
+        .store
+        .settle_and_chain(&mut worker, success, true, AfterSettle::Nothing, options)
+        .await;
+    assert!(matches!(gone.unwrap(), ChainAnswer::To { .. }));
     for (setting, value) in [("synchronous_commit", "on"), ("lock_timeout", "100ms")] {
         let sql = format!("select (current_setting('{setting}') = '{value}')::int::int8");
         assert_eq!(number(&mut worker, &sql).await, 1, "{setting}");

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use crate::NewJob;
 use crate::interleavings::support::scene::{Q, Scene, begin, commit, number, rollback, run};
-use crate::store::{Asks, LeasedClaim, ReadFrom, Started, Succeeded, Terms, Then};
+use crate::store::{
+    AfterSettle, Claim, ClaimOptions, HeartbeatQuery, LeasedClaim, ScanStart, Succeeded,
+};
 
 const GROUPS: i64 = 2000;
 /// No lease runs out meanwhile.
-const TERMS: Terms =
-    Terms { lease: Duration::from_mins(1), ..crate::interleavings::support::scene::TERMS };
+const TERMS: ClaimOptions =
+    ClaimOptions { lease: Duration::from_mins(1), ..crate::interleavings::support::scene::TERMS };
 const BY_KEY: &str = "c.relname = 'queue_group_key'";
 
 /// Index entries read in the transaction that is open. A table that is read as a whole counts as many.
@@ -34,13 +36,13 @@ async fn pages(conn: &mut sqlx::PgConnection) -> i64 {
 }
 
 /// What each of three claims of ten jobs reads, the next from where the one before says; and what the last one says.
-async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 3], ReadFrom) {
-    let mut from = ReadFrom::default();
+async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 3], ScanStart) {
+    let mut from = ScanStart::default();
     let mut reads = [0; 3];
     for reads in &mut reads {
         run(worker, "begin").await;
         let before = read(worker).await;
-        let claimed = scene.store.claim_at_once(worker, Q, 10, false, TERMS, from).await.unwrap();
+        let claimed = scene.store.quick_claim(worker, Q, 10, false, TERMS, from).await.unwrap();
         assert_eq!(claimed.jobs.len(), 10);
         *reads = read(worker).await - before;
         run(worker, "commit").await;
@@ -92,9 +94,8 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     let mut other = scene.session().await;
     assert_eq!(scene.adopt(&mut other).await, 1);
     commit(&mut other).await;
-    for (from, sees) in [(from, false), (ReadFrom::default(), true)] {
-        let claimed =
-            scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
+    for (from, sees) in [(from, false), (ScanStart::default(), true)] {
+        let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
         assert_eq!(claimed.jobs[0].job == soon, sees);
     }
     run(&mut old, "rollback").await;
@@ -120,8 +121,8 @@ async fn claims_begin_behind_dead_jobs_without_a_group_too_and_where_no_group_is
     );
     scene.run(&gone).await;
     scene.run("delete from seriatim.job").await;
-    let loose = (0..30).map(|n| NewJob::new(Q, &n));
-    crate::enqueue_many(&mut worker, loose).await.unwrap();
+    let ungrouped = (0..30).map(|n| NewJob::new(Q, &n));
+    crate::enqueue_many(&mut worker, ungrouped).await.unwrap();
 
     let (reads, _) = three_claims(&scene, &mut worker).await;
     assert!(reads[0] > 2 * GROUPS, "{reads:?}");
@@ -149,11 +150,11 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
          update seriatim.queue_group set job_id = null, claim = null, claimed_by = null; end $$"
     );
     scene.run(&turns).await;
-    let claim = async |worker: &mut sqlx::PgConnection| -> Started {
+    let claim = async |worker: &mut sqlx::PgConnection| -> Claim {
         run(worker, "begin").await;
         let before = read_of(worker, BY_KEY).await;
-        let from = ReadFrom::default();
-        let claimed = store.claim_at_once(worker, Q, 1, false, TERMS, from).await.unwrap();
+        let from = ScanStart::default();
+        let claimed = store.quick_claim(worker, Q, 1, false, TERMS, from).await.unwrap();
         assert_eq!(read_of(worker, BY_KEY).await, before);
         run(worker, "commit").await;
         claimed.jobs[0].clone()
@@ -179,7 +180,7 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
         let turn = claim(&mut worker).await;
         let (before, pages_before) = (read(&mut worker).await, pages(&mut worker).await);
         assert!(store.begin_and_hold(&mut worker, &turn, None).await.unwrap().is_some());
-        store.settle_at_once(&mut worker, &turn, "1", keep, Then::Nothing).await.unwrap();
+        store.quick_settle(&mut worker, &turn, "1", keep, AfterSettle::Nothing).await.unwrap();
         let reads = read(&mut worker).await - before;
         // An index that is unique would look at each of them.
         let pages = pages(&mut worker).await - pages_before;
@@ -194,15 +195,15 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
     let before = read(&mut worker).await;
     let leased = [LeasedClaim {
         job: turn.job,
-        loose: false,
+        ungrouped: false,
         behind: Vec::new(),
         token: turn.token,
         lease: 60.0,
     }];
     assert_eq!(store.extend_leases(&mut worker, &leased).await.unwrap().len(), 1);
-    assert_eq!(store.standing(&mut worker, &leased).await.unwrap().len(), 1);
-    store.trust(&mut worker, &turn, Duration::from_secs(1)).await.unwrap();
-    let asks = Asks::new(7, 7, true, chrono::Utc::now());
+    assert_eq!(store.still_claimed(&mut worker, &leased).await.unwrap().len(), 1);
+    store.clear_suspicion(&mut worker, &turn, Duration::from_secs(1)).await.unwrap();
+    let asks = HeartbeatQuery::new(7, 7, true, chrono::Utc::now());
     run(&mut worker, &store.presence_sql(asks)).await;
     let reads = read(&mut worker).await - before;
     assert!(reads < 50, "{reads}");
@@ -230,11 +231,11 @@ async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
     crate::enqueue_many(&mut worker, (0..3).map(|n| NewJob::new(Q, &n))).await.unwrap();
 
     // Its slots go to jobs without a group.
-    let first = ReadFrom::default();
-    let claimed = scene.store.claim_at_once(&mut worker, Q, 2, true, TERMS, first).await.unwrap();
+    let first = ScanStart::default();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 2, true, TERMS, first).await.unwrap();
     assert!(claimed.jobs.iter().all(|claim| claim.group.is_none()));
     let from = claimed.found_at;
-    let claimed = scene.store.claim_at_once(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
     assert_eq!(claimed.jobs[0].job, group);
     scene.end().await;
 }
@@ -271,16 +272,15 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
         .run("update seriatim.queue_group set ready_at = now() - interval '2 s' where group_id <> 'held'")
         .await;
     // Each finds less than it has slots for; the last two what is held alone, from the beginning and then behind it.
-    let mut from = ReadFrom::default();
+    let mut from = ScanStart::default();
     let mut reads = [0; 4];
     for (n, found) in [3, 0, 0, 0].into_iter().enumerate() {
         if n == 2 {
-            from = ReadFrom::default();
+            from = ScanStart::default();
         }
         run(&mut worker, "begin").await;
         let before = read(&mut worker).await;
-        let claimed =
-            scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
         assert_eq!(claimed.jobs.len(), found);
         reads[n] = read(&mut worker).await - before;
         run(&mut worker, "commit").await;
@@ -288,8 +288,8 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
     }
     assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] > 1500 && reads[3] < 100, "{reads:?}");
     rollback(&mut holder).await;
-    let whole = ReadFrom::default();
-    let claimed = scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, whole).await.unwrap();
+    let whole = ScanStart::default();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, whole).await.unwrap();
     assert_eq!(claimed.jobs.len(), 1);
     scene.end().await;
 }
@@ -300,13 +300,13 @@ async fn a_claim_takes_what_it_adopts_also_where_that_was_in_line_before() {
     let mut worker = scene.session().await;
     let first = scene.enqueue("g").await;
     let nothing =
-        scene.store.claim_at_once(&mut worker, "other", 1, false, TERMS, ReadFrom::default());
+        scene.store.quick_claim(&mut worker, "other", 1, false, TERMS, ScanStart::default());
     let from = nothing.await.unwrap().found_at;
     assert_eq!(scene.adopt(&mut worker).await, 1);
     commit(&mut worker).await;
     scene.run("update seriatim.queue_group set ready_at = now() - interval '1 min'").await;
     let claims = async |worker: &mut sqlx::PgConnection| {
-        scene.store.claim_at_once(worker, Q, 1, false, TERMS, from).await.unwrap().jobs
+        scene.store.quick_claim(worker, Q, 1, false, TERMS, from).await.unwrap().jobs
     };
     assert!(claims(&mut worker).await.is_empty(), "it is before");
     scene.enqueue("g").await;

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::interleavings::plans::reads;
 use crate::interleavings::support::scene::{Q, Scene, TERMS, begin, commit, rollback, run};
-use crate::store::{ReadFrom, Subject, Terms};
+use crate::store::{ClaimOptions, ScanStart, Subject};
 
 const BACKLOG: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
     select 'q', 'g', '1', n = 1 from generate_series(1, 100000) n";
@@ -60,9 +60,9 @@ async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
     let scene = Scene::new().await;
     scene.run(BACKLOG).await;
     let mut conn = scene.session().await;
-    let terms = Terms { jobs_per_turn: 5, ..TERMS };
-    let from = ReadFrom::default();
-    let claimed = scene.store.claim_at_once(&mut conn, Q, 1, false, terms, from).await.unwrap();
+    let options = ClaimOptions { jobs_per_turn: 5, ..TERMS };
+    let from = ScanStart::default();
+    let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
     assert_eq!(claimed.jobs[0].behind.len(), 4);
     let mut read = 0;
     for _ in 0..3 {
@@ -103,9 +103,9 @@ async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
         let scene = Scene::new().await;
         scene.run(BACKLOG).await;
         let mut conn = scene.session().await;
-        let terms = Terms { jobs_per_turn, ..TERMS };
-        let from = ReadFrom::default();
-        let claimed = scene.store.claim_at_once(&mut conn, Q, 1, false, terms, from).await.unwrap();
+        let options = ClaimOptions { jobs_per_turn, ..TERMS };
+        let from = ScanStart::default();
+        let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
         assert_eq!(claimed.jobs[0].behind.len() + 1, jobs_per_turn);
         let whole = explained(&scene, &mut conn).await;
         scene.run("delete from seriatim.job where status = 'started'").await;
@@ -121,7 +121,7 @@ async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
         let turns = scene.store.take_turns(&mut conn, Q, 1).await.unwrap();
         assert_eq!(turns.len(), 1);
         let before = reads(&mut conn).await.pages;
-        scene.store.look(&mut conn, Q, &turns, terms).await.unwrap();
+        scene.store.look(&mut conn, Q, &turns, options).await.unwrap();
         let looked = reads(&mut conn).await.pages - before;
         assert!(looked < FEW, "look, {jobs_per_turn} a turn: {looked} pages");
         rollback(&mut conn).await;

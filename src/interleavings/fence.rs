@@ -3,11 +3,11 @@
 use crate::interleavings::support::scene::{
     Scene, begin, commit, enqueue, failed, rollback, run, succeeded,
 };
-use crate::job::group_plan::Go;
-use crate::store::{HoldAnswer, Started};
+use crate::job::group_plan::Disposition;
+use crate::store::{Claim, HoldAnswer};
 
 /// Ids 1 (of an open transaction), 2 and 3 of one group; 2 is claimed by a worker that stalls, then 1 is committed.
-async fn stalled(scene: &Scene) -> (Started, [i64; 3]) {
+async fn stalled(scene: &Scene) -> (Claim, [i64; 3]) {
     let mut producer = scene.session().await;
     begin(&mut producer).await;
     let late = enqueue(&mut producer, &["g"]).await[0];
@@ -64,7 +64,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
     assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted");
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.go), (second, Go::Exhausted));
+    assert_eq!((over.job, over.go), (second, Disposition::Exhausted));
     assert_ne!(over.token, stale.token);
     assert_refused(&scene, &stale).await;
     let held = scene.hold(&mut other, &over).await;
@@ -89,7 +89,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
 }
 
 /// Neither a hold nor a settle by token, which begins with a hold; nor one that goes on all the same.
-async fn assert_refused(scene: &Scene, stale: &Started) {
+async fn assert_refused(scene: &Scene, stale: &Claim) {
     let mut worker = scene.session().await;
     let before = scene.row("g").await;
     match scene.try_hold(&mut worker, stale).await {
@@ -100,7 +100,7 @@ async fn assert_refused(scene: &Scene, stale: &Started) {
     begin(&mut worker).await;
     scene
         .store
-        .trust(&mut worker, stale, crate::interleavings::support::scene::TERMS.lease)
+        .clear_suspicion(&mut worker, stale, crate::interleavings::support::scene::TERMS.lease)
         .await
         .unwrap();
     commit(&mut worker).await;

@@ -5,9 +5,9 @@ use sqlx::Connection;
 use crate::interleavings::support::scene::{
     KEEP, Q, Scene, begin, commit, enqueue, failed, rollback, run, succeeded,
 };
-use crate::job::group_plan::Go;
-use crate::store::{Done, ReadFrom, Started, Terms};
-use crate::worker::claim::{self, Course};
+use crate::job::group_plan::Disposition;
+use crate::store::{Claim, ClaimOptions, ScanStart, UnrecordedSuccess};
+use crate::worker::claim_steps::{self, ClaimCursor};
 
 /// Attempts that count, in order of the ids.
 async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
@@ -39,10 +39,10 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
             }
             continue;
         };
-        let mut done: Vec<Done> = Vec::new();
+        let mut done: Vec<UnrecordedSuccess> = Vec::new();
         loop {
             let held = scene.hold(&mut conn, &claim).await;
-            if claim.go == Go::Run {
+            if claim.go == Disposition::Run {
                 begun[jobs.iter().position(|job| *job == claim.job).unwrap()] += 1;
                 if claim.job == killer {
                     rollback(&mut conn).await;
@@ -51,15 +51,15 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
                 }
             }
             let last = claim.behind.is_empty();
-            if claim.go == Go::Run {
-                done.push(Done { job: claim.job, result: "null".into() });
+            if claim.go == Disposition::Run {
+                done.push(UnrecordedSuccess { job: claim.job, result: "null".into() });
             }
             if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
                 let earlier = if last { &done[..done.len() - 1] } else { &done[..] };
                 scene.store.record_done(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
             }
             if last {
-                let outcome = if claim.go == Go::Run { succeeded() } else { failed() };
+                let outcome = if claim.go == Disposition::Run { succeeded() } else { failed() };
                 scene.settle(&mut conn, &claim, &held, &outcome).await;
             }
             commit(&mut conn).await;
@@ -107,24 +107,24 @@ async fn turns(
     conn: &mut sqlx::PgConnection,
     slots: usize,
     thorough: bool,
-) -> Vec<Started> {
+) -> Vec<Claim> {
     if thorough {
-        let mut course = Course::default();
-        course.thorough = true;
+        let mut cursor = ClaimCursor::default();
+        cursor.thorough = true;
         let claim =
-            claim::claim(&scene.store, conn, &scene.options, slots, None, &mut course).await;
+            claim::claim(&scene.store, conn, &scene.options, slots, None, &mut cursor).await;
         claim.unwrap().jobs
     } else {
-        let terms = Terms::new(&scene.options, None);
-        let (slots, from) = (i32::try_from(slots).unwrap(), ReadFrom::default());
-        scene.store.claim_at_once(conn, Q, slots, false, terms, from).await.unwrap().jobs
+        let options = ClaimOptions::new(&scene.options, None);
+        let (slots, from) = (i32::try_from(slots).unwrap(), ScanStart::default());
+        scene.store.quick_claim(conn, Q, slots, false, options, from).await.unwrap().jobs
     }
 }
 
 /// What a claim has written, but for times and tokens.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
     let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
-        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.boost, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.aging, \
         g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
         from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
     sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
@@ -195,7 +195,7 @@ async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
     assert_eq!(first.behind.len(), 3);
     let before = written(&mut worker).await;
     begin(&mut worker).await;
-    assert_eq!(scene.store.unclaim(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
+    assert_eq!(scene.store.release(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
     commit(&mut worker).await;
     let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
         or last_started_at is not null or history <> '[]'";

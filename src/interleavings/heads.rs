@@ -245,7 +245,7 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         (0, 1, 1, 1, false, true),
         (0, 1, 1, 2, true, false),
     ];
-    for case @ (in_line, flagged, loose, slots, loose_first, more) in cases {
+    for case @ (in_line, flagged, ungrouped, slots, ungrouped_first, more) in cases {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
         for n in 0..in_line {
@@ -258,11 +258,11 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         for n in 0..flagged {
             scene.enqueue(&format!("flag {n}")).await;
         }
-        for _ in 0..loose {
+        for _ in 0..ungrouped {
             crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
         }
-        let from = crate::store::ReadFrom::default();
-        let claim = scene.store.claim_at_once(&mut worker, Q, slots, loose_first, TERMS, from);
+        let from = crate::store::ScanStart::default();
+        let claim = scene.store.quick_claim(&mut worker, Q, slots, ungrouped_first, TERMS, from);
         let claim = claim.await.unwrap();
         assert_eq!(claim.jobs.len(), usize::try_from(slots).unwrap(), "{case:?}");
         assert_eq!((claim.more, claim.thorough), (more, false), "{case:?}");
@@ -280,8 +280,8 @@ async fn a_lease_that_is_over_calls_for_a_take_over_only_if_nobody_holds_its_job
     begin(&mut holder).await;
     run(&mut holder, "select 1 from seriatim.job for no key update").await;
     for held in [true, false] {
-        let from = crate::store::ReadFrom::default();
-        let claim = scene.store.claim_at_once(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        let from = crate::store::ScanStart::default();
+        let claim = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
         assert_eq!(claim.thorough, !held);
         if held {
             commit(&mut holder).await;

@@ -67,14 +67,14 @@ async fn a_limit_counts_all_that_is_claimed_and_a_change_counts_from_the_next_cl
         crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
     }
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 3);
-    let mut course = crate::worker::claim::Course::default();
-    let claimed = crate::worker::claim::claim(
+    let mut cursor = crate::worker::claim_steps::ClaimCursor::default();
+    let claimed = crate::worker::claim_steps::claim(
         &scene.store,
         &mut worker,
         &scene.options,
         10,
         None,
-        &mut course,
+        &mut cursor,
     );
     let claimed = claimed.await.unwrap();
     assert!(claimed.jobs.is_empty() && !claimed.more, "it would look again and again");
@@ -95,7 +95,7 @@ async fn a_take_over_goes_beyond_a_limit_that_is_reached_and_adds_nothing() {
     let scene = limited(2).await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let job = scene.enqueue("g").await;
-    let loose = crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap().id();
+    let ungrouped = crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap().id();
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 2);
     // Their worker died. Meanwhile the limit was lowered, and other groups wait since long.
     scene.run("update seriatim.queue set in_flight_limit = 1").await;
@@ -111,7 +111,7 @@ async fn a_take_over_goes_beyond_a_limit_that_is_reached_and_adds_nothing() {
     }
     let mut jobs: Vec<i64> = over.iter().map(|over| over.job).collect();
     jobs.sort_unstable();
-    assert_eq!(jobs, [job, loose]);
+    assert_eq!(jobs, [job, ungrouped]);
     assert_eq!(in_flight(&scene).await, 2);
     for over in &over {
         scene.run_job(&mut worker, over).await;

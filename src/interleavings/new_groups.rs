@@ -3,7 +3,7 @@
 use crate::interleavings::support::scene::{
     Q, Scene, TERMS, begin, commit, enqueue, number, pid, rollback, run,
 };
-use crate::store::ReadFrom;
+use crate::store::ScanStart;
 
 #[tokio::test]
 async fn a_flag_that_comes_between_the_insert_and_the_look_is_not_passed() {
@@ -49,8 +49,8 @@ async fn each_row_is_written_once() {
     }
     let mut worker = scene.session().await;
     begin(&mut worker).await;
-    let from = ReadFrom::default();
-    let claim = scene.store.claim_at_once(&mut worker, Q, 3, false, TERMS, from).await.unwrap();
+    let from = ScanStart::default();
+    let claim = scene.store.quick_claim(&mut worker, Q, 3, false, TERMS, from).await.unwrap();
     assert_eq!((claim.jobs.len(), claim.thorough), (3, false));
     for (table, rows) in [("job", [0, 3]), ("queue_group", [3, 0])] {
         for (what, expected) in ["inserted", "updated"].into_iter().zip(rows) {
@@ -115,8 +115,8 @@ async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows(
         let job = scene.enqueue("g").await;
         let mut first = scene.session().await;
         begin(&mut first).await;
-        let from = ReadFrom::default();
-        let claim = scene.store.claim_at_once(&mut first, Q, 9, false, TERMS, from).await.unwrap();
+        let from = ScanStart::default();
+        let claim = scene.store.quick_claim(&mut first, Q, 9, false, TERMS, from).await.unwrap();
         assert_eq!(claim.jobs[0].job, job);
         // It is not committed when others come, for a flag that it has not seen.
         let behind = scene.enqueue("g").await;
@@ -126,7 +126,7 @@ async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows(
                 format!("select in_line::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
             assert_eq!(number(&mut second, &adopt).await, 1);
         } else {
-            let at_once = scene.store.claim_at_once(&mut second, Q, 9, false, TERMS, from);
+            let at_once = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from);
             let at_once = at_once.await.unwrap();
             assert!(at_once.jobs.is_empty() && at_once.more);
             begin(&mut second).await;
@@ -135,7 +135,7 @@ async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows(
             assert_eq!(number(&mut second, &receive).await, 0);
         }
         commit(&mut first).await;
-        let begun = scene.store.claim_at_once(&mut second, Q, 9, false, TERMS, from).await.unwrap();
+        let begun = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from).await.unwrap();
         let rows = scene.id("select count(*) from seriatim.queue_group").await;
         if wrong {
             assert_eq!((begun.jobs[0].job, rows), (behind, 2), "beside the one before it");

@@ -46,7 +46,7 @@ async fn a_resume_between_a_claims_look_and_its_write_is_not_lost() {
             // Only the sweep would find it.
             assert!(scene.rescue("g").await);
         } else {
-            Client::default().resume_group(&mut operator, Q, "g").await.unwrap();
+            Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
             assert!(scene.flagged(job).await, "its row is free for whoever resumes");
             assert!(scene.write(&mut worker, &turns, &looks).await.is_empty());
             assert!(!rests(&scene).await);
@@ -69,7 +69,7 @@ async fn a_resume_that_comes_after_the_write_waits_for_its_commit_and_wakes_the_
     scene.store.defer(&mut worker, Q, &plans).await.unwrap();
     let operator_pid = pid(&mut operator).await;
     let resume = tokio::spawn(async move {
-        Client::default().resume_group(&mut operator, Q, "g").await.unwrap();
+        Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     commit(&mut worker).await;
@@ -102,7 +102,7 @@ async fn a_resume_sees_the_job_that_was_settled_while_it_waited() {
                     where job.group_id = resumed.group_id and status = 'queued'";
                 run(&mut operator, at_once).await;
             } else {
-                Client::default().resume_group(&mut operator, Q, "g").await.unwrap();
+                Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
             }
         });
         scene.until_waits(operator_pid, "transactionid").await;
@@ -129,16 +129,16 @@ async fn a_job_that_was_claimed_before_a_pause_is_taken_over_and_ended_under_it(
     for _ in 0..2 {
         scene.lease("g", -1).await;
         if scene.claim(&mut other, 10).await.is_empty() {
-            assert!(scene.row("g").await.unwrap().doubted);
+            assert!(scene.row("g").await.unwrap().suspected);
         }
     }
     let over = scene.row("g").await.unwrap();
-    assert_eq!((over.job, over.doubted), (Some(first), false), "taken over");
+    assert_eq!((over.job, over.suspected), (Some(first), false), "taken over");
     assert!(!scene.rescue("g").await, "a paused group is not stranded");
     let claim = sqlx::query_scalar("select claim from seriatim.queue_group");
     let token = claim.fetch_one(&mut other).await.unwrap();
-    let go = crate::job::group_plan::Go::Run;
-    let over = crate::store::Started {
+    let go = crate::job::group_plan::Disposition::Run;
+    let over = crate::store::Claim {
         job: first,
         behind: Vec::new(),
         group: Some("g".into()),
@@ -151,7 +151,7 @@ async fn a_job_that_was_claimed_before_a_pause_is_taken_over_and_ended_under_it(
     commit(&mut other).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert!(rests(&scene).await && !scene.rescue("g").await);
-    Client::default().resume_group(&mut other, Q, "g").await.unwrap();
+    Client::default().unpause_group(&mut other, Q, "g").await.unwrap();
     assert_eq!(scene.drain().await, [second]);
     scene.end().await;
 }

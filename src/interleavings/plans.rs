@@ -13,7 +13,10 @@ use crate::interleavings::support::scene::{
     KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded,
 };
 use crate::job::group_plan::Plan;
-use crate::store::{Asks, Done, HoldAnswer, ReadFrom, Store, Succeeded, Terms, Then};
+use crate::store::{
+    AfterSettle, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store, Succeeded,
+    UnrecordedSuccess,
+};
 
 /// A queue without a backlog.
 const BESIDE: &str = "beside";
@@ -94,18 +97,22 @@ async fn before_the_turns(
     let adopted = store.adopt(conn, Q, 128).await.unwrap();
     // A page of 256 flags: the flag, its group's row and its update.
     meter.check(conn, "adopt", [256 * 12, 256 * 30]).await;
-    store.boost_groups(conn, Q).await.unwrap();
-    store.boost_loose(conn, Q).await.unwrap();
+    store.age_priority_groups(conn, Q).await.unwrap();
+    store.age_priority_ungrouped(conn, Q).await.unwrap();
     meter.check(conn, "boost", [40 * 8, 40 * 20]).await;
     let room = store.room(conn, Q).await.unwrap();
     assert!(matches!(room, crate::store::Room::For(Some(900..=1000))), "{room:?}");
     meter.check(conn, "room", [150, 200]).await;
     let server = store.server_since(conn).await.unwrap();
-    let asks = Asks { queues: &[BESIDE], house: true, ..Asks::new(7, 1, false, server) };
+    let asks = HeartbeatQuery {
+        queues: &[BESIDE],
+        house: true,
+        ..HeartbeatQuery::new(7, 1, false, server)
+    };
     run(conn, &store.presence_sql(asks)).await;
     meter.check(conn, "presence look", [20, 80]).await;
     // Past the flags and rows of the round before, like a peek.
-    run(conn, &store.presence_sql(Asks { queues: &[Q], ..asks })).await;
+    run(conn, &store.presence_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "look for a queue", [600, 600]).await;
     store.take_lapsed(conn, Q, slots).await.unwrap();
     // Behind what the adoptions of all rounds have left, of which more or less is marked as dead (an insert marks it only in a unique index).
@@ -121,7 +128,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     // Some have just slept, and get their head start; thousands sleep on.
     scene
         .run(
-            "update seriatim.queue_group set boost = 1 \
+            "update seriatim.queue_group set aging = 1 \
              where group_id <> 'g1' and claim is null and ready_at <= now() and head_id % 300 = 1",
         )
         .await;
@@ -168,14 +175,14 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             crate::interleavings::support::scene::retried(std::time::Duration::ZERO)
         };
         if success {
-            let done = [Done { job: claim.job, result: "null".into() }];
+            let done = [UnrecordedSuccess { job: claim.job, result: "null".into() }];
             run(conn, "savepoint recorded").await;
             store.record_done(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
             meter.check(conn, "record", [20, 100]).await;
             run(conn, "rollback to recorded").await;
             let success = || Succeeded { queue: Q, claim, earlier: &[], result: "null" };
             meter.restart(conn).await;
-            let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
+            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
             assert!(settled.unwrap().ended);
             meter.check(conn, "settle of a success", [100, 200]).await;
             run(conn, "rollback to recorded").await;
@@ -238,12 +245,12 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
     run(conn, set_mode).await;
     meter.restart(conn).await;
     let claimed =
-        store.claim_at_once(conn, BESIDE, 10, false, TERMS, ReadFrom::default()).await.unwrap();
+        store.quick_claim(conn, BESIDE, 10, false, TERMS, ScanStart::default()).await.unwrap();
     assert_eq!(claimed.jobs.len(), 3);
     meter.check(conn, "claim of new groups", [60, 300]).await;
     run(conn, "rollback").await;
-    for (loose_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
-        let terms = Terms { jobs_per_turn, ..TERMS };
+    for (ungrouped_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
+        let options = ClaimOptions { jobs_per_turn, ..TERMS };
         run(conn, "begin").await;
         run(conn, "update seriatim.queue set in_flight_limit = null").await;
         for what in UNCLAIMED {
@@ -252,7 +259,7 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         run(conn, set_mode).await;
         meter.restart(conn).await;
         let claimed = store
-            .claim_at_once(conn, Q, 10, loose_first, terms, ReadFrom::default())
+            .quick_claim(conn, Q, 10, ungrouped_first, options, ScanStart::default())
             .await
             .unwrap();
         let behind: usize = claimed.jobs.iter().map(|claim| claim.behind.len()).sum();
@@ -264,7 +271,7 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         let behind = i64::try_from(behind).unwrap();
         meter.check(conn, "claim at once", [most[0] + behind * 10, most[1] + behind * 40]).await;
         let given: Vec<_> = claimed.jobs.iter().skip(2).collect();
-        assert_eq!(store.unclaim(conn, Q, &given).await.unwrap().len(), given.len());
+        assert_eq!(store.release(conn, Q, &given).await.unwrap().len(), given.len());
         meter.check(conn, "giving back", [300 + behind * 10, 1000 + behind * 20]).await;
         for claim in claimed.jobs.iter().take(2) {
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
@@ -281,12 +288,12 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
             }
             meter.restart(conn).await;
             let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
-            store.settle_and_go_on(conn, success, true, Then::Nothing, TERMS).await.unwrap();
+            store.settle_and_chain(conn, success, true, AfterSettle::Nothing, TERMS).await.unwrap();
             // From `head_id` on: behind what the rounds before have left.
             meter.check(conn, "settle and going on", [600, 800]).await;
             run(conn, "rollback to held").await;
             meter.restart(conn).await;
-            let settled = store.settle_at_once(conn, claim, "null", true, Then::Nothing).await;
+            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
             assert!(settled.unwrap().ended);
             meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 15 * behind]).await;
         }
@@ -417,7 +424,7 @@ async fn read_too_much(name: &str, insert: &str, statistics: &[&str]) -> Vec<Str
         .await;
     scene
         .run(
-            "update seriatim.queue_group set boost = 1, ready_at = now() + interval '1 hour' \
+            "update seriatim.queue_group set aging = 1, ready_at = now() + interval '1 hour' \
              where group_id <> 'g1' and head_id % 2 = 0",
         )
         .await;

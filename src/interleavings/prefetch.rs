@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::interleavings::support::scene::{Q, Scene, TERMS, begin, commit, run, succeeded};
-use crate::store::{ReadFrom, Started};
+use crate::store::{Claim, ScanStart};
 
 /// Everything that is said of the jobs, but when one that had been begun before was started by the claim that was undone.
 const JOBS: &str = "select string_agg((to_jsonb(j) - case when attempts > 1 then 'last_started_at' else '' end)::text, \
@@ -13,16 +13,16 @@ async fn jobs(conn: &mut PgConnection) -> String {
     sqlx::query_scalar(AssertSqlSafe(JOBS)).fetch_one(conn).await.unwrap()
 }
 
-async fn claim(scene: &Scene, conn: &mut PgConnection) -> Vec<Started> {
-    let from = ReadFrom::default();
-    let claimed = scene.store.claim_at_once(conn, Q, 20, false, TERMS, from).await.unwrap();
+async fn claim(scene: &Scene, conn: &mut PgConnection) -> Vec<Claim> {
+    let from = ScanStart::default();
+    let claimed = scene.store.quick_claim(conn, Q, 20, false, TERMS, from).await.unwrap();
     claimed.jobs
 }
 
-async fn give_back(scene: &Scene, conn: &mut PgConnection, claims: &[Started]) -> usize {
+async fn give_back(scene: &Scene, conn: &mut PgConnection, claims: &[Claim]) -> usize {
     begin(conn).await;
     let claims: Vec<_> = claims.iter().collect();
-    let given = scene.store.unclaim(conn, Q, &claims).await.unwrap();
+    let given = scene.store.release(conn, Q, &claims).await.unwrap();
     commit(conn).await;
     given.len()
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, PgConnection};
 
 use crate::interleavings::support::scene::{PATIENCE, Q, Scene, TERMS, begin, commit, plans};
-use crate::store::{Asks, ProcessorRow, Terms};
+use crate::store::{ClaimOptions, HeartbeatQuery, ProcessorRow};
 
 const DEAD: i64 = 7;
 const JUDGE: i64 = 8;
@@ -30,9 +30,9 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     let mut claim = scene.session().await;
     assert_eq!(scene.adopt(&mut claim).await, 1);
     let turns = scene.store.take_turns(&mut claim, Q, 10).await.unwrap();
-    let terms = Terms { processor: Some(DEAD), ..TERMS };
-    let looks = scene.store.look(&mut claim, Q, &turns, terms).await.unwrap();
-    let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), terms).await.unwrap();
+    let options = ClaimOptions { processor: Some(DEAD), ..TERMS };
+    let looks = scene.store.look(&mut claim, Q, &turns, options).await.unwrap();
+    let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), options).await.unwrap();
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();
     scene.until_gone(i32::try_from(pid).unwrap()).await;
@@ -42,9 +42,9 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
 async fn judge(scene: &Scene, conn: &mut PgConnection) -> u64 {
     let server = scene.store.server_since(conn).await.unwrap();
     begin(conn).await;
-    let doubted = scene.store.judge(conn, JUDGE, false, server).await.unwrap();
+    let suspected = scene.store.judge(conn, JUDGE, false, server).await.unwrap();
     commit(conn).await;
-    doubted
+    suspected
 }
 
 #[tokio::test]
@@ -93,23 +93,23 @@ async fn what_a_dead_process_committed_late_is_doubted_before_it_is_forgotten() 
 async fn waits(scene: &Scene) -> (Option<u64>, bool) {
     let mut conn = scene.session().await;
     let server = scene.store.server_since(&mut conn).await.unwrap();
-    let asks = Asks::new(JUDGE, KEY, false, server);
-    let asks = Asks { queues: &["it's another", "NULL", Q], house: true, ..asks };
-    let (due_in, awaits_house) = look_at_all(scene, &mut conn, asks).await;
+    let asks = HeartbeatQuery::new(JUDGE, KEY, false, server);
+    let asks = HeartbeatQuery { queues: &["it's another", "NULL", Q], house: true, ..asks };
+    let (due_in, awaits_maintenance) = look_at_all(scene, &mut conn, asks).await;
     let [None, None, due_in] = due_in[..] else { panic!("{due_in:?}") };
-    (due_in.map(|due_in| (due_in + Duration::from_millis(500)).as_secs()), awaits_house)
+    (due_in.map(|due_in| (due_in + Duration::from_millis(500)).as_secs()), awaits_maintenance)
 }
 
 /// One that comes to all that is asked for: a look that takes long, as the session's first one may, does not.
 async fn look_at_all(
     scene: &Scene,
     conn: &mut PgConnection,
-    asks: Asks<'_>,
+    asks: HeartbeatQuery<'_>,
 ) -> (Vec<Option<Duration>>, bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = scene.store.presence_look(&mut *conn, asks).await.unwrap();
-        if let Some(waits) = found.awaits_house
+        if let Some(waits) = found.awaits_maintenance
             && found.due_in.len() == asks.queues.len()
         {
             return (found.due_in, waits);
@@ -135,9 +135,9 @@ async fn a_look_for_all_queues_sees_what_a_claim_would_find() {
     scene.run_job(&mut conn, &claim).await;
     assert_eq!(waits(&scene).await, (None, false), "done");
 
-    let loose = "insert into seriatim.job (queue, data, run_at, turn_at) \
+    let ungrouped = "insert into seriatim.job (queue, data, run_at, turn_at) \
                  values ('q', '1', now() + interval '1 min', now() + interval '1 min')";
-    scene.run(loose).await;
+    scene.run(ungrouped).await;
     assert_eq!(waits(&scene).await, (Some(60), false), "later");
     let due = "update seriatim.job set run_at = now(), turn_at = now() where status = 'queued'";
     scene.run(due).await;
@@ -170,9 +170,13 @@ async fn a_look_for_queues_that_cannot_be_had_costs_no_presence() {
     begin(&mut host).await;
     crate::interleavings::support::scene::run(&mut host, "lock table seriatim.cancel_request")
         .await;
-    let asks = Asks { queues: &[Q], house: true, ..Asks::new(JUDGE, KEY, false, server) };
+    let asks = HeartbeatQuery {
+        queues: &[Q],
+        house: true,
+        ..HeartbeatQuery::new(JUDGE, KEY, false, server)
+    };
     let found = scene.store.presence_look(&mut conn, asks).await.unwrap();
-    assert!(found.held && found.awaits_house.is_none(), "{found:?}");
+    assert!(found.held && found.awaits_maintenance.is_none(), "{found:?}");
     commit(&mut host).await;
     assert_eq!(look_at_all(&scene, &mut conn, asks).await, (vec![None], false));
     scene.end().await;

@@ -5,10 +5,10 @@ use sqlx::PgConnection;
 use crate::interleavings::support::scene::{
     Q, Scene, begin, commit, enqueue, pid, rollback, run, succeeded,
 };
-use crate::store::{HeldJob, Started};
+use crate::store::{Claim, HeldJob};
 
 /// One job of group `g`, held by a session that is about to settle it.
-async fn about_to_settle(scene: &Scene) -> (PgConnection, Started, HeldJob) {
+async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim, HeldJob) {
     let mut worker = scene.session().await;
     scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;

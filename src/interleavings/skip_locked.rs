@@ -84,9 +84,9 @@ async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
     run(&mut other, "select 1 from seriatim.queue_group for no key update").await;
     for still_doubted in [true, false] {
         begin(&mut worker).await;
-        scene.store.trust(&mut worker, &claim, TERMS.lease).await.unwrap();
+        scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
         commit(&mut worker).await;
-        assert_eq!(scene.row("g").await.unwrap().doubted, still_doubted);
+        assert_eq!(scene.row("g").await.unwrap().suspected, still_doubted);
         if still_doubted {
             rollback(&mut other).await;
         }
@@ -130,9 +130,10 @@ async fn a_claim_that_would_wait_gives_up_and_looks_again() {
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     run(&mut worker, "select 1 from seriatim.queue_group for update").await;
     let second = scene.enqueue("g").await;
-    let (store, mut course) = (&scene.store, crate::worker::claim::Course::default());
+    let (store, mut cursor) = (&scene.store, crate::worker::claim_steps::ClaimCursor::default());
     let claimed =
-        crate::worker::claim::claim(store, &mut other, &scene.options, 10, None, &mut course).await;
+        crate::worker::claim_steps::claim(store, &mut other, &scene.options, 10, None, &mut cursor)
+            .await;
     let claimed = claimed.unwrap();
     assert!(claimed.more && claimed.jobs.is_empty());
     rollback(&mut worker).await;

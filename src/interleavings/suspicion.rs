@@ -4,7 +4,7 @@ use crate::interleavings::support::scene::TERMS;
 use crate::interleavings::support::scene::{
     Q, Scene, begin, commit, failed, pid, plans, rollback, run, succeeded,
 };
-use crate::job::group_plan::{Go, Plan};
+use crate::job::group_plan::{Disposition, Plan};
 use crate::store::HoldAnswer;
 
 #[tokio::test]
@@ -58,16 +58,16 @@ async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
     assert_eq!(scene.id(due).await, 1);
     assert!(scene.claim(&mut other, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
-    assert!(row.doubted && !row.due, "{row:?}");
+    assert!(row.suspected && !row.due, "{row:?}");
     // Doubted, and the grace is not over.
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert_eq!(scene.id(due).await, 0);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.go), (job, Go::Run));
+    assert_eq!((over.job, over.go), (job, Disposition::Run));
     assert_ne!(over.token, claim.token);
     let held = scene.hold(&mut other, &over).await;
-    assert_eq!((held.attempt, held.doubted), (2, false));
+    assert_eq!((held.attempt, held.suspected), (2, false));
     scene.settle(&mut other, &over, &held, &succeeded()).await;
     commit(&mut other).await;
     scene.end().await;
@@ -81,18 +81,18 @@ async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
     let claim = scene.claim_one(&mut worker).await;
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    assert!(scene.hold(&mut worker, &claim).await.doubted);
+    assert!(scene.hold(&mut worker, &claim).await.suspected);
     // Wrong: to go on with the doubt standing. If this hold broke now, the next look would take over at once.
     rollback(&mut worker).await;
     begin(&mut worker).await;
-    scene.store.trust(&mut worker, &claim, TERMS.lease).await.unwrap();
+    scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
     commit(&mut worker).await;
-    assert!(!scene.row("g").await.unwrap().doubted);
-    assert!(!scene.hold(&mut worker, &claim).await.doubted);
+    assert!(!scene.row("g").await.unwrap().suspected);
+    assert!(!scene.hold(&mut worker, &claim).await.suspected);
     rollback(&mut worker).await;
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted again");
-    assert!(scene.row("g").await.unwrap().doubted);
+    assert!(scene.row("g").await.unwrap().suspected);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
     // Too late now: neither the hold nor the trust of the old token does anything.
@@ -140,7 +140,10 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
             assert!(scene.is_stranded(meanwhile).await);
         } else {
             let planned = plans(&turns, &looks);
-            assert_eq!(planned[0].plan, Plan::Start { job: dead, go: Go::Exhausted, fresh: false });
+            assert_eq!(
+                planned[0].plan,
+                Plan::Start { job: dead, go: Disposition::Exhausted, fresh: false }
+            );
             let over = scene.write(&mut other, &turns, &looks).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;
@@ -183,7 +186,7 @@ async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lo
         scene.lease("g", -1).await;
     }
     let over = scene.claim_one(&mut other).await;
-    assert!(matches!(over.go, Go::Expired(_)), "{over:?}");
+    assert!(matches!(over.go, Disposition::Expired(_)), "{over:?}");
     let held = scene.hold(&mut other, &over).await;
     assert_eq!((over.job, held.attempt), (job, 1));
     scene.settle(&mut other, &over, &held, &failed()).await;

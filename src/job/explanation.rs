@@ -22,7 +22,7 @@ pub struct JobExplanation {
     /// Why.
     pub reason: Reason,
     /// The unfinished jobs behind it in its group.
-    pub behind: Tally,
+    pub behind: BoundedCount,
 }
 
 /// Why a group is where it is; prints as one sentence.
@@ -38,13 +38,13 @@ pub struct GroupExplanation {
     /// What is with that job.
     pub reason: Reason,
     /// The unfinished jobs behind it.
-    pub behind: Tally,
+    pub behind: BoundedCount,
 }
 
-/// A number that was counted up to [`Tally::LIMIT`].
+/// A number that was counted up to [`BoundedCount::LIMIT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Tally {
+pub struct BoundedCount {
     /// How many there are, or at least are.
     pub count: u64,
     /// There are more than were counted.
@@ -54,7 +54,7 @@ pub struct Tally {
 /// Which run of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct AttemptOf {
+pub struct AttemptInfo {
     /// Which, from 1.
     pub attempt: u32,
     /// How many there can be (those that are not held against the job included), if the job itself says so; otherwise its queue's
@@ -65,7 +65,7 @@ pub struct AttemptOf {
 /// The processor that claimed a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct ProcessorSeen {
+pub struct ProcessorInfo {
     /// Its id.
     pub id: i64,
     /// The name of its node.
@@ -79,7 +79,7 @@ pub struct ProcessorSeen {
 /// The database session that holds a running job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct SessionSeen {
+pub struct SessionInfo {
     /// Its process id in the server.
     pub pid: i32,
     /// Its state (`active`, `idle in transaction`, …), if the role may see it.
@@ -102,32 +102,32 @@ pub enum Reason {
     /// Its handler runs, in a transaction that holds it.
     Running {
         /// Which run.
-        attempt: AttemptOf,
+        attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
         /// Who claimed it, if that is known.
-        processor: Option<ProcessorSeen>,
+        processor: Option<ProcessorInfo>,
         /// The session that has the lock.
-        session: SessionSeen,
+        session: SessionInfo,
     },
     /// A worker or a receiver claimed it and no session holds it: it is kept by its lease or visibility, or its handler is
     /// about to begin.
     Claimed {
         /// Which run.
-        attempt: AttemptOf,
+        attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
         /// Who claimed it, if that is known; none for a job that was received by hand.
-        processor: Option<ProcessorSeen>,
+        processor: Option<ProcessorInfo>,
         /// When the lease, or the visibility, ends, unless it is extended.
         lease_until: DateTime<Utc>,
     },
     /// Its worker seems lost.
-    Doubted {
+    Suspected {
         /// Which run.
-        attempt: AttemptOf,
+        attempt: AttemptInfo,
         /// Who claimed it, if that is known.
-        processor: Option<ProcessorSeen>,
+        processor: Option<ProcessorInfo>,
         /// From when on another worker takes it over, unless its own shows itself.
         taken_over_at: DateTime<Utc>,
     },
@@ -145,7 +145,7 @@ pub enum Reason {
         /// In how many seconds.
         seconds: f64,
         /// Runs so far.
-        attempt: AttemptOf,
+        attempt: AttemptInfo,
         /// Why the last one failed.
         last_error: Option<String>,
     },
@@ -193,7 +193,7 @@ pub enum Reason {
         /// Since when, in seconds.
         seconds: f64,
         /// Groups (or jobs without one) of its queue that are due before it.
-        before: Tally,
+        before: BoundedCount,
     },
     /// It is due and flagged, and no worker has put its group in line yet.
     NotAdopted {
@@ -227,7 +227,7 @@ pub enum Reason {
     Nothing,
 }
 
-impl Tally {
+impl BoundedCount {
     /// Nothing is counted beyond this number.
     pub const LIMIT: u64 = 10_000;
 
@@ -237,20 +237,20 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for BoundedCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.count, if self.or_more { " or more" } else { "" })
     }
 }
 
-impl fmt::Display for AttemptOf {
+impl fmt::Display for AttemptInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "attempt {}", self.attempt)?;
         self.of.map_or(Ok(()), |of| write!(f, " of {of}"))
     }
 }
 
-impl fmt::Display for ProcessorSeen {
+impl fmt::Display for ProcessorInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "processor {}", self.node)?;
         match (&self.host, self.pid) {
@@ -262,7 +262,7 @@ impl fmt::Display for ProcessorSeen {
     }
 }
 
-impl fmt::Display for SessionSeen {
+impl fmt::Display for SessionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "database session {}", self.pid)?;
         if let Some(state) = &self.state {
@@ -302,7 +302,7 @@ fn because(why: Option<&String>) -> String {
     why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default()
 }
 
-fn by(processor: Option<&ProcessorSeen>) -> String {
+fn by(processor: Option<&ProcessorInfo>) -> String {
     processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
@@ -325,7 +325,7 @@ impl fmt::Display for Reason {
                 by(processor.as_ref()),
                 at(lease_until)
             ),
-            Self::Doubted { attempt, processor, taken_over_at } => write!(
+            Self::Suspected { attempt, processor, taken_over_at } => write!(
                 f,
                 "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
                 by(processor.as_ref()),
@@ -422,7 +422,7 @@ impl fmt::Display for Reason {
     }
 }
 
-fn jobs_behind(f: &mut fmt::Formatter<'_>, behind: Tally, job: i64) -> fmt::Result {
+fn jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
     match behind.count {
         0 => Ok(()),
         1 => write!(f, "; 1 job is behind job {job}"),

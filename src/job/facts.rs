@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::job::explanation::{
-    AttemptOf, GroupExplanation, JobExplanation, ProcessorSeen, Reason, SessionSeen, Tally,
+    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
 use crate::job::job::JobStatus;
 
@@ -24,7 +24,7 @@ pub(crate) struct Facts {
     pub(crate) in_flight: u64,
     pub(crate) due_before: u64,
     pub(crate) behind: u64,
-    pub(crate) processor: Option<ProcessorSeen>,
+    pub(crate) processor: Option<ProcessorInfo>,
     /// What is written as the locker of the row that a hold locks.
     pub(crate) locked_by: Option<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct JobFacts {
     pub(crate) parked_with: Option<i64>,
     /// Of a job without a group: when its lease ends, and whether it is doubted.
     pub(crate) lease_until: Option<DateTime<Utc>>,
-    pub(crate) doubted: bool,
+    pub(crate) suspected: bool,
 }
 
 /// The group's row.
@@ -54,7 +54,7 @@ pub(crate) struct LineFacts {
     /// None: infinity.
     pub(crate) ready_at: Option<DateTime<Utc>>,
     pub(crate) claimed_job: Option<i64>,
-    pub(crate) doubted: bool,
+    pub(crate) suspected: bool,
     pub(crate) halted_at: Option<DateTime<Utc>>,
     pub(crate) halt_reason: Option<String>,
     pub(crate) halt_job: Option<i64>,
@@ -63,9 +63,9 @@ pub(crate) struct LineFacts {
 }
 
 impl JobFacts {
-    fn attempt(&self) -> AttemptOf {
+    fn attempt(&self) -> AttemptInfo {
         let of = self.max_attempts.map(|max| max + self.forgiven);
-        AttemptOf { attempt: self.attempts, of }
+        AttemptInfo { attempt: self.attempts, of }
     }
 }
 
@@ -80,7 +80,7 @@ impl Facts {
     }
 
     /// About the job that was asked for.
-    pub(crate) fn job(self, session: Option<SessionSeen>) -> Option<JobExplanation> {
+    pub(crate) fn job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
         let job = self.job.as_ref()?;
         let reason = match (job.status, &self.head) {
             (status, _) if status.is_final() => Reason::Ended {
@@ -106,25 +106,25 @@ impl Facts {
             job: job.id,
             status: job.status,
             reason,
-            behind: Tally::new(self.behind),
+            behind: BoundedCount::new(self.behind),
             queue: self.queue,
             group: self.group,
         })
     }
 
     /// About the group that was asked for.
-    pub(crate) fn group(self, session: Option<SessionSeen>) -> GroupExplanation {
+    pub(crate) fn group(self, session: Option<SessionInfo>) -> GroupExplanation {
         GroupExplanation {
             head: self.head.as_ref().map(|head| head.id),
             reason: self.reason(session),
-            behind: Tally::new(self.behind),
+            behind: BoundedCount::new(self.behind),
             queue: self.queue,
             group: self.group.unwrap_or_default(),
         }
     }
 
     /// What is with the head, the strongest reason first.
-    fn reason(&self, session: Option<SessionSeen>) -> Reason {
+    fn reason(&self, session: Option<SessionInfo>) -> Reason {
         if let Some(halted) = self.halted() {
             return halted;
         }
@@ -148,17 +148,19 @@ impl Facts {
     }
 
     /// About a job that is claimed, with its group if it has one.
-    fn begun(&self, job: &JobFacts, session: Option<SessionSeen>) -> Reason {
-        let (lease_until, doubted) = match &self.line {
-            Some(line) => (line.ready_at, line.doubted),
-            None => (job.lease_until, job.doubted),
+    fn begun(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
+        let (lease_until, suspected) = match &self.line {
+            Some(line) => (line.ready_at, line.suspected),
+            None => (job.lease_until, job.suspected),
         };
         let lease_until = lease_until.unwrap_or(self.now);
         let (attempt, processor) = (job.attempt(), self.processor.clone());
         let seconds = self.seconds_since(job.started_at.unwrap_or(self.now));
         match session {
             Some(session) => Reason::Running { attempt, seconds, processor, session },
-            None if doubted => Reason::Doubted { attempt, processor, taken_over_at: lease_until },
+            None if suspected => {
+                Reason::Suspected { attempt, processor, taken_over_at: lease_until }
+            }
             None => Reason::Claimed { attempt, seconds, processor, lease_until },
         }
     }
@@ -191,7 +193,10 @@ impl Facts {
             (_, line) => {
                 let ready = line.as_ref().and_then(|line| line.ready_at);
                 let seconds = ready.map_or(seconds, |ready| self.seconds_since(ready).min(seconds));
-                Reason::Turn { seconds: seconds.max(0.0), before: Tally::new(self.due_before) }
+                Reason::Turn {
+                    seconds: seconds.max(0.0),
+                    before: BoundedCount::new(self.due_before),
+                }
             }
         }
     }

@@ -4,20 +4,20 @@ use chrono::{DateTime, Utc};
 
 /// A group's row, as it was when the claim locked it.
 #[derive(Debug, Clone)]
-pub(crate) struct Turn {
+pub(crate) struct LockedGroup {
     pub(crate) group: String,
     /// The (first) job of a claim that has not been settled although its lease ran out.
     pub(crate) claimed_job: Option<i64>,
     /// The last one, of several that were claimed together.
     pub(crate) batch_end: Option<i64>,
     /// A first look has already doubted that claim, a grace ago.
-    pub(crate) doubted: bool,
+    pub(crate) suspected: bool,
     pub(crate) head_id: i64,
 }
 
 /// What a look in a newer snapshot than the lock's showed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Look {
+pub(crate) struct HeadSnapshot {
     pub(crate) head: Option<Head>,
     /// The group has no unfinished job at all.
     pub(crate) drained: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Head {
     pub(crate) due: bool,
     /// Its row is locked by this claim; if not, somebody else has it for a moment.
     pub(crate) locked: bool,
-    pub(crate) go: Go,
+    pub(crate) go: Disposition,
     /// No attempt of it counts yet: others may be claimed together with it. One that may have killed its worker runs
     /// alone, so that the next death is counted to the right job.
     pub(crate) fresh: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Head {
 
 /// What becomes of a claimed job. All but a run end by the ordinary settle, without a new attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Go {
+pub(crate) enum Disposition {
     /// An attempt was begun.
     Run,
     /// Its attempts were used up before: its workers kept dying.
@@ -54,7 +54,7 @@ pub(crate) enum Go {
     Ignored,
 }
 
-impl Go {
+impl Disposition {
     /// The word that statements use.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -79,38 +79,38 @@ impl Go {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plan {
     /// Claim the group for this job; `fresh`: and perhaps for some behind it.
-    Start { job: i64, go: Go, fresh: bool },
+    Start { job: i64, go: Disposition, fresh: bool },
     /// The head is not due: nobody looks before it is.
     /// Then it gets a head start by its priority.
-    Sleep { head: i64, until: DateTime<Utc>, boost: i16 },
+    Sleep { head: i64, until: DateTime<Utc>, aging: i16 },
     /// Somebody is changing the head right now.
-    LookAgain { boost: i16 },
+    Recheck { aging: i16 },
     /// Nobody looks before the group is resumed.
     Pause { head: i64 },
     /// A lease ran out. Its handler may still be stopping: say so, and take over a grace later.
-    Doubt,
+    Suspect,
     /// The claimed job is gone (hand-made SQL): free the row.
     Free,
     /// Nothing is left to do in the group.
     Retire,
 }
 
-pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
+pub(crate) fn plan(turn: &LockedGroup, look: &HeadSnapshot) -> Plan {
     match (turn.claimed_job, &look.head) {
-        (Some(_), _) if !turn.doubted => Plan::Doubt,
+        (Some(_), _) if !turn.suspected => Plan::Suspect,
         // A take-over never retires: a job enqueued beside it would be lost.
         (Some(_), None) => Plan::Free,
         (None, None) if look.drained => Plan::Retire,
-        (None, None) => Plan::LookAgain { boost: 0 },
+        (None, None) => Plan::Recheck { aging: 0 },
         // What was claimed before goes on: a take-over ends what a start began.
         (None, Some(head)) if look.paused => Plan::Pause { head: head.id },
         (None, Some(head)) if !head.due => {
-            Plan::Sleep { head: head.id, until: head.due_at, boost: head.priority }
+            Plan::Sleep { head: head.id, until: head.due_at, aging: head.priority }
         }
-        (None, Some(head)) if !head.locked => Plan::LookAgain { boost: head.priority },
-        (Some(_), Some(head)) if !head.locked => Plan::LookAgain { boost: 0 },
+        (None, Some(head)) if !head.locked => Plan::Recheck { aging: head.priority },
+        (Some(_), Some(head)) if !head.locked => Plan::Recheck { aging: 0 },
         (claimed, Some(head)) => {
-            let fresh = claimed.is_none() && head.fresh && head.go == Go::Run;
+            let fresh = claimed.is_none() && head.fresh && head.go == Disposition::Run;
             Plan::Start { job: head.id, go: head.go, fresh }
         }
     }
@@ -120,50 +120,66 @@ pub(crate) fn plan(turn: &Turn, look: &Look) -> Plan {
 mod tests {
     use super::*;
 
-    fn free() -> Turn {
-        Turn { group: "g".into(), claimed_job: None, batch_end: None, doubted: false, head_id: 1 }
+    fn free() -> LockedGroup {
+        LockedGroup {
+            group: "g".into(),
+            claimed_job: None,
+            batch_end: None,
+            suspected: false,
+            head_id: 1,
+        }
     }
 
-    fn head(due: bool, locked: bool) -> Look {
+    fn head(due: bool, locked: bool) -> HeadSnapshot {
         let due_at = DateTime::UNIX_EPOCH;
-        let head = Head { id: 7, due_at, due, locked, go: Go::Run, fresh: true, priority: 3 };
-        Look { head: Some(head), drained: false, paused: false }
+        let head =
+            Head { id: 7, due_at, due, locked, go: Disposition::Run, fresh: true, priority: 3 };
+        HeadSnapshot { head: Some(head), drained: false, paused: false }
     }
 
     #[test]
     fn a_free_group_starts_its_head_sleeps_or_retires() {
         assert_eq!(
             plan(&free(), &head(true, true)),
-            Plan::Start { job: 7, go: Go::Run, fresh: true }
+            Plan::Start { job: 7, go: Disposition::Run, fresh: true }
         );
-        assert_eq!(plan(&free(), &head(true, false)), Plan::LookAgain { boost: 3 });
+        assert_eq!(plan(&free(), &head(true, false)), Plan::Recheck { aging: 3 });
         let until = DateTime::UNIX_EPOCH;
-        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until, boost: 3 });
-        assert_eq!(plan(&free(), &Look { head: None, drained: true, paused: false }), Plan::Retire);
-        assert_eq!(plan(&free(), &Look::default()), Plan::LookAgain { boost: 0 });
+        assert_eq!(plan(&free(), &head(false, false)), Plan::Sleep { head: 7, until, aging: 3 });
+        assert_eq!(
+            plan(&free(), &HeadSnapshot { head: None, drained: true, paused: false }),
+            Plan::Retire
+        );
+        assert_eq!(plan(&free(), &HeadSnapshot::default()), Plan::Recheck { aging: 0 });
     }
 
     #[test]
     fn a_paused_group_starts_nothing_and_ends_what_was_begun() {
-        let paused = |due| Look { paused: true, ..head(due, false) };
+        let paused = |due| HeadSnapshot { paused: true, ..head(due, false) };
         assert_eq!(plan(&free(), &paused(true)), Plan::Pause { head: 7 });
         assert_eq!(plan(&free(), &paused(false)), Plan::Pause { head: 7 });
-        let drained = Look { head: None, drained: true, paused: true };
+        let drained = HeadSnapshot { head: None, drained: true, paused: true };
         assert_eq!(plan(&free(), &drained), Plan::Retire);
-        let doubted = Turn { claimed_job: Some(7), doubted: true, ..free() };
-        let look = Look { paused: true, ..head(true, true) };
-        assert_eq!(plan(&doubted, &look), Plan::Start { job: 7, go: Go::Run, fresh: false });
+        let suspected = LockedGroup { claimed_job: Some(7), suspected: true, ..free() };
+        let look = HeadSnapshot { paused: true, ..head(true, true) };
+        assert_eq!(
+            plan(&suspected, &look),
+            Plan::Start { job: 7, go: Disposition::Run, fresh: false }
+        );
     }
 
     #[test]
     fn a_lapsed_claim_is_doubted_first_and_taken_over_by_a_second_look() {
-        let lapsed = Turn { claimed_job: Some(7), ..free() };
-        assert_eq!(plan(&lapsed, &head(true, true)), Plan::Doubt);
-        let doubted = Turn { doubted: true, ..lapsed };
+        let lapsed = LockedGroup { claimed_job: Some(7), ..free() };
+        assert_eq!(plan(&lapsed, &head(true, true)), Plan::Suspect);
+        let suspected = LockedGroup { suspected: true, ..lapsed };
         assert_eq!(
-            plan(&doubted, &head(true, true)),
-            Plan::Start { job: 7, go: Go::Run, fresh: false }
+            plan(&suspected, &head(true, true)),
+            Plan::Start { job: 7, go: Disposition::Run, fresh: false }
         );
-        assert_eq!(plan(&doubted, &Look { head: None, drained: true, paused: false }), Plan::Free);
+        assert_eq!(
+            plan(&suspected, &HeadSnapshot { head: None, drained: true, paused: false }),
+            Plan::Free
+        );
     }
 }

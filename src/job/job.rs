@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::job::redact::Withheld;
+use crate::job::redact::Redacted;
 
 /// What an enqueue did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -148,8 +148,8 @@ impl fmt::Debug for Job {
             .field("queue", &self.queue)
             .field("group", &self.group)
             .field("status", &self.status)
-            .field("data", &Withheld)
-            .field("payload", &self.payload.as_ref().map(|_| Withheld))
+            .field("data", &Redacted)
+            .field("payload", &self.payload.as_ref().map(|_| Redacted))
             .field("content_type", &self.content_type)
             .field("name", &self.name)
             .field("reference", &self.reference)
@@ -157,7 +157,7 @@ impl fmt::Debug for Job {
             .field("expires_at", &self.expires_at)
             .field("lease", &self.lease)
             .field("dedup_id", &self.dedup_id)
-            .field("result", &self.result.as_ref().map(|_| Withheld))
+            .field("result", &self.result.as_ref().map(|_| Redacted))
             .field("error", &self.error)
             .field("attempts", &self.attempts)
             .field("max_attempts", &self.max_attempts)

@@ -14,12 +14,12 @@ type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 /// string, `anyhow::Error`) there are [`retry`](Self::retry) and [`fail`](Self::fail).
 pub struct JobError {
     error: BoxError,
-    verdict: Verdict,
+    decision: FailureDecision,
 }
 
 /// What a failed attempt asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum FailureDecision {
     /// Another attempt, after the given time or the policy's.
     Retry(Option<Duration>),
     /// None.
@@ -29,26 +29,26 @@ pub(crate) enum Verdict {
 impl JobError {
     /// Try again after the policy's delay, if attempts are left.
     pub fn retry(error: impl Into<BoxError>) -> Self {
-        Self { error: error.into(), verdict: Verdict::Retry(None) }
+        Self { error: error.into(), decision: FailureDecision::Retry(None) }
     }
 
     /// Try again after `delay`, if attempts are left. The rest of the group waits.
     pub fn retry_after(error: impl Into<BoxError>, delay: Duration) -> Self {
         Self {
             error: error.into(),
-            verdict: Verdict::Retry(Some(delay.min(crate::job::retry::MAX_DELAY))),
+            decision: FailureDecision::Retry(Some(delay.min(crate::job::retry::MAX_DELAY))),
         }
     }
 
     /// Do not try again: the job ends as `failed`.
     pub fn fail(error: impl Into<BoxError>) -> Self {
-        Self { error: error.into(), verdict: Verdict::Fail }
+        Self { error: error.into(), decision: FailureDecision::Fail }
     }
 
-    pub(crate) fn into_failure(self, attempt: u32) -> (Failure, Verdict) {
-        let kind = match self.verdict {
-            Verdict::Retry(_) => FailureKind::Error,
-            Verdict::Fail => FailureKind::Permanent,
+    pub(crate) fn into_failure(self, attempt: u32) -> (Failure, FailureDecision) {
+        let kind = match self.decision {
+            FailureDecision::Retry(_) => FailureKind::Error,
+            FailureDecision::Fail => FailureKind::Permanent,
         };
         let mut chain = Vec::new();
         let mut source = self.error.source();
@@ -56,7 +56,7 @@ impl JobError {
             chain.push(storable(error));
             source = error.source();
         }
-        (Failure { kind, message: storable(self.error.as_ref()), chain, attempt }, self.verdict)
+        (Failure { kind, message: storable(self.error.as_ref()), chain, attempt }, self.decision)
     }
 }
 
@@ -79,7 +79,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for JobError {
 impl fmt::Debug for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JobError")
-            .field("verdict", &self.verdict)
+            .field("verdict", &self.decision)
             .field("error", &self.error)
             .finish()
     }
@@ -104,8 +104,8 @@ mod tests {
     fn any_error_converts_and_keeps_its_chain() {
         let convert = || -> Result<(), JobError> { Err(Outer(std::fmt::Error))? };
         let Err(error) = convert() else { panic!("no error") };
-        let (failure, verdict) = error.into_failure(4);
-        assert_eq!(verdict, Verdict::Retry(None));
+        let (failure, decision) = error.into_failure(4);
+        assert_eq!(decision, FailureDecision::Retry(None));
         assert_eq!((failure.message.as_str(), failure.attempt), ("outer", 4));
         assert_eq!(failure.chain, [std::fmt::Error.to_string()]);
     }

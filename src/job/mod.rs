@@ -5,6 +5,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod counts;
+pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod facts;
 pub(crate) mod group_plan;

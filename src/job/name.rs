@@ -1,6 +1,6 @@
 //! Names of queues, groups and schemas: what is allowed, said before any SQL.
 
-use crate::error::NameError;
+use crate::job::error::NameError;
 
 /// Longest queue name, in characters.
 pub(crate) const QUEUE_LIMIT: usize = 200;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, Utc};
 use serde::Serialize;
 
-use crate::error::EnqueueError;
 use crate::job::bytes::JobData;
+use crate::job::error::EnqueueError;
 use crate::job::json::{DEPTH_LIMIT, depth, has_nul};
 use crate::job::name;
 use crate::job::retry::MAX_DELAY;
@@ -35,7 +35,7 @@ pub struct NewJob {
     group: Option<String>,
     content: Content,
     start: Start,
-    end: End,
+    end: Expiry,
     max_attempts: Option<u32>,
     timeout: Option<Duration>,
     lease: Option<Duration>,
@@ -75,7 +75,7 @@ enum Start {
 
 /// When a job may no longer be begun.
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum Expiry {
     Never,
     After(Duration),
     At(DateTime<Utc>),
@@ -119,7 +119,7 @@ impl NewJob {
             group: None,
             content,
             start: Start::Unsaid,
-            end: End::Never,
+            end: Expiry::Never,
             max_attempts: None,
             timeout: None,
             lease: None,
@@ -200,14 +200,14 @@ impl NewJob {
     /// A job that was not begun by then ends as `failed`, with [`FailureKind::Expired`](crate::FailureKind::Expired), when
     /// its turn comes; so does one that waits for a retry. Its group goes on: this neither halts nor parks it.
     pub fn expires_at(mut self, time: DateTime<Utc>) -> Self {
-        self.end = End::At(time);
+        self.end = Expiry::At(time);
         self
     }
 
     /// Not begun once this much time has passed after the enqueue, by the database's clock: 1 ms to 100 years. Default
     /// for ever. Replaces [`expires_at`](Self::expires_at).
     pub fn time_to_live(mut self, time: Duration) -> Self {
-        self.end = End::After(time);
+        self.end = Expiry::After(time);
         self
     }
 
@@ -282,15 +282,15 @@ impl NewJob {
             Start::At(time) => (None, Some(time)),
         };
         let (time_to_live, expires_at) = match end {
-            End::Never => (None, None),
-            End::After(time) if !(MS..=MAX_DELAY).contains(&time) => {
+            Expiry::Never => (None, None),
+            Expiry::After(time) if !(MS..=MAX_DELAY).contains(&time) => {
                 return Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"));
             }
-            End::After(time) => (Some(time), None),
-            End::At(time) if !means_something(time) => {
+            Expiry::After(time) => (Some(time), None),
+            Expiry::At(time) if !means_something(time) => {
                 return Err(out_of_range("expires_at", time.to_string(), YEARS));
             }
-            End::At(time) => (None, Some(time)),
+            Expiry::At(time) => (None, Some(time)),
         };
         let max_attempts = max_attempts
             .map(|n| match i32::try_from(n) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use crate::job::job::{Failure, FailureKind};
-use crate::job::job_error::{JobError, Verdict};
+use crate::job::job_error::{FailureDecision, JobError};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::RetryPolicy;
 
@@ -62,7 +62,7 @@ pub(crate) fn decide(
     then: OutOfAttempts,
     chance: f64,
 ) -> Outcome {
-    let (failure, verdict) = match result {
+    let (failure, decision) = match result {
         RunResult::Succeeded(result) => return Outcome::Succeeded { result },
         RunResult::Cancelled => return Outcome::Cancelled,
         RunResult::Ignored => return Outcome::Ignored,
@@ -71,13 +71,16 @@ pub(crate) fn decide(
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
             let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
-            (failure, Verdict::Retry(None))
+            (failure, FailureDecision::Retry(None))
         }
         RunResult::Expired(at) => {
             let message =
                 format!("it expired at {}", at.to_rfc3339_opts(SecondsFormat::Millis, true));
             let kind = FailureKind::Expired;
-            (Failure { kind, message, chain: Vec::new(), attempt: attempt.number }, Verdict::Fail)
+            (
+                Failure { kind, message, chain: Vec::new(), attempt: attempt.number },
+                FailureDecision::Fail,
+            )
         }
         RunResult::Exhausted => {
             let message = format!(
@@ -85,7 +88,10 @@ pub(crate) fn decide(
                 attempt.number
             );
             let kind = FailureKind::WorkerLost;
-            (Failure { kind, message, chain: Vec::new(), attempt: attempt.number }, Verdict::Fail)
+            (
+                Failure { kind, message, chain: Vec::new(), attempt: attempt.number },
+                FailureDecision::Fail,
+            )
         }
     };
     if attempt.cancel_requested {
@@ -95,12 +101,12 @@ pub(crate) fn decide(
         // Nothing went wrong with it that its group should wait for.
         return Outcome::Failed { failure, then: OutOfAttempts::Continue };
     }
-    match verdict {
-        Verdict::Retry(after) if attempt.counted < attempt.max => {
+    match decision {
+        FailureDecision::Retry(after) if attempt.counted < attempt.max => {
             let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
             Outcome::Retried { failure, delay }
         }
-        Verdict::Retry(_) | Verdict::Fail => Outcome::Failed { failure, then },
+        FailureDecision::Retry(_) | FailureDecision::Fail => Outcome::Failed { failure, then },
     }
 }
 

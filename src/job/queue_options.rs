@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::error::BuildMistake;
+use crate::job::error::BuildMistake;
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
@@ -18,13 +18,13 @@ pub enum OutOfAttempts {
     #[default]
     Continue,
     /// The job ends as `failed` and the group stops until [`retry`](crate::Client::retry),
-    /// [`skip`](crate::Client::skip) or [`resume`](crate::Client::resume).
+    /// [`skip`](crate::Client::skip) or [`resume`](crate::Client::unhalt_group).
     Halt,
     /// As [`Halt`](Self::Halt), but when nobody has decided for so long, this is done. 1 ms to 100 years.
     HaltFor {
         /// How long the group waits for a decision.
         deadline: Duration,
-        /// What is done then; within a second or two, by any processor of the schema that has housekeeping.
+        /// What is done then; within a second or two, by any processor of the schema that has maintenance.
         then: AfterHalt,
     },
     /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
@@ -33,7 +33,7 @@ pub enum OutOfAttempts {
     /// [`discard_parked`](crate::Client::discard_parked).
     ///
     /// More than 1,000 jobs step aside in batches, and the group stands still until all have; that needs a processor with
-    /// housekeeping.
+    /// maintenance.
     Park,
 }
 
@@ -107,7 +107,7 @@ impl Hold {
 pub enum Retention {
     /// Deleted in the settle itself: the row never exists as finished.
     Never,
-    /// Deleted by housekeeping when it has been finished for this long.
+    /// Deleted by maintenance when it has been finished for this long.
     For(Duration),
     /// Kept until somebody deletes it.
     Forever,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::ConfigureError;
+use crate::job::error::ConfigureError;
 use crate::job::name;
 use crate::job::retry::MAX_DELAY;
 

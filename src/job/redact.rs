@@ -7,9 +7,9 @@ use std::fmt;
 use sqlx::error::{DatabaseError, ErrorKind};
 
 /// Stands for a value in `Debug`.
-pub(crate) struct Withheld;
+pub(crate) struct Redacted;
 
-impl fmt::Debug for Withheld {
+impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(withheld)")
     }
@@ -80,28 +80,28 @@ const KINDS: [&str; 17] = [
 
 /// An error of the database whose `Debug` is its message: sqlx's shows PostgreSQL's detail too, which quotes whole rows and
 /// pieces of JSON. Who wants that gets it by `try_downcast_ref::<PgDatabaseError>()`, as before.
-struct Quiet(Box<dyn DatabaseError>);
+struct RedactedDetail(Box<dyn DatabaseError>);
 
 /// Keeps the detail of a database's error out of its `Debug`.
-pub(crate) fn quiet(error: sqlx::Error) -> sqlx::Error {
+pub(crate) fn redact_detail(error: sqlx::Error) -> sqlx::Error {
     match error {
-        sqlx::Error::Database(error) => sqlx::Error::Database(Box::new(Quiet(error))),
+        sqlx::Error::Database(error) => sqlx::Error::Database(Box::new(RedactedDetail(error))),
         error => error,
     }
 }
 
-impl fmt::Debug for Quiet {
+impl fmt::Debug for RedactedDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatabaseError")
             .field("code", &self.0.code())
             .field("message", &self.0.message())
             .field("constraint", &self.0.constraint())
-            .field("detail", &Withheld)
+            .field("detail", &Redacted)
             .finish()
     }
 }
 
-impl fmt::Display for Quiet {
+impl fmt::Display for RedactedDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
         match self.0.code().as_deref() {
@@ -114,13 +114,13 @@ impl fmt::Display for Quiet {
 }
 
 /// What to do where a session has not the prepared statements that the driver takes it to have.
-const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
+const POOLED: &str = " (is there a transaction pooler in between? AfterSettle make the call in a transaction, through a client with \
                       named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
                       1.21 on with max_prepared_statements)";
 
-impl StdError for Quiet {}
+impl StdError for RedactedDetail {}
 
-impl DatabaseError for Quiet {
+impl DatabaseError for RedactedDetail {
     fn message(&self) -> &str {
         self.0.message()
     }

@@ -11,7 +11,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// What the loop of a queue was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Doing {
+pub enum Activity {
     /// It waited for a slot, for a wake-up or for its poll.
     #[default]
     Waiting,
@@ -21,7 +21,7 @@ pub enum Doing {
     Claiming,
 }
 
-impl Doing {
+impl Activity {
     const ALL: [Self; 3] = [Self::Waiting, Self::Connecting, Self::Claiming];
 
     pub(crate) fn from_number(number: u8) -> Self {
@@ -29,7 +29,7 @@ impl Doing {
     }
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for Activity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Waiting => "waiting",
@@ -62,7 +62,7 @@ pub enum Stall {
         /// The queue.
         queue: String,
         /// What it was doing.
-        doing: Doing,
+        doing: Activity,
         /// For how long.
         lasted: Duration,
     },
@@ -72,7 +72,7 @@ pub enum Stall {
         /// The queue.
         queue: String,
         /// The step.
-        doing: Doing,
+        doing: Activity,
         /// For how long.
         lasted: Duration,
     },
@@ -82,7 +82,7 @@ pub enum Stall {
         /// The queue.
         queue: String,
         /// What it was doing.
-        doing: Doing,
+        doing: Activity,
     },
     /// A shutdown did not come to its end.
     #[error(
@@ -100,7 +100,7 @@ pub enum Stall {
 
 /// Whether a loop is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Life {
+pub(crate) enum LoopState {
     #[default]
     Alive,
     /// It has returned, or its runtime has ended.
@@ -110,21 +110,21 @@ pub(crate) enum Life {
 
 /// A loop at the moment of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LoopSample {
     /// How often it was polled.
     pub(crate) polls: u64,
     /// How many steps it has begun.
     pub(crate) steps: u64,
-    pub(crate) doing: Doing,
-    pub(crate) life: Life,
+    pub(crate) doing: Activity,
+    pub(crate) life: LoopState,
 }
 
 /// What the watchdog saw of a processor.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Look {
+pub(crate) struct Sample {
     /// A task that does nothing but being polled.
-    pub(crate) runtime: Seen,
-    pub(crate) loops: Vec<Seen>,
+    pub(crate) runtime: LoopSample,
+    pub(crate) loops: Vec<LoopSample>,
     /// How many handlers run.
     pub(crate) running: u64,
     /// The deadline of a shutdown that has begun.
@@ -132,7 +132,7 @@ pub(crate) struct Look {
 }
 
 #[derive(Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum StallVerdict {
     Fine,
     /// The processor has ended.
     Ended,
@@ -142,13 +142,13 @@ pub(crate) enum Verdict {
 /// What is remembered of a loop.
 #[derive(Debug, Default)]
 struct Track {
-    seen: Seen,
+    seen: LoopSample,
     unpolled: Duration,
     in_step: Duration,
 }
 
 impl Track {
-    fn follow(&mut self, seen: Seen, elapsed: Duration) {
+    fn follow(&mut self, seen: LoopSample, elapsed: Duration) {
         let still = |so_far: Duration, same| if same { so_far + elapsed } else { Duration::ZERO };
         self.unpolled = still(self.unpolled, seen.polls == self.seen.polls);
         self.in_step = still(self.in_step, seen.steps == self.seen.steps);
@@ -158,7 +158,7 @@ impl Track {
 
 /// Judges a processor look by look.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct StallDetector {
     limit: Duration,
     margin: Duration,
     runtime: Track,
@@ -167,7 +167,7 @@ pub(crate) struct Judge {
     ending: Duration,
 }
 
-impl Judge {
+impl StallDetector {
     pub(crate) fn new(
         limit: Duration,
         margin: Duration,
@@ -183,26 +183,26 @@ impl Judge {
     }
 
     /// Takes a look, `elapsed` after the last one.
-    pub(crate) fn judge(&mut self, look: &Look, elapsed: Duration) -> Verdict {
+    pub(crate) fn check(&mut self, sample: &Sample, elapsed: Duration) -> StallVerdict {
         // If this look is much too late, the process was frozen, with all that is watched.
         let elapsed = elapsed.min(self.tick() * 2);
-        self.runtime.follow(look.runtime, elapsed);
-        for ((_, track), seen) in self.loops.iter_mut().zip(&look.loops) {
+        self.runtime.follow(sample.runtime, elapsed);
+        for ((_, track), seen) in self.loops.iter_mut().zip(&sample.loops) {
             track.follow(*seen, elapsed);
         }
-        let over = self.loops.iter().all(|(_, track)| track.seen.life == Life::Over);
-        if over && look.running == 0 {
-            return Verdict::Ended;
+        let over = self.loops.iter().all(|(_, track)| track.seen.life == LoopState::Over);
+        if over && sample.running == 0 {
+            return StallVerdict::Ended;
         }
-        match self.stall(look, elapsed) {
-            Some(stall) => Verdict::Stalled(stall),
-            None => Verdict::Fine,
+        match self.stall(sample, elapsed) {
+            Some(stall) => StallVerdict::Stalled(stall),
+            None => StallVerdict::Fine,
         }
     }
 
-    fn stall(&mut self, look: &Look, elapsed: Duration) -> Option<Stall> {
-        let running = look.running;
-        let alive = self.runtime.seen.life == Life::Alive;
+    fn stall(&mut self, sample: &Sample, elapsed: Duration) -> Option<Stall> {
+        let running = sample.running;
+        let alive = self.runtime.seen.life == LoopState::Alive;
         if alive && self.runtime.unpolled >= self.limit {
             return Some(Stall::Runtime { lasted: self.runtime.unpolled, running });
         }
@@ -216,7 +216,7 @@ impl Judge {
                 stall => stall,
             });
         }
-        if let Some(deadline) = look.deadline {
+        if let Some(deadline) = sample.deadline {
             self.ending += elapsed;
             if self.ending >= deadline.saturating_add(self.margin) {
                 return Some(Stall::Shutdown { deadline, margin: self.margin, running });
@@ -228,13 +228,15 @@ impl Judge {
     fn loop_stall(&self, queue: &str, track: &Track) -> Option<Stall> {
         let (queue, doing) = (queue.to_owned(), track.seen.doing);
         match track.seen.life {
-            Life::Alive if track.unpolled >= self.limit => {
+            LoopState::Alive if track.unpolled >= self.limit => {
                 Some(Stall::Loop { queue, doing, lasted: track.unpolled })
             }
-            Life::Alive if doing != Doing::Waiting && track.in_step >= self.limit + STEP_LIMIT => {
+            LoopState::Alive
+                if doing != Activity::Waiting && track.in_step >= self.limit + STEP_LIMIT =>
+            {
                 Some(Stall::Step { queue, doing, lasted: track.in_step })
             }
-            Life::Panicked if self.runtime.seen.life == Life::Alive => {
+            LoopState::Panicked if self.runtime.seen.life == LoopState::Alive => {
                 Some(Stall::Panicked { queue, doing })
             }
             _ => None,
@@ -251,27 +253,30 @@ mod tests {
     const TICK: Duration = Duration::from_millis(500);
 
     /// Looks until it says something else than fine, at most for so long; after how long, and what.
-    fn watch(limit: u64, mut look: impl FnMut(u64) -> Look) -> Option<(Duration, Verdict)> {
-        let mut judge = Judge::new(LIMIT, MARGIN, ["q".to_owned(), "r".to_owned()]);
-        (1..=limit * 2).find_map(|n| match judge.judge(&look(n), TICK) {
-            Verdict::Fine => None,
+    fn watch(
+        limit: u64,
+        mut sample: impl FnMut(u64) -> Sample,
+    ) -> Option<(Duration, StallVerdict)> {
+        let mut check = StallDetector::new(LIMIT, MARGIN, ["q".to_owned(), "r".to_owned()]);
+        (1..=limit * 2).find_map(|n| match check.check(&sample(n), TICK) {
+            StallVerdict::Fine => None,
             verdict => Some((TICK * u32::try_from(n).unwrap(), verdict)),
         })
     }
 
-    fn polled(n: u64) -> Seen {
-        Seen { polls: n, steps: n, ..Seen::default() }
+    fn polled(n: u64) -> LoopSample {
+        LoopSample { polls: n, steps: n, ..LoopSample::default() }
     }
 
-    fn healthy(n: u64) -> Look {
-        Look { runtime: polled(n), loops: vec![polled(n); 2], ..Look::default() }
+    fn healthy(n: u64) -> Sample {
+        Sample { runtime: polled(n), loops: vec![polled(n); 2], ..Sample::default() }
     }
 
     #[test]
     fn a_loop_that_waits_for_ever_and_is_polled_is_fine() {
         let idle = |n| {
-            let seen = Seen { steps: 1, ..polled(n) };
-            Look { loops: vec![seen; 2], running: 3, ..healthy(n) }
+            let seen = LoopSample { steps: 1, ..polled(n) };
+            Sample { loops: vec![seen; 2], running: 3, ..healthy(n) }
         };
         assert_eq!(watch(1_000, idle), None);
         // Also when it is polled only now and then.
@@ -280,46 +285,46 @@ mod tests {
 
     #[test]
     fn no_poll_of_anything_is_the_runtimes_stall() {
-        let (after, verdict) = watch(60, |n| Look { running: 2, ..healthy(n.min(10)) }).unwrap();
+        let (after, verdict) = watch(60, |n| Sample { running: 2, ..healthy(n.min(10)) }).unwrap();
         assert_eq!(after, TICK * 10 + LIMIT);
-        assert_eq!(verdict, Verdict::Stalled(Stall::Runtime { lasted: LIMIT, running: 2 }));
+        assert_eq!(verdict, StallVerdict::Stalled(Stall::Runtime { lasted: LIMIT, running: 2 }));
         // The loops were polled last a while before.
-        let staggered = |n: u64| Look { runtime: polled(n.min(12)), ..healthy(n.min(10)) };
+        let staggered = |n: u64| Sample { runtime: polled(n.min(12)), ..healthy(n.min(10)) };
         let (_, verdict) = watch(60, staggered).unwrap();
-        assert!(matches!(verdict, Verdict::Stalled(Stall::Runtime { .. })), "{verdict:?}");
+        assert!(matches!(verdict, StallVerdict::Stalled(Stall::Runtime { .. })), "{verdict:?}");
     }
 
     #[test]
     fn a_loop_alone_that_is_not_polled_is_named() {
         let stuck = |n: u64| {
-            let claiming = Seen { doing: Doing::Claiming, ..polled(n.min(10)) };
-            Look { loops: vec![polled(n), claiming], ..healthy(n) }
+            let claiming = LoopSample { doing: Activity::Claiming, ..polled(n.min(10)) };
+            Sample { loops: vec![polled(n), claiming], ..healthy(n) }
         };
         let (after, verdict) = watch(60, stuck).unwrap();
         assert_eq!(after, TICK * 10 + LIMIT);
-        let stall = Stall::Loop { queue: "r".into(), doing: Doing::Claiming, lasted: LIMIT };
-        assert_eq!(verdict, Verdict::Stalled(stall));
+        let stall = Stall::Loop { queue: "r".into(), doing: Activity::Claiming, lasted: LIMIT };
+        assert_eq!(verdict, StallVerdict::Stalled(stall));
     }
 
     #[test]
     fn a_step_has_its_own_limit_and_the_watchdogs() {
         let stuck = |n: u64| {
-            let step = Seen { doing: Doing::Connecting, steps: n.min(10), ..polled(n) };
-            Look { loops: vec![step, polled(n)], ..healthy(n) }
+            let step = LoopSample { doing: Activity::Connecting, steps: n.min(10), ..polled(n) };
+            Sample { loops: vec![step, polled(n)], ..healthy(n) }
         };
         let (after, verdict) = watch(60, stuck).unwrap();
         assert_eq!(after, TICK * 10 + LIMIT + STEP_LIMIT);
-        assert!(matches!(verdict, Verdict::Stalled(Stall::Step { .. })), "{verdict:?}");
+        assert!(matches!(verdict, StallVerdict::Stalled(Stall::Step { .. })), "{verdict:?}");
     }
 
     #[test]
     fn time_in_which_nobody_looked_counts_for_nobody() {
-        let mut judge = Judge::new(LIMIT, MARGIN, ["q".to_owned()]);
-        let look = Look { loops: vec![polled(1)], ..healthy(1) };
+        let mut check = StallDetector::new(LIMIT, MARGIN, ["q".to_owned()]);
+        let sample = Sample { loops: vec![polled(1)], ..healthy(1) };
         // A look that sees the first polls, and others that count two ticks each.
-        let verdicts: Vec<Verdict> =
-            (0..5).map(|_| judge.judge(&look, Duration::from_hours(1))).collect();
-        let fine = verdicts.iter().filter(|verdict| **verdict == Verdict::Fine).count();
+        let verdicts: Vec<StallVerdict> =
+            (0..5).map(|_| check.check(&sample, Duration::from_hours(1))).collect();
+        let fine = verdicts.iter().filter(|verdict| **verdict == StallVerdict::Fine).count();
         assert_eq!(fine, 4, "{verdicts:?}");
     }
 
@@ -327,28 +332,28 @@ mod tests {
     fn a_panic_counts_unless_all_has_ended() {
         let ended = |life| {
             move |n| {
-                let loops = vec![Seen { life, ..polled(n) }, polled(n)];
-                Look { loops, ..healthy(n) }
+                let loops = vec![LoopSample { life, ..polled(n) }, polled(n)];
+                Sample { loops, ..healthy(n) }
             }
         };
-        let (after, verdict) = watch(60, ended(Life::Panicked)).unwrap();
+        let (after, verdict) = watch(60, ended(LoopState::Panicked)).unwrap();
         assert_eq!(after, TICK);
-        assert!(matches!(verdict, Verdict::Stalled(Stall::Panicked { .. })), "{verdict:?}");
-        assert_eq!(watch(60, ended(Life::Over)), None);
+        assert!(matches!(verdict, StallVerdict::Stalled(Stall::Panicked { .. })), "{verdict:?}");
+        assert_eq!(watch(60, ended(LoopState::Over)), None);
     }
 
     #[test]
     fn a_shutdown_has_its_deadline_and_the_margin() {
         let deadline = Some(Duration::from_secs(3));
-        let (after, verdict) = watch(60, |n| Look { deadline, ..healthy(n) }).unwrap();
+        let (after, verdict) = watch(60, |n| Sample { deadline, ..healthy(n) }).unwrap();
         assert_eq!(after, Duration::from_secs(5));
-        assert!(matches!(verdict, Verdict::Stalled(Stall::Shutdown { .. })), "{verdict:?}");
-        let over = Seen { life: Life::Over, ..Seen::default() };
-        let look = |running| Look { runtime: over, loops: vec![over; 2], running, deadline };
+        assert!(matches!(verdict, StallVerdict::Stalled(Stall::Shutdown { .. })), "{verdict:?}");
+        let over = LoopSample { life: LoopState::Over, ..LoopSample::default() };
+        let sample = |running| Sample { runtime: over, loops: vec![over; 2], running, deadline };
         // The runtime has gone, but for a handler that blocks one of its threads.
-        let (after, verdict) = watch(60, |_| look(1)).unwrap();
+        let (after, verdict) = watch(60, |_| sample(1)).unwrap();
         assert_eq!(after, Duration::from_secs(5));
-        assert!(matches!(verdict, Verdict::Stalled(Stall::Shutdown { running: 1, .. })));
-        assert_eq!(watch(60, |_| look(0)).unwrap().1, Verdict::Ended);
+        assert!(matches!(verdict, StallVerdict::Stalled(Stall::Shutdown { running: 1, .. })));
+        assert_eq!(watch(60, |_| sample(0)).unwrap().1, StallVerdict::Ended);
     }
 }

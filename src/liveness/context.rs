@@ -9,25 +9,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::leases::Leases;
-use crate::liveness::pooler::Route;
-use crate::liveness::sessions::Monitor;
-use crate::liveness::shared_poll::Lookout;
+use crate::liveness::pooler_state::PoolerState;
+use crate::liveness::sessions::SessionMonitor;
+use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
 
-/// Connections of its own beside the pool's, never waiting behind its jobs: one for wake-ups, and two for housekeeping
+/// Connections of its own beside the pool's, never waiting behind its jobs: one for wake-ups, and two for maintenance
 /// and late records. The monitor has one more.
 const SIDE_CONNECTIONS: u32 = 3;
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
 /// What the parts of a processor share.
-pub(crate) struct Shared {
+pub(crate) struct Context {
     pub(crate) store: Arc<Store>,
-    pub(crate) route: Route,
+    pub(crate) pooler_state: PoolerState,
     pub(crate) limits: SessionLimits,
-    pub(crate) monitor: Arc<Monitor>,
+    pub(crate) session_monitor: Arc<SessionMonitor>,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) lookout: Arc<Lookout>,
+    pub(crate) shared_poll: Arc<SharedPoll>,
     /// Whose claims this process's are.
     pub(crate) processor: i64,
     pub(crate) side: PgPool,
@@ -41,15 +41,15 @@ pub(crate) struct Shared {
     on_error: Option<ErrorHook>,
 }
 
-impl Shared {
+impl Context {
     pub(crate) fn new(store: Arc<Store>, pool: &PgPool, on_error: Option<ErrorHook>) -> Self {
         Self {
             store,
-            route: Route::default(),
+            pooler_state: PoolerState::default(),
             limits: SessionLimits::default(),
-            monitor: Arc::default(),
+            session_monitor: Arc::default(),
             leases: Arc::default(),
-            lookout: Arc::default(),
+            shared_poll: Arc::default(),
             processor: fastrand::i64(..),
             side: side_pool(pool, SIDE_CONNECTIONS),
             counters: Counters::default(),

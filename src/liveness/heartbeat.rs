@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::job::stall::{Doing, Life, Seen};
+use crate::job::stall::{Activity, LoopSample, LoopState};
 
 /// The signs of life of one loop. Each is read by itself: nothing depends on their order.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct LoopHeartbeat {
     polls: AtomicU64,
     steps: AtomicU64,
     doing: AtomicU8,
@@ -24,33 +24,33 @@ const PANICKED: u8 = 2;
 
 /// Notes that a loop is no more: it returned, its runtime ended, or it panicked.
 struct Alive<'a> {
-    pulse: &'a Pulse,
+    heartbeat: &'a LoopHeartbeat,
     in_poll: bool,
 }
 
 impl Drop for Alive<'_> {
     fn drop(&mut self) {
         let how = if self.in_poll { PANICKED } else { OVER };
-        self.pulse.life.store(how, Ordering::Relaxed);
+        self.heartbeat.life.store(how, Ordering::Relaxed);
     }
 }
 
-impl Pulse {
+impl LoopHeartbeat {
     /// A step begins.
-    pub(crate) fn begins(&self, doing: Doing) {
+    pub(crate) fn begins(&self, doing: Activity) {
         self.doing.store(doing as u8, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn seen(&self) -> Seen {
-        Seen {
+    pub(crate) fn seen(&self) -> LoopSample {
+        LoopSample {
             polls: self.polls.load(Ordering::Relaxed),
             steps: self.steps.load(Ordering::Relaxed),
-            doing: Doing::from_number(self.doing.load(Ordering::Relaxed)),
+            doing: Activity::from_number(self.doing.load(Ordering::Relaxed)),
             life: match self.life.load(Ordering::Relaxed) {
-                OVER => Life::Over,
-                PANICKED => Life::Panicked,
-                _ => Life::Alive,
+                OVER => LoopState::Over,
+                PANICKED => LoopState::Panicked,
+                _ => LoopState::Alive,
             },
         }
     }
@@ -61,7 +61,7 @@ impl Pulse {
         every: Duration,
         work: impl Future<Output = T>,
     ) -> T {
-        let mut alive = Alive { pulse: &self, in_poll: false };
+        let mut alive = Alive { heartbeat: &self, in_poll: false };
         let mut work = pin!(work);
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,29 +85,30 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_waits_is_polled_until_it_is_over() {
-        let pulse = Arc::new(Pulse::default());
-        let waits = Arc::clone(&pulse).of(Duration::from_millis(5), std::future::pending::<()>());
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        let waits =
+            Arc::clone(&heartbeat).of(Duration::from_millis(5), std::future::pending::<()>());
         let waits = tokio::spawn(waits);
         let polled = async {
-            while pulse.seen().polls < 5 {
+            while heartbeat.seen().polls < 5 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap();
-        assert_eq!(pulse.seen().life, Life::Alive);
+        assert_eq!(heartbeat.seen().life, LoopState::Alive);
         waits.abort();
         waits.await.unwrap_err();
-        assert_eq!(pulse.seen().life, Life::Over);
+        assert_eq!(heartbeat.seen().life, LoopState::Over);
     }
 
     #[tokio::test]
     async fn a_panic_is_told_from_an_end() {
-        let pulse = Arc::new(Pulse::default());
-        let fails = Arc::clone(&pulse).of(Duration::from_secs(1), async { panic!("as asked") });
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        let fails = Arc::clone(&heartbeat).of(Duration::from_secs(1), async { panic!("as asked") });
         std::panic::AssertUnwindSafe(fails).catch_unwind().await.unwrap_err();
-        assert_eq!(pulse.seen().life, Life::Panicked);
-        let pulse = Arc::new(Pulse::default());
-        Arc::clone(&pulse).of(Duration::from_secs(1), async {}).await;
-        assert_eq!(pulse.seen().life, Life::Over);
+        assert_eq!(heartbeat.seen().life, LoopState::Panicked);
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        Arc::clone(&heartbeat).of(Duration::from_secs(1), async {}).await;
+        assert_eq!(heartbeat.seen().life, LoopState::Over);
     }
 }

@@ -53,19 +53,19 @@ struct Entry {
 
 /// A lease that is extended until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct LeaseGuard {
     leases: Arc<Leases>,
     key: u64,
     pub(crate) signals: Signals,
 }
 
-impl Drop for Kept {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         self.leases.table().kept.remove(&self.key);
     }
 }
 
-impl Kept {
+impl LeaseGuard {
     /// Whether a handler may begin. A process that was frozen since its claim has not heard that its lease is over.
     pub(crate) fn stands(&self, now: Instant) -> bool {
         let table = self.leases.table();
@@ -94,7 +94,7 @@ impl Leases {
         claim: LeasedClaim,
         lease: Duration,
         asked_at: Instant,
-    ) -> Kept {
+    ) -> LeaseGuard {
         let signals = Signals::default();
         let entry = Entry {
             claim,
@@ -110,7 +110,7 @@ impl Leases {
         table.kept.insert(key, entry);
         drop(table);
         self.came.notify_one();
-        Kept { leases: Arc::clone(self), key, signals }
+        LeaseGuard { leases: Arc::clone(self), key, signals }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -119,9 +119,9 @@ impl Leases {
     }
 
     /// The claims to be extended now, with those that somebody doubts; or all.
-    pub(crate) fn due(&self, now: Instant, doubted: &[Uuid], all: bool) -> Vec<LeasedClaim> {
+    pub(crate) fn due(&self, now: Instant, suspected: &[Uuid], all: bool) -> Vec<LeasedClaim> {
         let table = self.table();
-        let due = |e: &&Entry| all || e.extend_at <= now || doubted.contains(&e.claim.token);
+        let due = |e: &&Entry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
         table.kept.values().filter(due).map(|e| e.claim.clone()).collect()
     }
 
@@ -136,7 +136,7 @@ impl Leases {
         asked_at: Instant,
         asked_for: &[LeasedClaim],
         extended: &HashSet<Uuid>,
-        standing: &HashSet<Uuid>,
+        still_claimed: &HashSet<Uuid>,
     ) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
         for entry in self.table().kept.values_mut() {
@@ -144,7 +144,7 @@ impl Leases {
             if extended.contains(token) {
                 entry.until = asked_at + entry.lease;
                 entry.extend_at = asked_at + entry.lease / 3;
-            } else if standing.contains(token) {
+            } else if still_claimed.contains(token) {
                 entry.extend_at = asked_at + AGAIN;
             } else if asked_for.contains(token) {
                 entry.signals.lost.cancel();
@@ -153,9 +153,9 @@ impl Leases {
     }
 
     /// Tells handlers to stop whose claims do not stand any more, of those that were asked for.
-    pub(crate) fn check(&self, asked_for: &[LeasedClaim], standing: &HashSet<Uuid>) {
+    pub(crate) fn check(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
-        let lost = |token: &Uuid| asked_for.contains(token) && !standing.contains(token);
+        let lost = |token: &Uuid| asked_for.contains(token) && !still_claimed.contains(token);
         for entry in self.table().kept.values().filter(|e| lost(&e.claim.token)) {
             entry.signals.lost.cancel();
         }
@@ -205,7 +205,7 @@ mod tests {
         let leases = Arc::new(Leases::default());
         let claim = LeasedClaim {
             job: 1,
-            loose: false,
+            ungrouped: false,
             behind: Vec::new(),
             token: Uuid::from_u128(1),
             lease: 1.0,

@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
 pub(crate) mod pooler;
+pub(crate) mod pooler_state;
 pub(crate) mod presence;
 pub(crate) mod sessions;
 pub(crate) mod shared_poll;

@@ -17,11 +17,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::liveness::context::Shared;
+use crate::liveness::context::Context;
 use crate::liveness::pooler;
 use crate::liveness::sessions::LIMIT;
-use crate::liveness::shared_poll::Place;
-use crate::store::{Asks, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, keep_open, short};
+use crate::liveness::shared_poll::PollTarget;
+use crate::store::{
+    HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, in_short_tx, keep_open,
+};
 
 /// Between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -38,8 +40,8 @@ const SETTLED: Duration = Duration::from_secs(15);
 const DOWN: Duration = Duration::from_secs(10);
 
 /// What a presence is kept with.
-pub(crate) struct Keeper<'a> {
-    pub(crate) shared: &'a Shared,
+pub(crate) struct PresenceKeeper<'a> {
+    pub(crate) context: &'a Context,
     pub(crate) options: sqlx::postgres::PgConnectOptions,
     pub(crate) row: ProcessorRow,
     /// Whether to show a presence at all.
@@ -112,14 +114,14 @@ fn sign(error: &sqlx::Error) -> Sign {
     }
 }
 
-impl Keeper<'_> {
+impl PresenceKeeper<'_> {
     /// Keeps the presence and the leases until `stop`, and takes leave then.
     pub(crate) async fn run(mut self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
         let mut session = None;
         let mut certainty = Certainty::default();
         let mut next = Instant::now();
-        let leases = &self.shared.leases;
-        if !self.shared.route.is_open().await {
+        let leases = &self.context.leases;
+        if !self.context.pooler_state.is_open().await {
             return;
         }
         loop {
@@ -160,8 +162,8 @@ impl Keeper<'_> {
         }
         if let Some(Session { mut conn, .. }) = session {
             let leave = async {
-                let (store, id) = (&self.shared.store, self.row.id);
-                short(&mut conn, async |conn| store.leave(conn, id).await).await?;
+                let (store, id) = (&self.context.store, self.row.id);
+                in_short_tx(&mut conn, async |conn| store.leave(conn, id).await).await?;
                 conn.close().await
             };
             if let Ok(Err(error)) = timeout_at(Instant::now() + ANSWER, leave).await {
@@ -182,24 +184,25 @@ impl Keeper<'_> {
             None => (self.connect(certainty).await?, true),
         };
         let mut extend_all = fresh;
-        let mut doubted = Vec::new();
+        let mut suspected = Vec::new();
         let long_here = session.since.elapsed() >= SETTLED;
         // Without a presence of its own it looks at the others' locks each time.
         let mut maybe_dead = true;
         if let Some(key) = session.key {
             let (id, server) = (self.row.id, session.server);
-            let (store, conn) = (&self.shared.store, &mut session.conn);
-            let presence = look(self.shared, conn, Asks::new(id, key, long_here, server)).await?;
+            let (store, conn) = (&self.context.store, &mut session.conn);
+            let presence =
+                look(self.context, conn, HeartbeatQuery::new(id, key, long_here, server)).await?;
             if !presence.held {
-                short(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
+                in_short_tx(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
             }
             maybe_dead = presence.maybe_dead || !presence.held;
-            doubted = presence.doubted;
+            suspected = presence.suspected;
             if presence.held {
                 *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
             } else {
                 // The session is not the one that took the lock: there is a pooler between.
-                pooler::notice(self.shared, true);
+                pooler::notice(self.context, true);
                 session.key = None;
                 extend_all = true;
             }
@@ -207,7 +210,7 @@ impl Keeper<'_> {
         if session.key.is_none() {
             *certainty = Certainty::default();
         }
-        self.extend(&mut session.conn, &doubted, extend_all).await?;
+        self.extend(&mut session.conn, &suspected, extend_all).await?;
         self.look_around(&mut session).await?;
         if maybe_dead {
             self.judge(&mut session, long_here).await?;
@@ -220,15 +223,15 @@ impl Keeper<'_> {
     async fn connect(&self, certainty: &mut Certainty) -> Result<Session, sqlx::Error> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         keep_open(&mut conn).await?;
-        let store = &self.shared.store;
+        let store = &self.context.store;
         let begun = Instant::now();
-        let key = short(&mut conn, async |conn| {
+        let key = in_short_tx(&mut conn, async |conn| {
             let server = store.server_since(conn).await?;
             let mut key = None;
             // The host may have a lock of the same number, once in a great while.
             for _ in 0..3 {
                 let number = fastrand::i64(..);
-                let wanted = self.wanted && !self.shared.route.pooled.is_cancelled();
+                let wanted = self.wanted && !self.context.pooler_state.pooled.is_cancelled();
                 if wanted && store.take_presence(conn, number).await? {
                     key = Some(number);
                     break;
@@ -242,7 +245,7 @@ impl Keeper<'_> {
             Ok((key, server))
         });
         let (key, server) = key.await?;
-        self.shared.leases.announced.cancel();
+        self.context.leases.announced.cancel();
         let now = Instant::now();
         Ok(Session { conn, key, server, since: now, announced_at: now })
     }
@@ -250,49 +253,54 @@ impl Keeper<'_> {
     async fn extend(
         &self,
         conn: &mut PgConnection,
-        doubted: &[uuid::Uuid],
+        suspected: &[uuid::Uuid],
         all: bool,
     ) -> Result<(), sqlx::Error> {
         let asked_at = Instant::now();
-        let claims = self.shared.leases.due(asked_at, doubted, all);
+        let claims = self.context.leases.due(asked_at, suspected, all);
         if claims.is_empty() {
             return Ok(());
         }
-        let store = &self.shared.store;
-        let extended = short(conn, async |conn| store.extend_leases(conn, &claims).await).await;
+        let store = &self.context.store;
+        let extended =
+            in_short_tx(conn, async |conn| store.extend_leases(conn, &claims).await).await;
         let extended = match extended {
             // Nothing was extended; the next try is soon.
             Err(error) if gave_up_waiting(&error) => HashSet::new(),
             extended => extended?,
         };
-        let standing = if extended.len() < claims.len() {
-            short(conn, async |conn| store.standing(conn, &claims).await).await?
+        let still_claimed = if extended.len() < claims.len() {
+            in_short_tx(conn, async |conn| store.still_claimed(conn, &claims).await).await?
         } else {
             HashSet::new()
         };
-        self.shared.leases.extended(asked_at, &claims, &extended, &standing);
+        self.context.leases.extended(asked_at, &claims, &extended, &still_claimed);
         Ok(())
     }
 
     /// Claims that were taken away, requests to cancel, and a sign of life now and then.
     async fn look_around(&self, session: &mut Session) -> Result<(), sqlx::Error> {
-        let store = &self.shared.store;
+        let store = &self.context.store;
         let conn = &mut session.conn;
-        let leases = &self.shared.leases;
+        let leases = &self.context.leases;
         let claims = leases.due(Instant::now(), &[], true);
         if !claims.is_empty() {
             let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.behind].concat();
             let jobs = claims.iter().flat_map(jobs).collect();
-            let found = short(conn, async |conn| {
-                Ok((store.standing(conn, &claims).await?, store.cancel_requests(conn, jobs).await?))
+            let found = in_short_tx(conn, async |conn| {
+                Ok((
+                    store.still_claimed(conn, &claims).await?,
+                    store.cancel_requests(conn, jobs).await?,
+                ))
             });
-            let (standing, asked) = found.await?;
-            leases.check(&claims, &standing);
+            let (still_claimed, asked) = found.await?;
+            leases.check(&claims, &still_claimed);
             leases.cancel(&asked);
         }
         if session.announced_at.elapsed() >= HEARTBEAT {
             let (key, server) = (session.key, session.server);
-            short(conn, async |conn| store.announce(conn, &self.row, key, server).await).await?;
+            in_short_tx(conn, async |conn| store.announce(conn, &self.row, key, server).await)
+                .await?;
             session.announced_at = Instant::now();
         }
         Ok(())
@@ -300,16 +308,17 @@ impl Keeper<'_> {
 
     /// Doubts the claims of processes whose locks nobody holds.
     async fn judge(&self, session: &mut Session, long_here: bool) -> Result<(), sqlx::Error> {
-        let store = &self.shared.store;
+        let store = &self.context.store;
         let conn = &mut session.conn;
         let (id, server) = (self.row.id, session.server);
-        let judged = short(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
-        let doubted = match judged {
+        let judged =
+            in_short_tx(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
+        let suspected = match judged {
             Err(error) if gave_up_waiting(&error) => return Ok(()),
             judged => judged?,
         };
-        if doubted > 0 {
-            tracing::info!(doubted, "claims of dead processes will be taken over");
+        if suspected > 0 {
+            tracing::info!(suspected, "claims of dead processes will be taken over");
         }
         Ok(())
     }
@@ -317,17 +326,20 @@ impl Keeper<'_> {
 
 /// What a tick looks at: the presence, and whether there is something to do for those that wait.
 async fn look(
-    shared: &Shared,
+    context: &Context,
     conn: &mut PgConnection,
-    asks: Asks<'_>,
+    asks: HeartbeatQuery<'_>,
 ) -> Result<Presence, sqlx::Error> {
     let began = Instant::now();
-    let (queues, house) = shared.lookout.places(began);
+    let (queues, house) = context.shared_poll.targets(began);
     let names: Vec<_> = queues.iter().map(String::as_str).collect();
-    let found = shared.store.presence_look(conn, Asks { queues: &names, house, ..asks }).await?;
-    let house = found.awaits_house.map(|waits| (Place::House, waits.then_some(Duration::ZERO)));
+    let found =
+        context.store.presence_look(conn, HeartbeatQuery { queues: &names, house, ..asks }).await?;
+    let house = found
+        .awaits_maintenance
+        .map(|waits| (PollTarget::Maintenance, waits.then_some(Duration::ZERO)));
     let due_in = found.due_in.iter().copied();
-    let queues = queues.into_iter().map(Place::Queue).zip(due_in);
-    shared.lookout.looked(began, Instant::now(), queues.chain(house));
+    let queues = queues.into_iter().map(PollTarget::Queue).zip(due_in);
+    context.shared_poll.polled(began, Instant::now(), queues.chain(house));
     Ok(found)
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::store::{SessionId, Sessions, Store, keep_open, short};
+use crate::store::{SessionId, Sessions, Store, in_short_tx, keep_open};
 
 /// Between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ pub(crate) const LIMIT: Duration = Duration::from_millis(1250);
 
 /// The holds of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Monitor {
+pub(crate) struct SessionMonitor {
     holds: Mutex<Holds>,
 }
 
@@ -60,18 +60,18 @@ pub(crate) struct Signals {
 
 /// A hold under watch, until dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    monitor: Arc<Monitor>,
+pub(crate) struct SessionWatch {
+    session_monitor: Arc<SessionMonitor>,
     key: u64,
 }
 
-impl Drop for Watch {
+impl Drop for SessionWatch {
     fn drop(&mut self) {
-        self.monitor.holds().watched.remove(&self.key);
+        self.session_monitor.holds().watched.remove(&self.key);
     }
 }
 
-impl Monitor {
+impl SessionMonitor {
     /// Watches a hold; `since` is when the statement that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
@@ -79,13 +79,13 @@ impl Monitor {
         session: SessionId,
         since: Instant,
         signals: Signals,
-    ) -> Watch {
+    ) -> SessionWatch {
         let watched = Watched { job, session, proved: since, signals };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
         holds.watched.insert(key, watched);
-        Watch { monitor: Arc::clone(self), key }
+        SessionWatch { session_monitor: Arc::clone(self), key }
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -126,7 +126,7 @@ impl Monitor {
                     conn = None;
                     next = Instant::now() + AGAIN;
                     report(match failed {
-                        Ok(Err(error)) => BackgroundError::Monitor(error),
+                        Ok(Err(error)) => BackgroundError::SessionMonitor(error),
                         _ => BackgroundError::TooSlow {
                             activity: "a check of the holds",
                             limit: limit.saturating_duration_since(begun),
@@ -195,7 +195,7 @@ async fn check(
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let jobs = watched.values().map(|w| w.job).collect();
-    let found = short(&mut conn, async |conn| {
+    let found = in_short_tx(&mut conn, async |conn| {
         Ok((store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?))
     });
     let found = found.await?;

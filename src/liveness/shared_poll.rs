@@ -20,30 +20,30 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Where there may be something to do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum PollTarget {
     Queue(String),
-    House,
+    Maintenance,
 }
 
 /// Who waits where.
 #[derive(Debug, Default)]
-pub(crate) struct Lookout {
-    waiting: Mutex<Waiting>,
+pub(crate) struct SharedPoll {
+    registrations: Mutex<Registrations>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Registrations {
     /// When the last look began.
     last: Option<Instant>,
     /// One for others is on its way.
     looks: bool,
     /// Until when nobody is looked for.
     rests: Option<Instant>,
-    asked: HashMap<Place, Asked>,
+    registered: HashMap<PollTarget, Registration>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Registration {
     /// When the next look is wanted.
     at: Instant,
     every: Duration,
@@ -55,97 +55,102 @@ struct Asked {
 
 /// Somebody waits, until dropped.
 #[derive(Debug)]
-pub(crate) struct Asking {
-    lookout: Arc<Lookout>,
-    place: Place,
+pub(crate) struct PollHandle {
+    shared_poll: Arc<SharedPoll>,
+    place: PollTarget,
     changed: Arc<Notify>,
 }
 
-impl Lookout {
+impl SharedPoll {
     /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`, and waits for one
     /// that is `late`. None if nobody would look so often.
-    pub(crate) fn ask(
+    pub(crate) fn register(
         self: &Arc<Self>,
-        place: Place,
+        place: PollTarget,
         now: Instant,
         every: Duration,
         late: Duration,
-    ) -> Option<Asking> {
-        let mut waiting = self.waiting();
-        let looks = waiting.last.is_some_and(|last| now < last + SHORTEST + EARLY);
-        if !looks || waiting.rests(now) || every < SHORTEST {
+    ) -> Option<PollHandle> {
+        let mut registrations = self.registrations();
+        let looks = registrations.last.is_some_and(|last| now < last + SHORTEST + EARLY);
+        if !looks || registrations.rests(now) || every < SHORTEST {
             return None;
         }
         let changed = Arc::default();
-        let asked =
-            Asked { at: now + every, every, late, due: None, changed: Arc::clone(&changed) };
-        waiting.asked.insert(place.clone(), asked);
-        drop(waiting);
-        Some(Asking { lookout: Arc::clone(self), place, changed })
+        let registered =
+            Registration { at: now + every, every, late, due: None, changed: Arc::clone(&changed) };
+        registrations.registered.insert(place.clone(), registered);
+        drop(registrations);
+        Some(PollHandle { shared_poll: Arc::clone(self), place, changed })
     }
 
     /// What a look that begins now is to look at: these queues, and the house or not.
-    pub(crate) fn places(&self, now: Instant) -> (Vec<String>, bool) {
-        let mut waiting = self.waiting();
-        if std::mem::take(&mut waiting.looks) {
+    pub(crate) fn targets(&self, now: Instant) -> (Vec<String>, bool) {
+        let mut registrations = self.registrations();
+        if std::mem::take(&mut registrations.looks) {
             // The last one had no answer.
-            waiting.rests = Some(now + REST);
+            registrations.rests = Some(now + REST);
         }
-        if waiting.rests(now) {
+        if registrations.rests(now) {
             return (Vec::new(), false);
         }
-        let wanted = |place| waiting.asked.get(place).is_some_and(|asked| asked.at <= now + EARLY);
-        let queues = waiting.asked.keys().filter_map(|place| match place {
-            Place::Queue(name) => wanted(place).then(|| name.clone()),
-            Place::House => None,
+        let wanted = |place| {
+            registrations
+                .registered
+                .get(place)
+                .is_some_and(|registered| registered.at <= now + EARLY)
+        };
+        let queues = registrations.registered.keys().filter_map(|place| match place {
+            PollTarget::Queue(name) => wanted(place).then(|| name.clone()),
+            PollTarget::Maintenance => None,
         });
-        let places = (queues.collect::<Vec<_>>(), wanted(&Place::House));
-        waiting.looks = !places.0.is_empty() || places.1;
+        let places = (queues.collect::<Vec<_>>(), wanted(&PollTarget::Maintenance));
+        registrations.looks = !places.0.is_empty() || places.1;
         places
     }
 
     /// When there may be something to do, by a look that took from then to `now`, in all places that it came to.
-    pub(crate) fn looked(
+    pub(crate) fn polled(
         &self,
         began: Instant,
         now: Instant,
-        found: impl Iterator<Item = (Place, Option<Duration>)>,
+        found: impl Iterator<Item = (PollTarget, Option<Duration>)>,
     ) {
-        let mut waiting = self.waiting();
-        waiting.last = Some(began);
-        if std::mem::take(&mut waiting.looks) && now > began + SLOW {
-            waiting.rests = Some(now + REST);
+        let mut registrations = self.registrations();
+        registrations.last = Some(began);
+        if std::mem::take(&mut registrations.looks) && now > began + SLOW {
+            registrations.rests = Some(now + REST);
         }
         for (place, due_in) in found {
-            if let Some(asked) = waiting.asked.get_mut(&place) {
+            if let Some(registered) = registrations.registered.get_mut(&place) {
                 // Who waits may have come after its begin.
-                asked.at = asked.at.max(began + asked.every);
-                asked.due = due_in.and_then(|due_in| began.checked_add(due_in));
-                asked.changed.notify_one();
+                registered.at = registered.at.max(began + registered.every);
+                registered.due = due_in.and_then(|due_in| began.checked_add(due_in));
+                registered.changed.notify_one();
             }
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
         // Nothing panics under the lock; a poisoned map is still a map.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl Registrations {
     fn rests(&self, now: Instant) -> bool {
         self.rests.is_some_and(|until| now < until)
     }
 }
 
-impl Asking {
+impl PollHandle {
     /// When to look oneself, as long as nothing changes.
     pub(crate) fn until(&self) -> Instant {
-        let waiting = self.lookout.waiting();
-        let asked = waiting.asked.get(&self.place);
-        asked.map_or_else(Instant::now, |asked| {
-            let overdue = asked.at + asked.late;
-            asked.due.map_or(overdue, |due| due.min(overdue))
+        let registrations = self.shared_poll.registrations();
+        let registered = registrations.registered.get(&self.place);
+        registered.map_or_else(Instant::now, |registered| {
+            let overdue = registered.at + registered.late;
+            registered.due.map_or(overdue, |due| due.min(overdue))
         })
     }
 
@@ -158,9 +163,9 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for PollHandle {
     fn drop(&mut self) {
-        self.lookout.waiting().asked.remove(&self.place);
+        self.shared_poll.registrations().registered.remove(&self.place);
     }
 }
 
@@ -174,101 +179,105 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn queue() -> Place {
-        Place::Queue(String::from("q"))
+    fn queue() -> PollTarget {
+        PollTarget::Queue(String::from("q"))
     }
 
     /// A lookout, and one that waits for a queue from now on.
-    fn waits() -> (Arc<Lookout>, Asking, Instant) {
-        let (lookout, now) = (Arc::new(Lookout::default()), Instant::now());
-        look(&lookout, now, &[]);
-        let asking = lookout.ask(queue(), now, ms(500), LATE).unwrap();
-        (lookout, asking, now)
+    fn waits() -> (Arc<SharedPoll>, PollHandle, Instant) {
+        let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
+        look(&shared_poll, now, &[]);
+        let poll_handle = shared_poll.register(queue(), now, ms(500), LATE).unwrap();
+        (shared_poll, poll_handle, now)
     }
 
-    fn look(lookout: &Lookout, began: Instant, found: &[Option<Duration>]) {
-        lookout.looked(began, began, found.iter().map(|due_in| (queue(), *due_in)));
+    fn look(shared_poll: &SharedPoll, began: Instant, found: &[Option<Duration>]) {
+        shared_poll.polled(began, began, found.iter().map(|due_in| (queue(), *due_in)));
     }
 
-    fn is_wanted(lookout: &Lookout, now: Instant) -> bool {
-        let (queues, house) = lookout.places(now);
+    fn is_wanted(shared_poll: &SharedPoll, now: Instant) -> bool {
+        let (queues, house) = shared_poll.targets(now);
         assert!(!house && (queues.is_empty() || queues == ["q"]), "{queues:?}");
         !queues.is_empty()
     }
 
     #[test]
     fn who_is_looked_for_in_time_does_not_look() {
-        let (lookout, asking, now) = waits();
-        assert_eq!(asking.until(), now + ms(600));
-        assert!(!is_wanted(&lookout, now + ms(249)));
+        let (shared_poll, poll_handle, now) = waits();
+        assert_eq!(poll_handle.until(), now + ms(600));
+        assert!(!is_wanted(&shared_poll, now + ms(249)));
         for tick in [300, 800, 1300] {
-            assert!(is_wanted(&lookout, now + ms(tick)));
-            look(&lookout, now + ms(tick), &[None]);
-            assert_eq!(asking.until(), now + ms(tick + 600));
+            assert!(is_wanted(&shared_poll, now + ms(tick)));
+            look(&shared_poll, now + ms(tick), &[None]);
+            assert_eq!(poll_handle.until(), now + ms(tick + 600));
         }
-        assert!(!is_wanted(&lookout, now + ms(1310)));
-        drop(asking);
-        assert!(!is_wanted(&lookout, now + ms(1800)));
+        assert!(!is_wanted(&shared_poll, now + ms(1310)));
+        drop(poll_handle);
+        assert!(!is_wanted(&shared_poll, now + ms(1800)));
     }
 
     #[test]
     fn who_hears_of_something_looks_when_it_is_due() {
-        let (lookout, asking, now) = waits();
-        assert_eq!(asking.changed().now_or_never(), None);
+        let (shared_poll, poll_handle, now) = waits();
+        assert_eq!(poll_handle.changed().now_or_never(), None);
         for (due_in, until) in [(0, 500), (30, 530), (599, 1099), (700, 1100)] {
-            look(&lookout, now + ms(500), &[Some(ms(due_in))]);
-            assert_eq!(asking.changed().now_or_never(), Some(()));
-            assert_eq!(asking.until(), now + ms(until));
+            look(&shared_poll, now + ms(500), &[Some(ms(due_in))]);
+            assert_eq!(poll_handle.changed().now_or_never(), Some(()));
+            assert_eq!(poll_handle.until(), now + ms(until));
         }
-        look(&lookout, now + ms(510), &[Some(Duration::MAX)]);
-        assert_eq!(asking.until(), now + ms(1110));
+        look(&shared_poll, now + ms(510), &[Some(Duration::MAX)]);
+        assert_eq!(poll_handle.until(), now + ms(1110));
     }
 
     #[test]
     fn a_look_that_did_not_come_to_a_place_changes_nothing_there() {
-        let (lookout, asking, now) = waits();
-        look(&lookout, now + ms(500), &[]);
-        assert_eq!((asking.until(), asking.changed().now_or_never()), (now + ms(600), None));
+        let (shared_poll, poll_handle, now) = waits();
+        look(&shared_poll, now + ms(500), &[]);
+        assert_eq!(
+            (poll_handle.until(), poll_handle.changed().now_or_never()),
+            (now + ms(600), None)
+        );
     }
 
     #[test]
     fn a_look_that_began_before_somebody_looked_himself_is_none() {
-        let (lookout, asking, now) = waits();
-        look(&lookout, now - ms(300), &[None]);
-        assert_eq!(asking.until(), now + ms(600));
+        let (shared_poll, poll_handle, now) = waits();
+        look(&shared_poll, now - ms(300), &[None]);
+        assert_eq!(poll_handle.until(), now + ms(600));
     }
 
     #[test]
     fn nobody_relies_on_who_does_not_look() {
-        let (lookout, now) = (Arc::new(Lookout::default()), Instant::now());
-        let looks =
-            |place, after, every| lookout.ask(place, now + ms(after), ms(every), LATE).is_some();
+        let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
+        let looks = |place, after, every| {
+            shared_poll.register(place, now + ms(after), ms(every), LATE).is_some()
+        };
         assert!(!looks(queue(), 0, 500), "nobody has looked");
-        look(&lookout, now, &[]);
+        look(&shared_poll, now, &[]);
         assert!(!looks(queue(), 0, 499), "more often than there are looks");
-        assert!(looks(queue(), 749, 500) && looks(Place::House, 0, 1000));
+        assert!(looks(queue(), 749, 500) && looks(PollTarget::Maintenance, 0, 1000));
         assert!(!looks(queue(), 750, 500), "nobody looks any more");
     }
 
     #[test]
     fn a_look_that_is_slow_or_has_no_answer_is_the_last_for_a_while() {
         for answered in [true, false] {
-            let (lookout, asking, now) = waits();
-            assert!(is_wanted(&lookout, now + ms(500)));
+            let (shared_poll, poll_handle, now) = waits();
+            assert!(is_wanted(&shared_poll, now + ms(500)));
             if answered {
-                lookout.looked(now + ms(500), now + ms(751), std::iter::empty());
+                shared_poll.polled(now + ms(500), now + ms(751), std::iter::empty());
             }
-            assert!(!is_wanted(&lookout, now + ms(1000)));
-            look(&lookout, now + ms(1000), &[]);
-            drop(asking);
-            let asks = |at| lookout.ask(queue(), now + ms(at), ms(500), LATE);
+            assert!(!is_wanted(&shared_poll, now + ms(1000)));
+            look(&shared_poll, now + ms(1000), &[]);
+            drop(poll_handle);
+            let asks = |at| shared_poll.register(queue(), now + ms(at), ms(500), LATE);
             assert!(asks(1000).is_none());
-            look(&lookout, now + ms(6000), &[]);
-            let asking = asks(6000);
-            assert!(asking.is_some());
-            assert!(is_wanted(&lookout, now + ms(6500)));
-            look(&lookout, now + ms(6500), &[None]);
-            assert!(is_wanted(&lookout, now + ms(7000)));
+            look(&shared_poll, now + ms(6000), &[]);
+            let poll_handle = asks(6000);
+            assert!(poll_handle.is_some());
+            assert!(is_wanted(&shared_poll, now + ms(6500)));
+            look(&shared_poll, now + ms(6500), &[None]);
+            assert!(is_wanted(&shared_poll, now + ms(7000)));
         }
     }
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{BackgroundError, BuildMistake};
-use crate::job::stall::{Judge, Look, Stall, Verdict};
-use crate::liveness::context::Shared;
-use crate::liveness::heartbeat::Pulse;
+use crate::error::BackgroundError;
+use crate::job::error::BuildMistake;
+use crate::job::stall::{Sample, Stall, StallDetector, StallVerdict};
+use crate::liveness::context::Context;
+use crate::liveness::heartbeat::LoopHeartbeat;
 
 /// How long the log and the error hook may take. They may hang in what the watchdog has found.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -94,7 +95,7 @@ impl Watchdog {
     }
 
     /// How often what is watched shows that it is polled: four times before it is missed.
-    pub(crate) fn pulse(&self) -> Duration {
+    pub(crate) fn heartbeat(&self) -> Duration {
         (self.limit / 4).min(Duration::from_secs(1))
     }
 
@@ -127,16 +128,16 @@ impl fmt::Debug for Watchdog {
 }
 
 /// A watchdog, and what it watches.
-pub(crate) struct Watch {
+pub(crate) struct WatchdogGuard {
     pub(crate) watchdog: Watchdog,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Arc<Context>,
     /// Of a task that does nothing else.
-    pub(crate) runtime: Arc<Pulse>,
+    pub(crate) runtime: Arc<LoopHeartbeat>,
     /// Of each queue's loop.
-    pub(crate) loops: Vec<(String, Arc<Pulse>)>,
+    pub(crate) loops: Vec<(String, Arc<LoopHeartbeat>)>,
 }
 
-impl Watch {
+impl WatchdogGuard {
     /// Watches until the processor has ended. In a thread of its own, not in the monitor's: that calls the error hook,
     /// which may hang in the very deadlock that is to be found.
     pub(crate) fn start(self) -> io::Result<()> {
@@ -146,36 +147,36 @@ impl Watch {
     fn run(self) {
         let Watchdog { limit, margin, .. } = self.watchdog;
         let queues = self.loops.iter().map(|(queue, _)| queue.clone());
-        let mut judge = Judge::new(limit, margin, queues);
+        let mut check = StallDetector::new(limit, margin, queues);
         let mut last = Instant::now();
         loop {
-            thread::sleep(judge.tick());
+            thread::sleep(check.tick());
             let now = Instant::now();
             let elapsed = now.duration_since(last);
             last = now;
-            match judge.judge(&self.look(), elapsed) {
-                Verdict::Fine => {}
-                Verdict::Ended => return,
-                Verdict::Stalled(stall) => return self.end(&stall),
+            match check.check(&self.sample(), elapsed) {
+                StallVerdict::Fine => {}
+                StallVerdict::Ended => return,
+                StallVerdict::Stalled(stall) => return self.end(&stall),
             }
         }
     }
 
-    fn look(&self) -> Look {
-        Look {
+    fn sample(&self) -> Sample {
+        Sample {
             runtime: self.runtime.seen(),
-            loops: self.loops.iter().map(|(_, pulse)| pulse.seen()).collect(),
-            running: self.shared.counters.totals().still_running,
-            deadline: self.shared.deadline.get().copied(),
+            loops: self.loops.iter().map(|(_, heartbeat)| heartbeat.seen()).collect(),
+            running: self.context.counters.totals().still_running,
+            deadline: self.context.deadline.get().copied(),
         }
     }
 
     fn end(self, stall: &Stall) {
         let (done, said) = mpsc::channel::<()>();
         let last_words = {
-            let (shared, stall) = (Arc::clone(&self.shared), stall.clone());
+            let (context, stall) = (Arc::clone(&self.context), stall.clone());
             move || {
-                shared.report(&BackgroundError::Stalled(stall));
+                context.report(&BackgroundError::Stalled(stall));
                 drop(done);
             }
         };

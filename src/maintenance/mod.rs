@@ -3,4 +3,4 @@
 //! One process at a time does it (a leader lock). It uses `store`, `liveness` and `job`.
 //! What must happen at once belongs in `worker`.
 
-pub(crate) mod janitor;
+pub(crate) mod maintenance;

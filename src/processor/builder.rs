@@ -6,58 +6,42 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 
-use crate::attempt::handler::{ErasedHandler, JobHandler};
+use crate::attempt::handler::JobHandler;
 use crate::client::client::Client;
-use crate::error::{BackgroundError, BuildError, BuildMistake};
+use crate::error::{BackgroundError, BuildError};
+use crate::job::error::BuildMistake;
 use crate::job::name;
 use crate::job::queue_options::{Hold, QueueOptions};
-use crate::liveness::context::ErrorHook;
 use crate::liveness::watchdog::Watchdog;
+use crate::processor::config::Config;
 use crate::processor::processor::Processor;
 
 /// Collects a processor's settings; [`build`](Self::build) checks them all.
 #[must_use = "call build() and start()"]
 pub struct ProcessorBuilder {
-    pub(crate) pool: PgPool,
-    pub(crate) client: Client,
-    pub(crate) queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
-    pub(crate) poll: Duration,
-    pub(crate) listen: bool,
-    pub(crate) presence: bool,
-    pub(crate) node: Option<String>,
-    pub(crate) housekeeping: Option<Duration>,
-    pub(crate) slots: Option<usize>,
-    pub(crate) watchdog: Option<Watchdog>,
-    pub(crate) on_error: Option<ErrorHook>,
+    config: Config,
+}
+
+impl Processor {
+    /// Begins a processor on `pool`, which must have a connection for each slot of each
+    /// queue (at most as many as the [`slots`](ProcessorBuilder::slots) that they share),
+    /// and one for a queue whose jobs are kept by leases. Beside the pool the
+    /// processor opens up to five connections of its own, with the pool's options.
+    pub fn builder(pool: PgPool) -> ProcessorBuilder {
+        ProcessorBuilder { config: Config::new(pool) }
+    }
 }
 
 impl ProcessorBuilder {
-    /// With the defaults that each method states.
-    pub(crate) fn new(pool: PgPool) -> Self {
-        Self {
-            pool,
-            client: Client::default(),
-            queues: Vec::new(),
-            poll: Duration::from_millis(500),
-            listen: true,
-            presence: true,
-            node: None,
-            housekeeping: Some(Duration::from_secs(10)),
-            slots: None,
-            watchdog: None,
-            on_error: None,
-        }
-    }
-
     /// Registers a queue and what runs its jobs.
     pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
-        self.queues.push((options, Box::new(handler)));
+        self.config.queues.push((options, Box::new(handler)));
         self
     }
 
     /// Uses the schema of `client` instead of `seriatim`.
     pub fn client(mut self, client: &Client) -> Self {
-        self.client = client.clone();
+        self.config.client = client.clone();
         self
     }
 
@@ -65,14 +49,14 @@ impl ProcessorBuilder {
     /// From there up the process looks at all of its idle queues in one statement, if that comes in time; below, or without
     /// [`presence`](Self::presence), each queue is looked at by itself.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll = interval;
+        self.config.poll = interval;
         self
     }
 
     /// Whether to listen for wake-ups, in a session of its own. Default true, and false as soon as a transaction pooler is
     /// seen: see [`presence`](Self::presence).
     pub fn listen(mut self, listen: bool) -> Self {
-        self.listen = listen;
+        self.config.listen = listen;
         self
     }
 
@@ -95,21 +79,21 @@ impl ProcessorBuilder {
     /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs `ignore_startup_parameters = extra_float_digits`, for
     /// the driver. `docs/poolers.md` has it all as a table.
     pub fn presence(mut self, show: bool) -> Self {
-        self.presence = show;
+        self.config.presence = show;
         self
     }
 
     /// The name of this node, for people who look or who release what it held. Default: the host's name.
     /// 1 to 200 characters.
     pub fn node(mut self, name: impl Into<String>) -> Self {
-        self.node = Some(name.into());
+        self.config.node = Some(name.into());
         self
     }
 
     /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
     /// never (another process must). Default every 10 s; of several processes one does it at a time.
-    pub fn housekeeping(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.housekeeping = interval.into();
+    pub fn maintenance_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.config.maintenance = interval.into();
         self
     }
 
@@ -147,19 +131,19 @@ impl ProcessorBuilder {
     /// # }
     /// ```
     pub fn slots(mut self, slots: usize) -> Self {
-        self.slots = Some(slots);
+        self.config.slots = Some(slots);
         self
     }
 
     /// Ends the process when this processor has stopped making progress, or its shutdown hangs. Default: none.
     pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
-        self.watchdog = Some(watchdog);
+        self.config.watchdog = Some(watchdog);
         self
     }
 
     /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
     pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
-        self.on_error = Some(Arc::new(hook));
+        self.config.on_error = Some(Arc::new(hook));
         self
     }
 
@@ -169,7 +153,7 @@ impl ProcessorBuilder {
     /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
-        let Self {
+        let Config {
             pool,
             client: _,
             queues,
@@ -177,11 +161,11 @@ impl ProcessorBuilder {
             listen: _,
             presence: _,
             node,
-            housekeeping,
+            maintenance,
             slots,
             watchdog,
             on_error: _,
-        } = &self;
+        } = &self.config;
         let mut mistakes = Vec::new();
         if queues.is_empty() {
             mistakes.push(BuildMistake::NoQueue);
@@ -202,10 +186,10 @@ impl ProcessorBuilder {
         if *poll < Duration::from_millis(1) || *poll > Duration::from_hours(1) {
             mistakes.push(out_of_range("poll_interval", poll, "1 ms to 1 hour"));
         }
-        if let Some(interval) = housekeeping
+        if let Some(interval) = maintenance
             && (*interval < Duration::from_millis(10) || *interval > Duration::from_hours(24))
         {
-            mistakes.push(out_of_range("housekeeping", interval, "10 ms to 1 day"));
+            mistakes.push(out_of_range("maintenance_interval", interval, "10 ms to 1 day"));
         }
         if let Some(node) = node
             && let Err(error) = name::check("node", node, name::QUEUE_LIMIT)
@@ -225,7 +209,7 @@ impl ProcessorBuilder {
         }
         mistakes.extend(pool_too_small(pool, queues.iter().map(|(options, _)| options), *slots));
         if mistakes.is_empty() {
-            Ok(Processor { settings: self })
+            Ok(Processor { config: self.config })
         } else {
             Err(BuildError::new(mistakes))
         }
@@ -263,17 +247,6 @@ fn pool_too_small<'a>(
 
 impl fmt::Debug for ProcessorBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queues: Vec<_> = self.queues.iter().map(|(options, _)| options).collect();
-        f.debug_struct("Processor")
-            .field("schema", &self.client.schema())
-            .field("queues", &queues)
-            .field("poll", &self.poll)
-            .field("listen", &self.listen)
-            .field("presence", &self.presence)
-            .field("node", &self.node)
-            .field("housekeeping", &self.housekeeping)
-            .field("slots", &self.slots)
-            .field("watchdog", &self.watchdog)
-            .finish_non_exhaustive()
+        self.config.fmt(f)
     }
 }

@@ -11,18 +11,18 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::attempt::run::QueueRuntime;
 use crate::attempt::settle_batch;
+use crate::attempt::turn::QueueRuntime;
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
-use crate::liveness::context::{self, Shared};
-use crate::liveness::heartbeat::Pulse;
+use crate::liveness::context::{self, Context};
+use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
-use crate::liveness::presence::Keeper;
+use crate::liveness::presence::PresenceKeeper;
 use crate::liveness::shutdown::ShutdownReport;
-use crate::liveness::watchdog::{Watch, Watchdog};
-use crate::maintenance::janitor::Janitor;
-use crate::processor::builder::ProcessorBuilder;
+use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
+use crate::maintenance::maintenance::Maintenance;
+use crate::processor::config::Config;
 use crate::processor::listener;
 use crate::slots::queue_slots;
 use crate::store::ProcessorRow;
@@ -56,24 +56,16 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// ```
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
-    pub(crate) settings: ProcessorBuilder,
+    pub(crate) config: Config,
 }
 
 impl Processor {
-    /// Begins a processor on `pool`, which must have a connection for each slot of each
-    /// queue (at most as many as the [`slots`](ProcessorBuilder::slots) that they share),
-    /// and one for a queue whose jobs are kept by leases. Beside the pool the
-    /// processor opens up to five connections of its own, with the pool's options.
-    pub fn builder(pool: PgPool) -> ProcessorBuilder {
-        ProcessorBuilder::new(pool)
-    }
-
     /// Starts it in the background.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(self) -> Running {
-        let ProcessorBuilder {
+        let Config {
             pool,
             client,
             queues,
@@ -81,61 +73,61 @@ impl Processor {
             listen,
             presence,
             node,
-            housekeeping,
+            maintenance,
             slots,
             watchdog,
             on_error,
-        } = self.settings;
+        } = self.config;
         let side_stop = CancellationToken::new();
         // What is learned about this pool's connections is not true of the client's others.
         let store = Arc::new(client.store.apart(!client.store.is_nameless()));
-        let shared = Arc::new(Shared::new(store, &pool, on_error));
-        let stop = shared.stop.clone();
+        let context = Arc::new(Context::new(store, &pool, on_error));
+        let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
-        spawn_look(&mut side_tasks, &shared, listen || presence, &side_stop);
+        spawn_look(&mut side_tasks, &context, listen || presence, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
-        side_tasks.spawn(settle_batch::run(finished, Arc::clone(&shared)));
+        side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
         let mut loops = Vec::new();
         for ((queue, handler), slots) in queues.into_iter().zip(queue_slots::share(slots, &parts)) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             options.push(queue.clone());
-            let pulse = Arc::new(Pulse::default());
-            loops.push((queue.name().to_owned(), Arc::clone(&pulse)));
+            let heartbeat = Arc::new(LoopHeartbeat::default());
+            loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
             let worker = Worker {
-                shared: Arc::clone(&shared),
+                context: Arc::clone(&context),
                 queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
                 pool: pool.clone(),
                 wake,
                 slots,
-                pulse: Arc::clone(&pulse),
+                heartbeat: Arc::clone(&heartbeat),
                 stop: stop.clone(),
                 poll,
             };
             match &watchdog {
-                Some(watchdog) => workers.spawn(pulse.of(watchdog.pulse(), worker.run())),
+                Some(watchdog) => workers.spawn(heartbeat.of(watchdog.heartbeat(), worker.run())),
                 None => workers.spawn(worker.run()),
             };
         }
         if let Some(watchdog) = watchdog {
-            spawn_watchdog(&mut side_tasks, &shared, &side_stop, watchdog, loops);
+            spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
         }
-        let keeper = (processor_row(shared.processor, node), presence);
-        spawn_monitor(&mut side_tasks, &shared, &pool, keeper, &side_stop, &stop);
+        let keeper = (processor_row(context.processor, node), presence);
+        spawn_monitor(&mut side_tasks, &context, &pool, keeper, &side_stop, &stop);
         if listen {
-            spawn_listener(&mut side_tasks, &shared, &side_stop, wakes);
+            spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }
-        if let Some(interval) = housekeeping {
-            spawn_janitor(&mut side_tasks, &shared, &side_stop, options, interval);
+        if let Some(interval) = maintenance {
+            spawn_janitor(&mut side_tasks, &context, &side_stop, options, interval);
         }
         // A guard: the runtime may end before the workers do, and the monitor's thread is not the runtime's.
         let side_stop = side_stop.drop_guard();
-        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&shared)));
-        Running { stop, shared, ended }
+        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
+        Running { stop, context, ended }
     }
 }
 
@@ -152,21 +144,21 @@ fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
 /// Looks whether a pooler takes sessions away, before anybody needs to know.
 fn spawn_look(
     tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
+    context: &Arc<Context>,
     wants: bool,
     stop: &CancellationToken,
 ) {
-    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    let (context, stop) = (Arc::clone(context), stop.clone());
     // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
-    let looking = shared.route.looking();
-    tasks.spawn(async move { pooler::look(&shared, wants, &stop, looking).await });
+    let looking = context.pooler_state.looking();
+    tasks.spawn(async move { pooler::look(&context, wants, &stop, looking).await });
 }
 
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
 /// their sessions live. Without a monitor nothing is claimed.
 fn spawn_monitor(
     tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
+    context: &Arc<Context>,
     pool: &PgPool,
     (row, wanted): (ProcessorRow, bool),
     side_stop: &CancellationToken,
@@ -174,22 +166,22 @@ fn spawn_monitor(
 ) {
     let (ended, end) = oneshot::channel::<()>();
     let refuse = {
-        let (shared, stop) = (Arc::clone(shared), stop.clone());
+        let (context, stop) = (Arc::clone(context), stop.clone());
         move |error| {
             stop.cancel();
-            shared.report(&BackgroundError::NoMonitor(error));
+            context.report(&BackgroundError::NoMonitor(error));
         }
     };
     let watch = {
-        let (shared, side_stop, pool) = (Arc::clone(shared), side_stop.clone(), pool.clone());
+        let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
         async move {
             // Made here, for this runtime.
             let options = (*pool.connect_options()).clone();
             let pool = context::side_pool(&pool, 1);
-            let report = |error| shared.report(&error);
-            let keeper = Keeper { shared: &shared, options, row, wanted };
+            let report = |error| context.report(&error);
+            let keeper = PresenceKeeper { context: &context, options, row, wanted };
             tokio::join!(
-                shared.monitor.run(&shared.store, &pool, &side_stop, report),
+                context.session_monitor.run(&context.store, &pool, &side_stop, report),
                 keeper.run(&side_stop, report),
             );
             pool.close().await;
@@ -214,38 +206,43 @@ fn spawn_monitor(
 /// Starts the watchdog, and a task that shows it that the runtime polls tasks.
 fn spawn_watchdog(
     tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
+    context: &Arc<Context>,
     stop: &CancellationToken,
     watchdog: Watchdog,
-    loops: Vec<(String, Arc<Pulse>)>,
+    loops: Vec<(String, Arc<LoopHeartbeat>)>,
 ) {
-    let (runtime, stop, every) = (Arc::new(Pulse::default()), stop.clone(), watchdog.pulse());
-    let watch =
-        Watch { watchdog, shared: Arc::clone(shared), runtime: Arc::clone(&runtime), loops };
+    let (runtime, stop, every) =
+        (Arc::new(LoopHeartbeat::default()), stop.clone(), watchdog.heartbeat());
+    let watch = WatchdogGuard {
+        watchdog,
+        context: Arc::clone(context),
+        runtime: Arc::clone(&runtime),
+        loops,
+    };
     match watch.start() {
         Ok(()) => drop(tasks.spawn(runtime.of(every, async move { stop.cancelled().await }))),
-        Err(error) => shared.report(&BackgroundError::NoWatchdog(error)),
+        Err(error) => context.report(&BackgroundError::NoWatchdog(error)),
     }
 }
 
 fn spawn_listener(
     tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
+    context: &Arc<Context>,
     stop: &CancellationToken,
     wakes: HashMap<String, Arc<Notify>>,
 ) {
-    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
-        let channel = shared.store.names().channel();
-        if !shared.route.is_open().await {
+        let channel = context.store.names().channel();
+        if !context.pooler_state.is_open().await {
             return;
         }
         tokio::select! {
             biased;
             // The session that would be told of wake-ups is the pooler's.
-            () = shared.route.pooled.cancelled() => {}
-            () = listener::run(&shared.side, &channel, wakes, &stop, |error| {
-                shared.report(&error);
+            () = context.pooler_state.pooled.cancelled() => {}
+            () = listener::run(&context.side, &channel, wakes, &stop, |error| {
+                context.report(&error);
             }) => {}
         }
     });
@@ -253,18 +250,19 @@ fn spawn_listener(
 
 fn spawn_janitor(
     tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
+    context: &Arc<Context>,
     stop: &CancellationToken,
     queues: Vec<QueueOptions>,
     interval: Duration,
 ) {
-    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
-        if !shared.route.is_open().await {
+        if !context.pooler_state.is_open().await {
             return;
         }
-        let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
-        janitor.run(&shared.lookout, &stop, |error| shared.report(&error)).await;
+        let maintenance =
+            Maintenance { store: &context.store, side: &context.side, queues, interval };
+        maintenance.run(&context.shared_poll, &stop, |error| context.report(&error)).await;
     });
 }
 
@@ -273,19 +271,19 @@ async fn supervise(
     mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
     side_stop: DropGuard,
-    shared: Arc<Shared>,
+    context: Arc<Context>,
 ) {
     while workers.join_next().await.is_some() {}
     drop(side_stop);
     while side_tasks.join_next().await.is_some() {}
-    shared.side.close().await;
+    context.side.close().await;
 }
 
 /// A processor at work. Dropping it stops it from claiming; jobs that run then end by themselves.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,
-    shared: Arc<Shared>,
+    context: Arc<Context>,
     ended: JoinHandle<()>,
 }
 
@@ -301,16 +299,16 @@ impl Running {
     /// # Cancel safety
     /// Dropped, it leaves the processor as if this `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        let before = self.shared.counters.totals();
+        let before = self.context.counters.totals();
         self.stop.cancel();
         // A shutdown happens once.
-        let _ = self.shared.deadline.set(deadline);
+        let _ = self.context.deadline.set(deadline);
         if timeout(deadline, &mut self.ended).await.is_err() {
-            self.shared.release.cancel();
+            self.context.release.cancel();
             // Whoever does not stop now is reported as still running.
             let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
         }
-        self.shared.counters.since(&before)
+        self.context.counters.since(&before)
     }
 }
 
@@ -322,7 +320,7 @@ impl Drop for Running {
 
 impl fmt::Debug for Processor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        self.config.fmt(f)
     }
 }
 

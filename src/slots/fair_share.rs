@@ -13,7 +13,7 @@ const STEP: u128 = 1 << 64;
 pub(crate) enum Want {
     Nothing,
     /// One, to look whether there is work.
-    Look,
+    Poll,
     /// As many as it may have: there is work.
     All,
 }
@@ -70,7 +70,7 @@ impl FairShare {
         let queue = self.queues.get_mut(id)?;
         queue.place += queue.step;
         queue.waiting += 1;
-        if queue.want == Want::Look {
+        if queue.want == Want::Poll {
             queue.want = Want::Nothing;
         }
         Some(id)
@@ -125,7 +125,7 @@ impl FairShare {
             queue.taken = queue.taken.saturating_sub(1);
             self.free += 1;
             if queue.want == Want::Nothing {
-                self.want(id, Want::Look);
+                self.want(id, Want::Poll);
             }
         }
     }
@@ -210,7 +210,7 @@ mod tests {
         let mut share = FairShare::new(4, [(1, 3), (100, 10)]);
         share.want(0, Want::All);
         assert_eq!(serve(&mut share), [0, 0, 0]);
-        share.want(1, Want::Look);
+        share.want(1, Want::Poll);
         assert_eq!(serve(&mut share), [1]);
     }
 
@@ -239,7 +239,7 @@ mod tests {
     fn a_look_that_finds_nothing_costs_nothing() {
         let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
         for _ in 0..50 {
-            share.want(0, Want::Look);
+            share.want(0, Want::Poll);
             assert_eq!(serve(&mut share), [0]);
             share.give_back(0, 1);
         }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_queue_of_a_job_that_ends_competes_for_its_slot() {
         let mut share = FairShare::new(1, [(9, 1), (1, 1)]);
-        share.want(0, Want::Look);
+        share.want(0, Want::Poll);
         assert_eq!(serve(&mut share), [0]);
         share.want(1, Want::All);
         let mut served = Vec::new();

@@ -12,7 +12,7 @@ use crate::slots::fair_share::{FairShare, Want};
 
 /// The slots of a processor whose queues together run so many jobs at most.
 #[derive(Debug)]
-struct Shared {
+struct SharedSlots {
     fair: Mutex<FairShare>,
     /// Each queue's: slots wait for it.
     given: Vec<Notify>,
@@ -27,14 +27,14 @@ pub(crate) const COUNTED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct QueueSlots {
     /// None: it shares none, and has all of its own.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedSlots>>,
     id: usize,
 }
 
 /// Slots that jobs may be claimed for. Those that no job started in are given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedSlots>>,
     id: usize,
     count: usize,
 }
@@ -42,13 +42,13 @@ pub(crate) struct Reserved {
 /// The slot of a running job, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedSlots>>,
     id: usize,
 }
 
 /// How many slots of a queue are taken in this process, and how many quick jobs lately ended in them.
 #[derive(Debug, Default)]
-pub(crate) struct Occupancy {
+pub(crate) struct SlotUsage {
     taken: AtomicUsize,
     freed: Notify,
     /// When the last of them did.
@@ -59,17 +59,17 @@ pub(crate) struct Occupancy {
 
 /// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
 #[derive(Debug)]
-pub(crate) struct Occupied {
-    of: Arc<Occupancy>,
+pub(crate) struct SlotGuard {
+    of: Arc<SlotUsage>,
     since: Instant,
     #[allow(dead_code)] // For its drop.
     slot: Option<Slot>,
 }
 
-impl Occupancy {
-    pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> Occupied {
+impl SlotUsage {
+    pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Occupied { of: Arc::clone(self), since: Instant::now(), slot }
+        SlotGuard { of: Arc::clone(self), since: Instant::now(), slot }
     }
 
     /// How many jobs have ended in the last [`QUICK`] that took less than that; [`COUNTED`] at most.
@@ -115,15 +115,15 @@ impl Occupancy {
     }
 }
 
-impl Occupied {
+impl SlotGuard {
     /// Its job has ended, and the next one begins.
-    pub(crate) fn goes_on(&mut self) {
+    pub(crate) fn next_job_begins(&mut self) {
         let now = Instant::now();
         self.of.ended(std::mem::replace(&mut self.since, now), now);
     }
 }
 
-impl Drop for Occupied {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.of.ended(self.since, Instant::now());
         self.of.taken.fetch_sub(1, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Drop for Occupied {
 /// The parts of queues with these weights and limits of their own, which together have so many slots; none: no bound.
 pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueSlots> {
     let shared = slots.map(|slots| {
-        Arc::new(Shared {
+        Arc::new(SharedSlots {
             fair: Mutex::new(FairShare::new(slots, queues.iter().copied())),
             given: queues.iter().map(|_| Notify::new()).collect(),
         })
@@ -142,7 +142,7 @@ pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueS
     (0..queues.len()).map(|id| QueueSlots { shared: shared.clone(), id }).collect()
 }
 
-impl Shared {
+impl SharedSlots {
     fn fair(&self) -> MutexGuard<'_, FairShare> {
         // Nothing panics under the lock.
         self.fair.lock().unwrap_or_else(PoisonError::into_inner)
@@ -177,7 +177,7 @@ impl QueueSlots {
                 // One may wait already: the last job that ended left it.
                 let count = shared.fair().fetch(self.id, most);
                 if count < most {
-                    let want = if all { Want::All } else { Want::Look };
+                    let want = if all { Want::All } else { Want::Poll };
                     shared.change(|fair| fair.want(self.id, want));
                     count + shared.fair().fetch(self.id, most - count)
                 } else {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn quick_jobs_count_for_a_while_and_slow_ones_do_not() {
-        let slots = Occupancy::default();
+        let slots = SlotUsage::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         slots.ended(at(0), at(19));

@@ -12,7 +12,7 @@ use crate::job::bytes::JobData;
 use crate::job::job::Enqueued;
 use crate::job::new_job::CheckedJob;
 use crate::store::Store;
-use crate::store::claim::start::HEAD_START;
+use crate::store::claim::start::PRIORITY_AGING;
 use crate::store::statement::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
 
 #[derive(Debug)]
@@ -187,7 +187,7 @@ const COLUMNS: [(&str, &str); 15] = [
 ];
 
 fn rows(many: bool) -> SelectStatement {
-    let step = HEAD_START.as_secs();
+    let step = PRIORITY_AGING.as_secs();
     let flagged = if many {
         // As the client says, unless there are duplicates: the first of a group may be one.
         "group_id is not null and case when (select bool_or(first <> id) from entry) \

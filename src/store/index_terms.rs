@@ -11,7 +11,7 @@ pub(in crate::store) fn unfinished(alias: &str) -> Expr {
 }
 
 /// That it is a job without a group that waits, or runs, likewise.
-pub(in crate::store) fn loose(alias: &str, status: &str) -> Expr {
+pub(in crate::store) fn ungrouped(alias: &str, status: &str) -> Expr {
     sql(format!("{alias}.group_id is null and {alias}.status = '{status}'"))
 }
 

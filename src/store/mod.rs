@@ -21,30 +21,34 @@ mod session;
 mod sessions;
 mod settle;
 mod statement;
+mod work_connection;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) use admin::control::RequestReport;
-pub(crate) use claim::followers::Done;
+pub(crate) use claim::followers::UnrecordedSuccess;
 pub(crate) use claim::in_flight::Room;
-pub(crate) use claim::start::{CLAIM_LEASE, Started, Terms, TurnPlan};
+pub(crate) use claim::start::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use lease::LeasedClaim;
-pub(crate) use pooler::{Between, between};
-pub(crate) use presence::{Asks, Presence, ProcessorRow};
+pub(crate) use pooler::{PoolerKind, detect_pooler};
+pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
 pub(crate) use query::explain::Subject;
-pub(crate) use receive::{ReceivedRow, Said};
-pub(crate) use round_trip::{AT_ONCE, ClaimedAtOnce, GoneOn, HeldAtOnce, ReadFrom, Then};
+pub(crate) use receive::{ReceiptState, ReceivedRow};
+pub(crate) use round_trip::{
+    AfterSettle, CLAIM_LIMIT, ChainAnswer, ClaimAnswer, HoldReceipt, ScanStart,
+};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, keep_open, notice_lost_clients, short, together,
+    gave_up_waiting, in_short_tx, in_tx, keep_open, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::many::Succeeded;
-pub(crate) use settle::one::Keep;
+pub(crate) use settle::one::KeepFinished;
 use statement::Nameless;
 pub(crate) use statement::Names;
+pub(crate) use work_connection::WorkConnection;
 
 /// Every statement for one schema, rendered.
 #[derive(Debug)]
@@ -53,7 +57,7 @@ pub(crate) struct Store {
     nameless: Nameless,
     adopt: claim::adopt::Statements,
     batch: claim::followers::Statements,
-    boost: claim::aging::Statements,
+    aging: claim::aging::Statements,
     claim: claim::start::Statements,
     control: admin::control::Statements,
     defer: claim::defer::Statements,
@@ -64,7 +68,7 @@ pub(crate) struct Store {
     inspect: query::inspect::Statements,
     lease: lease::Statements,
     look: claim::heads::Statements,
-    loose: claim::ungrouped::Statements,
+    ungrouped: claim::ungrouped::Statements,
     monitor: sessions::Statements,
     pause: admin::pause::Statements,
     peek: claim::peek::Statements,
@@ -78,7 +82,7 @@ pub(crate) struct Store {
     queue_settings: admin::queue_settings::Statements,
     settle: settle::one::Statements,
     settle_many: settle::many::Statements,
-    unclaim: release::Statements,
+    release: release::Statements,
 }
 
 /// The schema that is used unless another is named.
@@ -92,7 +96,7 @@ impl Store {
         statement::looking_at(&nameless.clone(), || Self {
             adopt: claim::adopt::Statements::new(&names),
             batch: claim::followers::Statements::new(&names),
-            boost: claim::aging::Statements::new(&names),
+            aging: claim::aging::Statements::new(&names),
             claim: claim::start::Statements::new(&names),
             control: admin::control::Statements::new(&names),
             defer: claim::defer::Statements::new(&names),
@@ -103,7 +107,7 @@ impl Store {
             inspect: query::inspect::Statements::new(&names),
             lease: lease::Statements::new(&names),
             look: claim::heads::Statements::new(&names),
-            loose: claim::ungrouped::Statements::new(&names),
+            ungrouped: claim::ungrouped::Statements::new(&names),
             monitor: sessions::Statements::new(&names),
             pause: admin::pause::Statements::new(&names),
             peek: claim::peek::Statements::new(&names),
@@ -117,7 +121,7 @@ impl Store {
             queue_settings: admin::queue_settings::Statements::new(&names),
             settle: settle::one::Statements::new(&names),
             settle_many: settle::many::Statements::new(&names),
-            unclaim: release::Statements::new(&names),
+            release: release::Statements::new(&names),
             names,
             nameless,
         })

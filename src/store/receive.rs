@@ -57,7 +57,7 @@ pub(crate) struct ReceivedRow {
 
 /// What a receipt was good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ReceiptState {
     Done,
     Stale,
     Busy,
@@ -85,7 +85,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         receipt: &str,
         result: Option<&str>,
-    ) -> Result<Said, sqlx::Error> {
+    ) -> Result<ReceiptState, sqlx::Error> {
         said(&query_of(&self.pull.ack, receipt).bind(result).fetch_one(executor).await?)
     }
 
@@ -96,7 +96,7 @@ impl Store {
         receipt: &str,
         delay: Duration,
         error: Option<&str>,
-    ) -> Result<Said, sqlx::Error> {
+    ) -> Result<ReceiptState, sqlx::Error> {
         let nack = query_of(&self.pull.nack, receipt).bind(delay.as_secs_f64()).bind(error);
         said(&nack.fetch_one(executor).await?)
     }
@@ -107,7 +107,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         receipt: &str,
         visibility: Duration,
-    ) -> Result<Said, sqlx::Error> {
+    ) -> Result<ReceiptState, sqlx::Error> {
         let extend = query_of(&self.pull.extend, receipt).bind(visibility.as_secs_f64());
         said(&extend.fetch_one(executor).await?)
     }
@@ -136,11 +136,11 @@ fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
     })
 }
 
-fn said(row: &PgRow) -> Result<Said, sqlx::Error> {
+fn said(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
     match row.try_get(0)? {
-        "done" => Ok(Said::Done),
-        "stale" => Ok(Said::Stale),
-        "busy" => Ok(Said::Busy),
+        "done" => Ok(ReceiptState::Done),
+        "stale" => Ok(ReceiptState::Stale),
+        "busy" => Ok(ReceiptState::Busy),
         word => Err(sqlx::Error::Protocol(format!("the schema's function returned {word:?}"))),
     }
 }

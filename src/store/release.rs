@@ -6,9 +6,9 @@ use sea_query::{Expr, JoinType, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::job::group_plan::Go;
+use crate::job::group_plan::Disposition;
 use crate::store::Store;
-use crate::store::claim::start::Started;
+use crate::store::claim::start::Claim;
 use crate::store::index_terms::{keyed, started};
 use crate::store::settle::many as settle_many;
 use crate::store::settle::one::freed;
@@ -17,7 +17,7 @@ use crate::store::statement::{Names, Template, cte, rows_of, select, sql, sub, w
 #[derive(Debug)]
 pub(in crate::store) struct Statements {
     lock_groups: Template,
-    lock_loose: Template,
+    lock_ungrouped: Template,
     jobs: Template,
     groups: Template,
 }
@@ -26,7 +26,7 @@ impl Statements {
     pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             lock_groups: settle_many::lock_groups(names, LockType::NoKeyUpdate),
-            lock_loose: lock_loose(names),
+            lock_ungrouped: lock_ungrouped(names),
             jobs: jobs(names),
             groups: groups(names),
         }
@@ -34,8 +34,8 @@ impl Statements {
 }
 
 /// Locks the jobs without a group that are still these claims'.
-fn lock_loose(names: &Names) -> Template {
-    let row = settle_many::lock_loose(names);
+fn lock_ungrouped(names: &Names) -> Template {
+    let row = settle_many::lock_ungrouped(names);
     let query = select()
         .column(("claimed", "claim"))
         .from("claimed")
@@ -101,33 +101,33 @@ impl Store {
     /// Gives claims of a queue back, of jobs whose handlers have not begun, and wakes others for them. The tokens of
     /// those that are no claims any more: of the others somebody has a row for a moment. In the short transaction that is
     /// open on `conn`.
-    pub(crate) async fn unclaim(
+    pub(crate) async fn release(
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        claims: &[&Started],
+        claims: &[&Claim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let grouped = claims.iter().filter(|of| of.group.is_some());
         let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
-        let lock = self.unclaim.lock_groups.query().bind(tokens);
+        let lock = self.release.lock_groups.query().bind(tokens);
         let mut rows = lock.fetch_all(&mut *conn).await?;
-        let loose = claims.iter().filter(|of| of.group.is_none());
-        let (jobs, tokens): (Vec<i64>, Vec<Uuid>) = loose.map(|of| (of.job, of.token)).unzip();
+        let ungrouped = claims.iter().filter(|of| of.group.is_none());
+        let (jobs, tokens): (Vec<i64>, Vec<Uuid>) = ungrouped.map(|of| (of.job, of.token)).unzip();
         if !jobs.is_empty() {
-            let lock = self.unclaim.lock_loose.query().bind(jobs).bind(tokens);
+            let lock = self.release.lock_ungrouped.query().bind(jobs).bind(tokens);
             rows.extend(lock.fetch_all(&mut *conn).await?);
         }
         let locked: HashSet<Uuid> =
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let given = || claims.iter().filter(|of| locked.contains(&of.token));
-        let heads = given().map(|of| (of.job, of.go == Go::Run));
+        let heads = given().map(|of| (of.job, of.go == Disposition::Run));
         let behind = given().flat_map(|of| of.behind.iter().map(|job| (*job, true)));
         let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
         if !jobs.is_empty() {
-            self.unclaim.jobs.query().bind(jobs).bind(begun).execute(&mut *conn).await?;
+            self.release.jobs.query().bind(jobs).bind(begun).execute(&mut *conn).await?;
             let grouped = given().filter(|of| of.group.is_some());
             let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
-            let free = self.unclaim.groups.query().bind(queue).bind(tokens);
+            let free = self.release.groups.query().bind(queue).bind(tokens);
             free.execute(&mut *conn).await?;
             self.wake_others(conn, queue).await?;
         }

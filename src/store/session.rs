@@ -58,7 +58,7 @@ const NOTICE_HOST: &str = "set tcp_keepalives_idle = 4; set tcp_keepalives_inter
 /// And a client that is gone, inside of a query too.
 const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 
-/// Begins a short transaction of the library's own (claim, settle by token, housekeeping).
+/// Begins a short transaction of the library's own (claim, settle by token, maintenance).
 ///
 /// Not cancel safe: a caller that gives up must close the connection.
 pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -112,7 +112,7 @@ pub(crate) fn cannot_check(error: &sqlx::Error, limits: &SessionLimits) -> bool 
 
 /// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,
 /// unless the work [gave up waiting](gave_up_waiting): then nothing of it was done.
-pub(crate) async fn short<T>(
+pub(crate) async fn in_short_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
@@ -130,7 +130,7 @@ pub(crate) async fn short<T>(
 
 /// Does some work in a transaction with the session's own limits: its statements stay together behind a transaction pooler. Not
 /// cancel safe, and after an error the connection is not to be used again.
-pub(crate) async fn together<T>(
+pub(crate) async fn in_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {

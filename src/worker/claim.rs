@@ -1,263 +1,200 @@
-//! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
+//! One claim of a worker: its connections, and what becomes of what it brings.
 
 use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, timeout};
 
-use crate::job::group_plan::{self, Look, Plan, Turn};
-use crate::job::queue_options::QueueOptions;
-use crate::store::{
-    AT_ONCE, ClaimedAtOnce, HeldJob, Room, Started, Store, Terms, TurnPlan, begin_short,
-    gave_up_waiting,
-};
-pub(crate) use crate::worker::cursor::Course;
-use crate::worker::cursor::First;
+use crate::attempt::turn::{ClaimedTurn, TurnEnd};
+use crate::error::BackgroundError;
+use crate::job::redact::redact_detail;
+use crate::job::stall::Activity;
+use crate::slots::queue_slots::Reserved;
+use crate::worker::claim_steps::{self, Claimed};
+use crate::worker::orphans;
+use crate::worker::prefetch::PrefetchedTurn;
+use crate::worker::state::{BACKOFF, WorkerState};
+use crate::worker::wait::Pause;
+use crate::worker::worker::Worker;
 
-/// What a claim brought.
-#[derive(Debug, Default)]
-pub(crate) struct Claimed {
-    pub(crate) jobs: Vec<Started>,
-    /// What their handlers need, by job.
-    pub(crate) known: HashMap<i64, HeldJob>,
-    /// There may be more right now: more flags, more due groups, or an adopter at work.
-    pub(crate) more: bool,
-    /// When the next group or job will be due, as far as this claim saw.
-    pub(crate) next: Option<Duration>,
-    /// Something was left that only a thorough claim does.
-    pub(crate) thorough: bool,
-    /// Nothing else was due, or held back by a limit or a pause.
-    pub(crate) all: bool,
-}
-
-/// Claims at most `slots` jobs: in one round trip, unless there is something to do that only a `thorough` claim does, or
-/// that is what was asked for.
-///
-/// Not cancel safe: a caller that gives up closes the connection. The claim may have been committed then, and its
-/// lease runs out.
-pub(crate) async fn claim(
-    store: &Store,
-    conn: &mut PgConnection,
-    options: &QueueOptions,
-    slots: usize,
-    processor: Option<i64>,
-    course: &mut Course,
-) -> Result<Claimed, sqlx::Error> {
-    let terms = Terms::new(options, processor);
-    let first = course.first();
-    if !std::mem::take(&mut course.thorough) {
-        match claim_at_once(store, conn, options.name(), terms, slots + course.ahead, first, course)
-            .await
+/// A claim that takes longer has lost its server, or is too large for it.
+const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+/// Before a claim that saw more work than it could take looks again.
+const SOON: Duration = Duration::from_millis(20);
+/// A lone job, behind which nothing follows, must not cost a connection for each slot.
+const REACH: usize = 4;
+impl Worker {
+    /// Claims for the reserved slots; how long to wait before the next claim, if no slot ends before.
+    pub(in crate::worker) async fn claim_and_start(
+        &self,
+        state: &mut WorkerState,
+        mut reserved: Reserved,
+    ) -> Pause {
+        let leased = self.leased();
+        let want = reserved.count();
+        // Leases need a connection for the claim alone.
+        let connections = if leased { 1 } else { want };
+        let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.context.report(&error);
+                state.claimed(false);
+                state.spare.clear();
+                if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
+                    // What hangs is a connection that died, and would be waited for again.
+                    state.coming.detach_all();
+                }
+                (state.busy, state.reach) = (false, 1);
+                self.slots.more(false);
+                state.slot_usage.serves_all(false);
+                let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
+                state.backoff = (state.backoff * 2).min(BACKOFF.1);
+                return Pause::For(pause);
+            }
+        };
+        state.backoff = BACKOFF.0;
+        let brought = claimed.jobs.len();
+        // What waits in the process waits for a slot as well.
+        let room = state.prefetch.is_empty() && brought <= self.free(state);
+        state.slot_usage.serves_all(claimed.all && room && !self.slots.bounded());
+        // Where each of many workers takes one group, what is left over shows it.
+        let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
+        let burst = state.busy || brought > 1 || (claimed.more && grouped);
+        for claim in claimed.jobs {
+            let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
+            let jobs = [&[claim.job], &*claim.behind].concat();
+            let mut run = ClaimedTurn::new(context, queue, claim);
+            let known: HashMap<_, _> =
+                jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
+            let guard = leased.then(|| run.guard_lease(&known, asked_at));
+            let waiting = PrefetchedTurn { run, known, guard };
+            if self.slots.bounded() {
+                let slot = state.slot_usage.take(reserved.start());
+                self.start(state, waiting, slot);
+            } else {
+                state.prefetch.push(waiting, asked_at);
+            }
+        }
+        self.start_prefetched(state);
+        // The connections of those that ended meanwhile do as well.
+        let mut passed = false;
+        while !state.prefetch.is_empty()
+            && let Some(ended) = state.slots.try_join_next()
         {
-            Ok(Claimed { thorough: true, jobs, .. }) if jobs.is_empty() => {}
-            Err(error) if gave_up_waiting(&error) => {
-                return Ok(Claimed { more: true, ..Claimed::default() });
+            passed |= state.ended(ended) != TurnEnd::Drained;
+            self.start_prefetched(state);
+        }
+        state.prefetch.give_back_impatient();
+        passed |= state.claimed(claimed.more && brought > 0);
+        if brought > 0 {
+            state.recheck.claimed(Instant::now(), burst);
+        }
+        state.busy = claimed.more && brought > 0;
+        // A slot that is shared is not kept from others until the next look.
+        state.all_taken = claimed.all && !self.slots.bounded();
+        state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
+        self.slots.more(state.busy);
+        if !state.busy || leased {
+            // Nothing to hold connections for. Those that are still coming go back when they come.
+            let spares = self.spares(state);
+            state.keep_spare(spares);
+            state.coming.detach_all();
+        }
+        match (claimed.more, brought) {
+            (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
+                Pause::For(Duration::ZERO)
             }
-            other => return other,
+            (false, _) if passed => Pause::For(Duration::ZERO),
+            (true, _) => Pause::For(SOON.mul_f64(1.0 + fastrand::f64())),
+            (false, _) => Pause::Poll { next: claimed.next },
         }
     }
-    if slots == 0 {
-        // Nothing is claimed ahead by several statements.
-        return Ok(Claimed { more: true, thorough: true, ..Claimed::default() });
-    }
-    match try_claim(store, conn, options.name(), terms, slots, first).await {
-        // What it has locked must be free for others, and it looks again soon.
-        Err(error) if gave_up_waiting(&error) => {
-            PgTransactionManager::rollback(conn).await?;
-            Ok(Claimed { more: true, ..Claimed::default() })
-        }
-        other => {
-            let claimed = other?;
-            course.has_claimed(&claimed.known);
-            Ok(claimed)
-        }
-    }
-}
 
-async fn claim_at_once(
-    store: &Store,
-    conn: &mut PgConnection,
-    queue: &str,
-    terms: Terms,
-    slots: usize,
-    first: First,
-    course: &mut Course,
-) -> Result<Claimed, sqlx::Error> {
-    let most = i32::try_from(slots.min(AT_ONCE)).unwrap_or(i32::MAX);
-    let loose_first = first == First::Loose;
-    let from = course.reads_from();
-    let at_once = store.claim_at_once(conn, queue, most, loose_first, terms, from).await?;
-    let filled = at_once.jobs.len() >= slots.min(AT_ONCE);
-    course.has_claimed(&at_once.known);
-    let next = course.has_read(&at_once, filled);
-    let ClaimedAtOnce { jobs, known, thorough, more, .. } = at_once;
-    let all = !more && !thorough;
-    Ok(Claimed { jobs, known, more, next, thorough, all })
-}
-
-async fn try_claim(
-    store: &Store,
-    conn: &mut PgConnection,
-    queue: &str,
-    mut terms: Terms,
-    slots: usize,
-    first: First,
-) -> Result<Claimed, sqlx::Error> {
-    let slots = slots.min(AT_ONCE);
-    begin_short(conn).await?;
-    let peek = store.peek(conn, queue).await?;
-    let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
-    // How many may be added to what is in flight.
-    let mut fresh = None;
-    let mut paused = peek.paused;
-    if peek.limited && !paused {
-        match store.room(conn, queue).await? {
-            Room::For(n) => {
-                fresh = n;
-                // What is claimed is in flight: nothing is claimed ahead.
-                terms.jobs_per_turn = if n.is_some() { 1 } else { terms.jobs_per_turn };
+    /// Claims up to `want` jobs, with one of so many connections; of jobs that need one each, as many as there are.
+    /// Also gives the time from which on their leases count.
+    pub(in crate::worker) async fn claim(
+        &self,
+        state: &mut WorkerState,
+        want: usize,
+        connections: usize,
+    ) -> Result<(Claimed, Instant), BackgroundError> {
+        let queue = || self.queue.name.to_string();
+        self.heartbeat.begins(Activity::Connecting);
+        self.connect(state, connections)
+            .await
+            .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
+        if self.stop.is_cancelled() || (self.leased() && !self.context.leases.may_claim()) {
+            // It was told to stop while it waited for a connection, or is not seen any more.
+            return Ok((Claimed::default(), Instant::now()));
+        }
+        let slots = if connections < want { want } else { state.spare.len().min(want) };
+        let most = self.queue.options.concurrency;
+        // Not while slots that are free have no connection.
+        let all = self.leased() || (state.reach >= most && slots == want);
+        let ahead = state.busy && all && !self.slots.bounded();
+        let room = state.prefetch.claims();
+        state.cursor.ahead = if ahead { room } else { 0 };
+        if slots + state.cursor.ahead == 0 {
+            return Ok((Claimed::default(), Instant::now()));
+        }
+        let Some(mut conn) = state.for_claim() else {
+            return Ok((Claimed::default(), Instant::now()));
+        };
+        self.heartbeat.begins(Activity::Claiming);
+        let asked_at = Instant::now();
+        let mut cursor = std::mem::take(&mut state.cursor);
+        let claimed = {
+            let claim = claim_steps::claim(
+                &self.context.store,
+                &mut conn,
+                &self.queue.options,
+                slots,
+                Some(self.context.processor),
+                &mut cursor,
+            );
+            let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
+            loop {
+                tokio::select! {
+                    biased;
+                    claimed = &mut claim => break claimed,
+                    () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                }
             }
-            Room::Paused => paused = true,
-            Room::Busy => {
-                PgTransactionManager::rollback(conn).await?;
-                return Ok(Claimed { more: true, ..claimed });
+        };
+        state.cursor = cursor;
+        match claimed {
+            Ok(Ok(claimed)) => {
+                state.cursor.thorough = claimed.thorough;
+                conn.claims = true;
+                state.spare.push(conn);
+                Ok((claimed, asked_at))
+            }
+            failed => {
+                state.cursor.thorough = true;
+                if self.leased() {
+                    state.orphan_checks = orphans::from(Instant::now());
+                }
+                conn.close();
+                Err(match failed {
+                    Ok(Err(source)) if lacks_tables(&source) => BackgroundError::NotMigrated {
+                        queue: queue(),
+                        schema: self.context.store.names().schema().to_owned(),
+                        source,
+                    },
+                    Ok(Err(source)) => {
+                        BackgroundError::Claim { queue: queue(), source: redact_detail(source) }
+                    }
+                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
+                })
             }
         }
     }
-    if paused {
-        PgTransactionManager::rollback(conn).await?;
-        return Ok(Claimed::default());
-    }
-    let mut in_line = 0;
-    if peek.adopter {
-        let result = store.adopt(conn, queue, as_limit(slots)).await?;
-        in_line = result.groups;
-        claimed.more |= result.more;
-    }
-    if peek.boosts {
-        let (boosted, more) = store.boost_groups(conn, queue).await?;
-        in_line += boosted;
-        claimed.more |= more;
-    }
-    if peek.loose_boosts {
-        claimed.more |= store.boost_loose(conn, queue).await?.1;
-    }
-    let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
-    // Rare, and first: behind busy groups there would never be room for them.
-    if peek.lapsed {
-        let n = as_limit(room(&claimed));
-        claimed.jobs.extend(store.take_over_loose(conn, queue, n, terms).await?);
-    }
-    // They are in flight already, and must go on where the limit is reached.
-    if peek.groups && fresh.is_some() && room(&claimed) > 0 {
-        let turns = store.take_lapsed(conn, queue, as_limit(room(&claimed))).await?;
-        claim_groups(store, conn, queue, turns, terms, &mut claimed).await?;
-    }
-    let known = claimed.jobs.len();
-    let room_for_new = |claimed: &Claimed| {
-        let left = fresh.map_or(usize::MAX, |n| n - (claimed.jobs.len() - known).min(n));
-        room(claimed).min(left)
-    };
-    if peek.loose && first == First::Loose {
-        let n = as_limit(room_for_new(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
-    }
-    if (peek.groups || in_line > 0) && room_for_new(&claimed) > 0 {
-        let n = room_for_new(&claimed);
-        let turns = store.take_turns(conn, queue, as_limit(n)).await?;
-        let taken = turns.len();
-        claim_groups(store, conn, queue, turns, terms, &mut claimed).await?;
-        if taken == n && in_line > n {
-            store.wake_others(conn, queue).await?;
-        }
-    }
-    if peek.loose && first == First::Groups {
-        let n = as_limit(room_for_new(&claimed));
-        claimed.jobs.extend(store.start_loose(conn, queue, n, terms).await?);
-    }
-    // Where a limit is reached there is nothing more to be had: a slot that ends, or the poll, looks again.
-    claimed.more |= room(&claimed) == 0;
-    if !claimed.jobs.is_empty() {
-        let jobs = claimed.jobs.iter().flat_map(|claim| [&[claim.job], &*claim.behind].concat());
-        let jobs: Vec<i64> = jobs.collect();
-        claimed.known = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
-    }
-    PgTransactionManager::commit(conn).await?;
-    Ok(claimed)
 }
 
-/// Does what follows for the groups whose turns were taken.
-async fn claim_groups(
-    store: &Store,
-    conn: &mut PgConnection,
-    queue: &str,
-    turns: Vec<Turn>,
-    terms: Terms,
-    claimed: &mut Claimed,
-) -> Result<(), sqlx::Error> {
-    if turns.is_empty() {
-        return Ok(());
-    }
-    let batches = turns.iter().filter(|turn| turn.doubted && turn.batch_end.is_some());
-    let batches: Vec<&str> = batches.map(|turn| turn.group.as_str()).collect();
-    if !batches.is_empty() {
-        store.return_batches(conn, queue, &batches).await?;
-    }
-    let mut looks = store.look(conn, queue, &turns, terms).await?;
-    let mut plans: Vec<TurnPlan> = turns
-        .iter()
-        .map(|turn| {
-            let look = looks.remove(&turn.group).unwrap_or_else(Look::default);
-            let plan = group_plan::plan(turn, &look);
-            TurnPlan { group: turn.group.clone(), plan, behind: Vec::new() }
-        })
-        .collect();
-    claim_ahead(store, conn, queue, &mut plans, terms).await?;
-    let started = store.start(conn, queue, &plans, terms).await?;
-    if started.len() < plans.len() {
-        store.defer(conn, queue, &plans).await?;
-        // Some turns were spent on sleepers and the like: others may be due behind them.
-        claimed.more = true;
-    }
-    claimed.jobs.extend(started);
-    Ok(())
-}
-
-/// Adds what is to run in the same turns as the heads.
-async fn claim_ahead(
-    store: &Store,
-    conn: &mut PgConnection,
-    queue: &str,
-    plans: &mut [TurnPlan],
-    terms: Terms,
-) -> Result<(), sqlx::Error> {
-    if terms.jobs_per_turn < 2 {
-        return Ok(());
-    }
-    let heads: Vec<(&str, i64)> = plans
-        .iter()
-        .filter_map(|turn| match turn.plan {
-            Plan::Start { job, fresh: true, .. } => Some((turn.group.as_str(), job)),
-            _ => None,
-        })
-        .collect();
-    if heads.is_empty() {
-        return Ok(());
-    }
-    let n = (terms.jobs_per_turn - 1).min(AT_ONCE / heads.len());
-    if n == 0 {
-        return Ok(());
-    }
-    let n = as_limit(n);
-    let mut ahead = store.ahead(conn, queue, &heads, n, terms).await?;
-    for turn in plans {
-        turn.behind = ahead.remove(&turn.group).unwrap_or_default();
-    }
-    Ok(())
-}
-
-fn as_limit(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
+/// 42P01, 42703 and 3F000: no such table, column or schema.
+fn lacks_tables(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))
 }

@@ -1,90 +1,25 @@
-//! What a worker remembers, and the connections of its slots.
+//! The connections of a worker: how many it opens, keeps and gives back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Postgres;
-use sqlx::pool::PoolConnection;
-use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::run::End;
-use crate::slots::queue_slots::Occupancy;
-use crate::worker::claim::Course;
-use crate::worker::fill::BACKOFF;
-use crate::worker::prefetch::Prefetch;
-use crate::worker::recheck::Again;
+use crate::worker::state::WorkerState;
+use crate::worker::worker::Worker;
 
-/// What a worker remembers from claim to claim.
-pub(in crate::worker) struct State {
-    /// Each says how it ended, and gives back its connection, if that can be used again.
-    pub(in crate::worker) slots: JoinSet<(End, Option<SlotConnection>)>,
-    /// Of those, the ones whose handlers run or may run.
-    pub(in crate::worker) occupancy: Arc<Occupancy>,
-    /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
-    pub(in crate::worker) spare: Vec<SlotConnection>,
-    /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
-    /// and would begin anew each time if it was given up.
-    pub(in crate::worker) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
-    /// The last claim took all that it could.
-    pub(in crate::worker) busy: bool,
-    /// The last claim took all that was due: only a wake-up, or a job behind which others are, calls for a look.
-    pub(in crate::worker) quiet: bool,
-    /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
-    pub(in crate::worker) reach: usize,
-    pub(in crate::worker) course: Course,
-    pub(in crate::worker) backoff: Duration,
-    pub(in crate::worker) again: Again,
-    pub(in crate::worker) prefetch: Arc<Prefetch>,
-    /// When to look for claims whose answers were lost.
-    pub(in crate::worker) strays: [Option<Instant>; 2],
-}
-
-impl State {
-    /// Of a worker that is woken by this.
-    pub(in crate::worker) fn new(wake: &Arc<Notify>) -> Self {
-        let occupancy = Arc::default();
-        let prefetch = Arc::new(Prefetch::new(Arc::clone(&occupancy), Arc::clone(wake)));
-        Self {
-            slots: JoinSet::new(),
-            occupancy,
-            spare: Vec::new(),
-            coming: JoinSet::new(),
-            busy: false,
-            quiet: false,
-            reach: 1,
-            course: Course::default(),
-            backoff: BACKOFF.0,
-            again: Again::default(),
-            prefetch,
-            strays: [None; 2],
-        }
-    }
-    /// Takes back a slot's connection; how its job ended.
-    pub(in crate::worker) fn ended(
-        &mut self,
-        ended: Result<(End, Option<SlotConnection>), JoinError>,
-    ) -> End {
-        let (end, conn) = ended.unwrap_or((End::Lost, None));
-        self.again.ended(Instant::now());
-        self.spare.extend(conn);
-        end
-    }
-
-    /// A claim has ended, and left more or not; whether a job that ended meanwhile has passed its group's turn on.
-    pub(in crate::worker) fn claimed(&mut self, more: bool) -> bool {
-        let ended = self.prefetch.claimed(more);
-        if ended.is_some() {
-            self.again.ended(Instant::now());
-        }
-        ended.unwrap_or_default()
-    }
-
+/// How many connections an idle queue keeps that holds by transaction.
+pub(in crate::worker) const KEPT: usize = 2;
+/// How long a claim waits for its first connection, and for each further one.
+const FIRST_CONNECTION: Duration = Duration::from_secs(5);
+const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
+/// How many connections a queue asks for at once: hundreds of new ones would keep a small server from everything else, the check
+/// of the holds too, for seconds.
+const OPENED_TOGETHER: usize = 32;
+impl WorkerState {
     /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
-    pub(in crate::worker) fn keep(&mut self, most: usize) {
-        let excess = self.spare.len().saturating_sub(most);
+    pub(in crate::worker) fn keep_spare(&mut self, limit: usize) {
+        let excess = self.spare.len().saturating_sub(limit);
         if excess > 0 {
             self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.claims));
             self.spare.drain(..excess);
@@ -101,5 +36,55 @@ impl State {
     pub(in crate::worker) fn for_job(&mut self) -> Option<SlotConnection> {
         let other = self.spare.iter().rposition(|conn| !conn.claims);
         other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
+    }
+}
+
+impl Worker {
+    /// How many connections stay for the next job and the look behind it, and while jobs come one after the other for as many as
+    /// ended lately: asking for one costs round trips, and there are as many as slots, unless those are shared.
+    pub(in crate::worker) fn spares(&self, state: &WorkerState) -> usize {
+        let own = !self.leased() && !self.slots.bounded();
+        let lately = || state.slot_usage.quick_ends(Instant::now()).max(KEPT);
+        if own { self.free(state).min(lately()) } else { 0 }
+    }
+
+    /// Whether whoever asks for a connection gets one, and does not wait for others to give theirs back.
+    pub(in crate::worker) fn pool_has_room(&self) -> bool {
+        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+    }
+
+    /// Gets up to `want` connections together: waits for the first one, and a moment for the others. Those of jobs that
+    /// end meanwhile do as well.
+    pub(in crate::worker) async fn connect(
+        &self,
+        state: &mut WorkerState,
+        want: usize,
+    ) -> Result<(), sqlx::Error> {
+        let begun = Instant::now();
+        while state.spare.len() < want {
+            while state.coming.len() < (want - state.spare.len()).min(OPENED_TOGETHER) {
+                state.coming.spawn(self.pool.acquire());
+            }
+            let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
+            tokio::select! {
+                Some(came) = state.coming.join_next() => match came {
+                    Ok(Ok(conn)) => state.spare.push(conn.into()),
+                    Ok(Err(error)) if state.spare.is_empty() => return Err(error),
+                    // Another one is asked for by the next claim that wants it.
+                    _ => break,
+                },
+                Some(ended) = state.slots.join_next() => {
+                    state.ended(ended);
+                }
+                () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                () = sleep_until(begun + limit) => {
+                    if state.spare.is_empty() {
+                        return Err(sqlx::Error::PoolTimedOut);
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::store::{ClaimedAtOnce, HeldJob, ReadFrom};
+use crate::store::{ClaimAnswer, HeldJob, ScanStart};
 
 /// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
@@ -20,12 +20,12 @@ const PRIORITIZED: Duration = Duration::from_mins(1);
 pub(in crate::worker) enum First {
     #[default]
     Groups,
-    Loose,
+    Ungrouped,
 }
 
 /// What a worker's claims hand on, each to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct ClaimCursor {
     first: First,
     /// The next one is to be thorough: the last one left something for it, or failed.
     pub(crate) thorough: bool,
@@ -34,39 +34,39 @@ pub(crate) struct Course {
     /// The last one that read from the beginning read for long. One alone may have had its statements planned.
     long: bool,
     /// The last one read from the beginning, and not for long.
-    short: bool,
+    in_short_tx: bool,
     /// Where they begin, if that is not the beginning.
-    window: Option<Window>,
+    window: Option<ScanWindow>,
     /// When a job with a priority was claimed.
     prioritized: Option<Instant>,
 }
 
 /// For a while claims begin where something was found, instead of reading past all that is dead or held.
 #[derive(Debug, Clone, Copy)]
-struct Window {
-    from: ReadFrom,
+struct ScanWindow {
+    from: ScanStart,
     until: Instant,
 }
 
-impl Course {
+impl ClaimCursor {
     /// What this one serves first.
     pub(in crate::worker) fn first(&mut self) -> First {
         let next = match self.first {
-            First::Groups => First::Loose,
-            First::Loose => First::Groups,
+            First::Groups => First::Ungrouped,
+            First::Ungrouped => First::Groups,
         };
         std::mem::replace(&mut self.first, next)
     }
 
     /// From when on this one reads.
-    pub(in crate::worker) fn reads_from(&mut self) -> ReadFrom {
+    pub(in crate::worker) fn reads_from(&mut self) -> ScanStart {
         self.window.take_if(|window| window.until <= Instant::now());
-        self.window.map_or_else(ReadFrom::default, |window| window.from)
+        self.window.map_or_else(ScanStart::default, |window| window.from)
     }
 
     /// Whether the last one has read from the beginning, and not past much that is dead or held.
     pub(crate) fn read_shortly(&self) -> bool {
-        self.short
+        self.in_short_tx
     }
 
     /// Remembers that there are priorities, if what was claimed has one.
@@ -80,13 +80,13 @@ impl Course {
     /// this one came to: for so much longer that reading from the beginning again is a small part of it.
     pub(in crate::worker) fn has_read(
         &mut self,
-        read: &ClaimedAtOnce,
+        read: &ClaimAnswer,
         filled: bool,
     ) -> Option<Duration> {
         let now = Instant::now();
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
-        self.short = !long && self.window.is_none();
+        self.in_short_tx = !long && self.window.is_none();
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
         if read.thorough || (prioritized && !filled) {
             // Slots are free for what may be before; or a doubt has begun, and a claim that reads all knows when it is over.
@@ -100,7 +100,7 @@ impl Course {
             let least = (read.read_for * READS_SKIPPED.0).min(LATEST_READ);
             let most = (read.read_for * READS_SKIPPED.1).min(LATEST_READ);
             let until = now + read.next.unwrap_or(most).clamp(least, most);
-            self.window = Some(Window { from: read.found_at, until });
+            self.window = Some(ScanWindow { from: read.found_at, until });
         }
         read.next
     }
@@ -112,65 +112,65 @@ mod tests {
 
     use super::*;
 
-    fn read(ms: u64) -> ClaimedAtOnce {
+    fn read(ms: u64) -> ClaimAnswer {
         let at = Some(Utc::now());
-        ClaimedAtOnce {
+        ClaimAnswer {
             jobs: Vec::new(),
             known: HashMap::new(),
             thorough: false,
             more: true,
             next: None,
             read_for: Duration::from_millis(ms),
-            found_at: ReadFrom { groups: at, flags: at, loose: at },
+            found_at: ScanStart { groups: at, flags: at, ungrouped: at },
         }
     }
 
     /// A claim that leaves slots free.
-    fn look(course: &mut Course, read: &ClaimedAtOnce) -> Option<Duration> {
-        course.has_read(read, false)
+    fn look(cursor: &mut ClaimCursor, read: &ClaimAnswer) -> Option<Duration> {
+        cursor.has_read(read, false)
     }
 
     #[test]
     fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
-        let mut course = Course::default();
-        look(&mut course, &read(0));
-        assert!(course.reads_from().groups.is_none());
-        look(&mut course, &read(5));
-        assert!(course.reads_from().groups.is_none(), "once may be chance");
+        let mut cursor = ClaimCursor::default();
+        look(&mut cursor, &read(0));
+        assert!(cursor.reads_from().groups.is_none());
+        look(&mut cursor, &read(5));
+        assert!(cursor.reads_from().groups.is_none(), "once may be chance");
         let long = read(5);
-        look(&mut course, &long);
-        assert_eq!(course.reads_from().groups, long.found_at.groups);
-        assert_eq!(course.reads_from().flags, long.found_at.flags);
-        assert_eq!(course.reads_from().loose, long.found_at.loose);
-        let short = read(0);
-        look(&mut course, &short);
-        assert_eq!(course.reads_from().groups, short.found_at.groups);
+        look(&mut cursor, &long);
+        assert_eq!(cursor.reads_from().groups, long.found_at.groups);
+        assert_eq!(cursor.reads_from().flags, long.found_at.flags);
+        assert_eq!(cursor.reads_from().ungrouped, long.found_at.ungrouped);
+        let in_short_tx = read(0);
+        look(&mut cursor, &in_short_tx);
+        assert_eq!(cursor.reads_from().groups, in_short_tx.found_at.groups);
     }
 
     #[test]
     fn what_was_read_past_is_read_again_after_a_while() {
-        let mut course = Course::default();
-        look(&mut course, &read(10_000));
-        look(&mut course, &read(10_000));
-        let window = course.window.as_mut().unwrap();
+        let mut cursor = ClaimCursor::default();
+        look(&mut cursor, &read(10_000));
+        look(&mut cursor, &read(10_000));
+        let window = cursor.window.as_mut().unwrap();
         assert!(window.until <= Instant::now() + LATEST_READ);
         window.until = Instant::now();
-        assert!(course.reads_from().groups.is_none());
-        assert!(course.window.is_none());
+        assert!(cursor.reads_from().groups.is_none());
+        assert!(cursor.window.is_none());
     }
 
     #[test]
     fn what_will_be_due_is_waited_for_if_that_is_not_at_once() {
         let ms = Duration::from_millis;
         let window = |next: Option<u64>| {
-            let mut course = Course::default();
-            let long = ClaimedAtOnce { next: next.map(ms), ..read(5) };
-            look(&mut course, &long);
+            let mut cursor = ClaimCursor::default();
+            let long = ClaimAnswer { next: next.map(ms), ..read(5) };
+            look(&mut cursor, &long);
             let began = Instant::now();
-            assert_eq!(look(&mut course, &long), long.next);
-            let until = course.window.unwrap().until;
+            assert_eq!(look(&mut cursor, &long), long.next);
+            let until = cursor.window.unwrap().until;
             // The next ones know no more.
-            assert!(look(&mut course, &read(0)).unwrap() <= until - began);
+            assert!(look(&mut cursor, &read(0)).unwrap() <= until - began);
             (until - began, began.elapsed())
         };
         for (next, long) in [(None, 200), (Some(120), 120), (Some(1), 50), (Some(60_000), 200)] {
@@ -181,28 +181,28 @@ mod tests {
 
     #[test]
     fn beside_priorities_and_doubts_the_next_one_reads_all_unless_there_is_no_slot_for_it() {
-        let mut course = Course::default();
-        let doubt = ClaimedAtOnce { thorough: true, ..read(10_000) };
-        for (with, priorities) in [(doubt, false), (read(10_000), true)] {
-            look(&mut course, &read(10_000));
-            look(&mut course, &read(10_000));
-            assert!(course.window.is_some());
-            course.prioritized = priorities.then(Instant::now);
+        let mut cursor = ClaimCursor::default();
+        let suspect = ClaimAnswer { thorough: true, ..read(10_000) };
+        for (with, priorities) in [(suspect, false), (read(10_000), true)] {
+            look(&mut cursor, &read(10_000));
+            look(&mut cursor, &read(10_000));
+            assert!(cursor.window.is_some());
+            cursor.prioritized = priorities.then(Instant::now);
             if priorities {
-                course.has_read(&with, true);
-                assert!(course.window.is_some());
+                cursor.has_read(&with, true);
+                assert!(cursor.window.is_some());
             }
-            assert_eq!(look(&mut course, &with), Some(Duration::ZERO));
-            assert!(course.window.is_none());
+            assert_eq!(look(&mut cursor, &with), Some(Duration::ZERO));
+            assert!(cursor.window.is_none());
         }
     }
 
     #[test]
     fn groups_and_jobs_without_one_come_first_by_turns() {
-        let mut course = Course::default();
+        let mut cursor = ClaimCursor::default();
         assert_eq!(
-            [course.first(), course.first(), course.first()],
-            [First::Groups, First::Loose, First::Groups]
+            [cursor.first(), cursor.first(), cursor.first()],
+            [First::Groups, First::Ungrouped, First::Groups]
         );
     }
 }

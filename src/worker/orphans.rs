@@ -5,9 +5,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use tokio::time::{Instant, timeout};
 
-use crate::attempt::connection::WorkConnection;
-use crate::store::short;
-use crate::worker::connections::State;
+use crate::store::WorkConnection;
+use crate::store::in_short_tx;
+use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
 /// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
@@ -23,30 +23,32 @@ pub(in crate::worker) fn from(failed_at: Instant) -> [Option<Instant>; 2] {
 impl Worker {
     /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
     /// end. Between two claims, when it knows of all others.
-    pub(in crate::worker) async fn doubt_strays(&self, state: &mut State) {
+    pub(in crate::worker) async fn suspect_orphans(&self, state: &mut WorkerState) {
         let now = Instant::now();
-        let Some(at) = state.strays.iter_mut().find(|at| at.is_some_and(|at| at <= now)) else {
+        let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
+        else {
             return;
         };
-        let Some(known) = self.shared.leases.known() else {
+        let Some(known) = self.context.leases.known() else {
             *at = Some(now + TIMES[0]);
             return;
         };
-        let (store, id, queue) = (&self.shared.store, self.shared.processor, &*self.queue.name);
-        let doubt = async {
-            let mut conn = WorkConnection::from(self.shared.side.acquire().await?);
-            let doubt =
-                async |conn: &mut PgConnection| store.doubt_strays(conn, id, queue, &known).await;
-            let doubted = short(&mut conn, doubt).await?;
+        let (store, id, queue) = (&self.context.store, self.context.processor, &*self.queue.name);
+        let suspect = async {
+            let mut conn = WorkConnection::from(self.context.side.acquire().await?);
+            let suspect = async |conn: &mut PgConnection| {
+                store.suspect_orphans(conn, id, queue, &known).await
+            };
+            let suspected = in_short_tx(&mut conn, suspect).await?;
             conn.done();
-            Ok::<u64, sqlx::Error>(doubted)
+            Ok::<u64, sqlx::Error>(suspected)
         };
-        match timeout(LIMIT, doubt).await {
-            Ok(Ok(doubted)) => {
+        match timeout(LIMIT, suspect).await {
+            Ok(Ok(suspected)) => {
                 *at = None;
-                if doubted > 0 {
+                if suspected > 0 {
                     tracing::info!(
-                        doubted,
+                        suspected,
                         queue,
                         "claims whose answers were lost will be taken over"
                     );

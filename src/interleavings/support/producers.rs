@@ -145,18 +145,18 @@ async fn ask_once(
         stress.book.count(what);
     }
     for halted in store.halted_groups(&mut *conn, Q).await? {
-        store.resume(&mut *conn, Q, &halted.group).await?;
+        store.unhalt_group(&mut *conn, Q, &halted.group).await?;
         stress.book.count("resumed");
     }
     Ok(())
 }
 
 /// Housekeeping, the sweep that must find nothing, and leases and graces that run out before their time.
-pub(in crate::interleavings) async fn keep_house(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+pub(in crate::interleavings) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("janitor").await;
     while !stress.drained.load(Ordering::Relaxed) {
         if let Err(error) = keep_house_once(&stress, &mut conn).await {
-            stress.book.violation(format!("housekeeping failed: {error}"));
+            stress.book.violation(format!("maintenance failed: {error}"));
             conn = stress.session("janitor").await;
         }
         let lapse = "update seriatim.queue_group g set ready_at = clock_timestamp() from \

@@ -8,13 +8,14 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::job::group_plan::{self, Look, Turn};
+use crate::job::group_plan::{self, HeadSnapshot, LockedGroup};
 use crate::job::outcome::Outcome;
 use crate::store::{
-    HeldJob, HoldAnswer, Keep, Started, Store, Terms, TurnPlan, begin_hold, begin_short,
+    Claim, ClaimOptions, GroupPlan, HeldJob, HoldAnswer, KeepFinished, Store, begin_hold,
+    begin_short,
 };
 use crate::testing::TestDatabase;
-use crate::worker::claim::Course;
+use crate::worker::claim_steps::ClaimCursor;
 use crate::{Client, Failure, FailureKind, NewJob, QueueOptions, RetryPolicy};
 
 /// The one queue of every script.
@@ -24,7 +25,7 @@ pub(in crate::interleavings) const PATIENCE: Duration = Duration::from_secs(20);
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
 /// Those of a queue with a limit of three attempts.
-pub(in crate::interleavings) const TERMS: Terms = Terms {
+pub(in crate::interleavings) const TERMS: ClaimOptions = ClaimOptions {
     max_attempts: 3,
     jobs_per_turn: 1,
     lease: Duration::from_millis(500),
@@ -33,8 +34,8 @@ pub(in crate::interleavings) const TERMS: Terms = Terms {
     ignore_before: None,
 };
 /// Every outcome stays readable.
-pub(in crate::interleavings) const KEEP: Keep =
-    Keep { succeeded: true, failed: true, cancelled: true };
+pub(in crate::interleavings) const KEEP: KeepFinished =
+    KeepFinished { succeeded: true, failed: true, cancelled: true };
 
 /// A database with the script's own session on it.
 pub(in crate::interleavings) struct Scene {
@@ -49,7 +50,7 @@ pub(in crate::interleavings) struct Scene {
 pub(in crate::interleavings) struct GroupRow {
     pub(in crate::interleavings) job: Option<i64>,
     pub(in crate::interleavings) head: i64,
-    pub(in crate::interleavings) doubted: bool,
+    pub(in crate::interleavings) suspected: bool,
     pub(in crate::interleavings) due: bool,
 }
 
@@ -125,7 +126,7 @@ impl Scene {
         let mut me = self.me.lock().await;
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_optional(&mut *me);
         let row = row.await.unwrap()?;
-        Some(GroupRow { job: row.get(0), head: row.get(1), doubted: row.get(2), due: row.get(3) })
+        Some(GroupRow { job: row.get(0), head: row.get(1), suspected: row.get(2), due: row.get(3) })
     }
 
     pub(in crate::interleavings) async fn status(&self, job: i64) -> String {
@@ -162,14 +163,14 @@ impl Scene {
         &self,
         conn: &mut PgConnection,
         slots: usize,
-    ) -> Vec<Started> {
-        let claimed = crate::worker::claim::claim(
+    ) -> Vec<Claim> {
+        let claimed = crate::worker::claim_steps::claim(
             &self.store,
             conn,
             &self.options,
             slots,
             None,
-            &mut Course::default(),
+            &mut ClaimCursor::default(),
         )
         .await;
         let jobs = claimed.unwrap().jobs;
@@ -182,7 +183,7 @@ impl Scene {
     }
 
     /// A claim of exactly one job.
-    pub(in crate::interleavings) async fn claim_one(&self, conn: &mut PgConnection) -> Started {
+    pub(in crate::interleavings) async fn claim_one(&self, conn: &mut PgConnection) -> Claim {
         let mut jobs = self.claim(conn, 10).await;
         assert_eq!(jobs.len(), 1, "{jobs:?}");
         jobs.remove(0)
@@ -192,9 +193,9 @@ impl Scene {
     pub(in crate::interleavings) async fn write(
         &self,
         conn: &mut PgConnection,
-        turns: &[Turn],
-        looks: &std::collections::HashMap<String, Look>,
-    ) -> Vec<Started> {
+        turns: &[LockedGroup],
+        looks: &std::collections::HashMap<String, HeadSnapshot>,
+    ) -> Vec<Claim> {
         let plans = plans(turns, looks);
         let started = self.store.start(conn, Q, &plans, TERMS).await.unwrap();
         self.store.defer(conn, Q, &plans).await.unwrap();
@@ -206,7 +207,7 @@ impl Scene {
     pub(in crate::interleavings) async fn take_and_write(
         &self,
         conn: &mut PgConnection,
-    ) -> Vec<Started> {
+    ) -> Vec<Claim> {
         let turns = self.store.take_turns(conn, Q, 10).await.unwrap();
         let looks = self.store.look(conn, Q, &turns, TERMS).await.unwrap();
         self.write(conn, &turns, &looks).await
@@ -224,7 +225,7 @@ impl Scene {
     pub(in crate::interleavings) async fn try_hold(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
     ) -> HoldAnswer {
         begin_hold(conn).await.unwrap();
         self.store.hold(conn, Q, claim).await.unwrap()
@@ -233,7 +234,7 @@ impl Scene {
     pub(in crate::interleavings) async fn hold(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
     ) -> HeldJob {
         match self.try_hold(conn, claim).await {
             HoldAnswer::Held(held) => *held,
@@ -245,7 +246,7 @@ impl Scene {
     pub(in crate::interleavings) async fn settle(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
         held: &HeldJob,
         outcome: &Outcome,
     ) {
@@ -253,7 +254,7 @@ impl Scene {
     }
 
     /// Holds, succeeds and commits.
-    pub(in crate::interleavings) async fn run_job(&self, conn: &mut PgConnection, claim: &Started) {
+    pub(in crate::interleavings) async fn run_job(&self, conn: &mut PgConnection, claim: &Claim) {
         let held = self.hold(conn, claim).await;
         self.settle(conn, claim, &held, &succeeded()).await;
         commit(conn).await;
@@ -377,10 +378,10 @@ pub(in crate::interleavings) async fn rollback(conn: &mut PgConnection) {
 }
 
 pub(in crate::interleavings) fn plans(
-    turns: &[Turn],
-    looks: &std::collections::HashMap<String, Look>,
-) -> Vec<TurnPlan> {
-    let plan = |turn: &Turn| TurnPlan {
+    turns: &[LockedGroup],
+    looks: &std::collections::HashMap<String, HeadSnapshot>,
+) -> Vec<GroupPlan> {
+    let plan = |turn: &LockedGroup| GroupPlan {
         behind: Vec::new(),
         group: turn.group.clone(),
         plan: group_plan::plan(turn, &looks[&turn.group]),

@@ -101,7 +101,7 @@ async fn stress(seconds: u64, groups: u64, producer_pause_ms: u64) -> (Vec<Strin
         others.push(tokio::spawn(workers::work(Arc::clone(&stress), rng.fork())));
     }
     producers.push(tokio::spawn(producers::ask(Arc::clone(&stress), rng.fork())));
-    others.push(tokio::spawn(producers::keep_house(Arc::clone(&stress), rng.fork())));
+    others.push(tokio::spawn(producers::run_maintenance(Arc::clone(&stress), rng.fork())));
     sleep(Duration::from_secs(seconds)).await;
     stress.stop.store(true, Ordering::Relaxed);
     for task in producers {
@@ -138,7 +138,7 @@ async fn drain(stress: &Stress) {
     loop {
         // A group may be halted at the very end.
         for halted in stress.store.halted_groups(&mut conn, Q).await.unwrap() {
-            let resumed = stress.store.resume(&mut conn, Q, &halted.group).await;
+            let resumed = stress.store.unhalt_group(&mut conn, Q, &halted.group).await;
             resumed.unwrap();
         }
         let mut counts = [0; 3];

@@ -13,32 +13,32 @@ use crate::JobError;
 use crate::interleavings::support::producers::{enqueue_some, pause};
 use crate::interleavings::support::scene::{KEEP, Q};
 use crate::interleavings::support::stress::Stress;
-use crate::job::group_plan::Go;
+use crate::job::group_plan::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    Done, GoneOn, HeldJob, HoldAnswer, Started, Succeeded, Terms, Then, begin_hold, begin_short,
-    gave_up_waiting, short,
+    AfterSettle, ChainAnswer, Claim, ClaimOptions, HeldJob, HoldAnswer, Succeeded,
+    UnrecordedSuccess, begin_hold, begin_short, gave_up_waiting, in_short_tx,
 };
-use crate::worker::claim::Course;
+use crate::worker::claim_steps::ClaimCursor;
 
 /// Claims for up to three slots at a time until the queue is drained.
 pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("claimer").await;
     let mut slots: Vec<PgConnection> = Vec::new();
-    let mut course = Course::default();
+    let mut cursor = ClaimCursor::default();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
         let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
-        course.thorough = fastrand::bool();
-        let claimed = crate::worker::claim::claim(
+        cursor.thorough = fastrand::bool();
+        let claimed = crate::worker::claim_steps::claim(
             &stress.store,
             &mut conn,
             &options,
             free,
             None,
-            &mut course,
+            &mut cursor,
         );
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
@@ -74,15 +74,15 @@ async fn give_back(
     stress: &Stress,
     rng: &mut fastrand::Rng,
     conn: &mut PgConnection,
-    waits: Vec<Started>,
+    waits: Vec<Claim>,
 ) {
     let claims: Vec<_> = waits.iter().collect();
     if claims.is_empty() {
         return;
     }
     sleep(pause(rng, 100)).await;
-    let unclaim = async |conn: &mut PgConnection| stress.store.unclaim(conn, Q, &claims).await;
-    match short(conn, unclaim).await {
+    let release = async |conn: &mut PgConnection| stress.store.release(conn, Q, &claims).await;
+    match in_short_tx(conn, release).await {
         Ok(given) => given.iter().for_each(|_| stress.book.count("claims given back, or over")),
         Err(error) if gave_up_waiting(&error) => {}
         Err(error) => stress.book.violation(format!("giving back failed: {error}")),
@@ -93,7 +93,7 @@ async fn give_back(
 async fn run(
     stress: &Stress,
     mut rng: fastrand::Rng,
-    mut claim: Started,
+    mut claim: Claim,
     mut conn: PgConnection,
 ) -> Option<PgConnection> {
     // What is left at the end is to be gone soon.
@@ -139,7 +139,7 @@ enum After {
     /// The turn goes on with the next one, if there is one.
     Stays,
     /// The same with one that was claimed as the last one ended.
-    GoesOn(Started),
+    GoesOn(Claim),
     Passed,
     /// The connection is gone.
     Lost,
@@ -148,7 +148,7 @@ enum After {
 async fn run_held(
     stress: &Stress,
     rng: &mut fastrand::Rng,
-    claim: &Started,
+    claim: &Claim,
     conn: &mut PgConnection,
 ) -> Result<After, sqlx::Error> {
     let group = claim.group.as_deref().unwrap();
@@ -178,7 +178,7 @@ async fn run_held(
     let mishap = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match mishap {
         _ if held.cancel_requested => RunResult::Cancelled,
-        _ if claim.go != Go::Run => RunResult::Exhausted,
+        _ if claim.go != Disposition::Run => RunResult::Exhausted,
         0 => {
             stress.book.count("connections dropped in a hold");
             return Ok(After::Lost);
@@ -201,7 +201,7 @@ async fn run_held(
     if !claim.behind.is_empty()
         && let RunResult::Succeeded(result) = &result
     {
-        let done = [Done { job: claim.job, result: result.clone() }];
+        let done = [UnrecordedSuccess { job: claim.job, result: result.clone() }];
         stress.store.record_done(conn, Q, Some(group), &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
@@ -212,15 +212,16 @@ async fn run_held(
         && rng.bool()
     {
         let success = Succeeded { queue: Q, claim, earlier: &[], result };
-        let terms = Terms::new(&stress.options, None);
-        let gone = stress.store.settle_and_go_on(conn, success, true, Then::Nothing, terms);
+        let options = ClaimOptions::new(&stress.options, None);
+        let gone =
+            stress.store.settle_and_chain(conn, success, true, AfterSettle::Nothing, options);
         let gone = gone.await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
         stress.book.committed(&jobs);
         return Ok(match gone {
-            GoneOn::To { claim, .. } => After::GoesOn(claim),
-            GoneOn::Passed | GoneOn::Drained => After::Passed,
+            ChainAnswer::To { claim, .. } => After::GoesOn(claim),
+            ChainAnswer::Passed | ChainAnswer::Drained => After::Passed,
         });
     }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
@@ -235,21 +236,21 @@ async fn run_held(
 /// As an attempt holds: a skipped row is tried again, a doubt is cleared first.
 async fn hold(
     stress: &Stress,
-    claim: &Started,
+    claim: &Claim,
     conn: &mut PgConnection,
 ) -> Result<Option<Box<HeldJob>>, sqlx::Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
     begin_hold(conn).await?;
     while Instant::now() < deadline {
         match stress.store.hold(conn, Q, claim).await? {
-            HoldAnswer::Held(held) if !held.doubted => return Ok(Some(held)),
+            HoldAnswer::Held(held) if !held.suspected => return Ok(Some(held)),
             HoldAnswer::Held(_) => {
                 stress.book.count("doubts cleared");
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
                 stress
                     .store
-                    .trust(conn, claim, crate::interleavings::support::scene::TERMS.lease)
+                    .clear_suspicion(conn, claim, crate::interleavings::support::scene::TERMS.lease)
                     .await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn).await?;
@@ -267,7 +268,7 @@ async fn hold(
 }
 
 /// The unfinished jobs of the group that should have run before this one.
-async fn lower(conn: &mut PgConnection, claim: &Started) -> Result<Vec<i64>, sqlx::Error> {
+async fn lower(conn: &mut PgConnection, claim: &Claim) -> Result<Vec<i64>, sqlx::Error> {
     let sql = format!(
         "select id from seriatim.job where queue = '{Q}' and group_id = $1 and id < $2 \
          and status in ('queued', 'started')"
@@ -282,7 +283,7 @@ async fn lower(conn: &mut PgConnection, claim: &Started) -> Result<Vec<i64>, sql
 /// The hold's connection is lost, and the outcome is recorded on another one, if the claim still stands then.
 async fn by_token(
     stress: &Stress,
-    claim: &Started,
+    claim: &Claim,
     held: &HeldJob,
     lost: PgConnection,
 ) -> Result<(), sqlx::Error> {
@@ -318,7 +319,7 @@ async fn by_token(
 async fn decide(
     stress: &Stress,
     conn: &mut PgConnection,
-    claim: &Started,
+    claim: &Claim,
     held: &HeldJob,
     result: RunResult,
     rng: &mut fastrand::Rng,
@@ -336,7 +337,7 @@ async fn decide(
 }
 
 /// Before the commit: a retry by request may follow at once.
-fn end(stress: &Stress, claim: &Started, outcome: &Outcome) {
+fn end(stress: &Stress, claim: &Claim, outcome: &Outcome) {
     match outcome {
         Outcome::Succeeded { .. } => {
             stress.book.count("succeeded");

@@ -17,7 +17,7 @@ pub(in crate::store) struct Statements {
     cancel: Template,
     retry: Template,
     skip: Template,
-    resume: Template,
+    unhalt_group: Template,
 }
 
 /// What a request found and did.
@@ -39,7 +39,7 @@ impl Statements {
             cancel: cancel(names),
             retry: retry(names),
             skip: skip(names),
-            resume: resume(names),
+            unhalt_group: unhalt_group(names),
         }
     }
 }
@@ -230,7 +230,7 @@ pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpressi
     cte("resumed", update)
 }
 
-fn resume(names: &Names) -> Template {
+fn unhalt_group(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.queue_group())
         .values(going_on())
@@ -267,13 +267,14 @@ impl Store {
     }
 
     /// Whether the group was halted.
-    pub(crate) async fn resume(
+    pub(crate) async fn unhalt_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self.control.resume.query().bind(queue).bind(group).execute(executor).await?;
+        let resume =
+            self.control.unhalt_group.query().bind(queue).bind(group).execute(executor).await?;
         Ok(resume.rows_affected() > 0)
     }
 

@@ -18,7 +18,7 @@ use crate::store::statement::{
 #[derive(Debug)]
 pub(in crate::store) struct Statements {
     pause_queue: Template,
-    resume_queue: Template,
+    unpause_queue: Template,
     pause_group: Template,
     still_paused: Template,
     paused_queue: Template,
@@ -29,7 +29,7 @@ impl Statements {
     pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             pause_queue: pause_queue(names),
-            resume_queue: resume_queue(names),
+            unpause_queue: unpause_queue(names),
             pause_group: pause_group(names),
             still_paused: still_paused(names),
             paused_queue: paused_queue(names),
@@ -60,7 +60,7 @@ fn pause_queue(names: &Names) -> Template {
     Template::new(insert.build(PG))
 }
 
-fn resume_queue(names: &Names) -> Template {
+fn unpause_queue(names: &Names) -> Template {
     let resumed = UpdateStatement::new()
         .table(names.queue())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
@@ -108,7 +108,7 @@ fn still_paused(names: &Names) -> Template {
 /// Lets a group go on, in two statements of one message: the second one's snapshot is younger than the setting's lock.
 /// A claim that saw the group paused has then either written that already, so that the flag wakes it, or will find the
 /// setting locked or gone. In one statement, a job that was running when it began would not be flagged.
-fn resume_group(names: &Names, queue: &str, group: &str) -> String {
+fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
     let (of_queue, of_group) = (literal(queue), literal(group));
     let resumed = UpdateStatement::new()
         .table(names.group_setting())
@@ -174,13 +174,13 @@ impl Store {
     }
 
     /// Whether the queue was paused.
-    pub(crate) async fn resume_queue(
+    pub(crate) async fn unpause_queue(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self.pause.resume_queue.query().bind(queue).bind(self.names.channel());
-        Ok(resume.fetch_optional(executor).await?.is_some())
+        let unpause = self.pause.unpause_queue.query().bind(queue).bind(self.names.channel());
+        Ok(unpause.fetch_optional(executor).await?.is_some())
     }
 
     pub(crate) async fn pause_group(
@@ -195,13 +195,13 @@ impl Store {
     }
 
     /// Whether the group was paused.
-    pub(crate) async fn resume_group(
+    pub(crate) async fn unpause_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let text = resume_group(&self.names, queue, group);
+        let text = unpause_group(&self.names, queue, group);
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(executor).await?;
         // One is the notification's.
         Ok(rows.len() > 1)

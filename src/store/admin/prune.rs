@@ -206,7 +206,10 @@ fn expired(table: TableRef) -> Template {
 
 impl Store {
     /// Whether this transaction is the one janitor.
-    pub(crate) async fn lock_janitor(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn lock_maintenance(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<bool, sqlx::Error> {
         let lock = format!("seriatim janitor {}", self.names.schema());
         self.prune.janitor_lock.query().bind(lock).fetch_one(conn).await?.try_get(0)
     }
@@ -228,7 +231,10 @@ impl Store {
     }
 
     /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own.
-    pub(crate) async fn awaits_house(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn awaits_maintenance(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<bool, sqlx::Error> {
         let look = format!(
             "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
             self.names.quoted("awaits_house")

@@ -10,7 +10,7 @@ use sqlx::{PgConnection, Row};
 use crate::store::Store;
 use crate::store::admin::control::cancelled;
 use crate::store::admin::redrive::is_first;
-use crate::store::index_terms::{keyed, loose, unfinished};
+use crate::store::index_terms::{keyed, unfinished, ungrouped};
 use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, with};
 
 /// How many jobs one batch cancels.
@@ -20,7 +20,7 @@ const BATCH: i64 = 1000;
 pub(in crate::store) struct Statements {
     groups: Template,
     group: Template,
-    loose: Template,
+    ungrouped: Template,
     left: Template,
     left_in_group: Template,
 }
@@ -37,12 +37,12 @@ impl Statements {
     pub(in crate::store) fn new(names: &Names) -> Self {
         let groups = "(j.group_id, j.id) > (?3, ?4) and ?5::text is null";
         let group = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
-        let loose =
+        let ungrouped =
             "(j.turn_at, j.id) > (coalesce(?3::timestamptz, '-infinity'), ?4) and ?5::text is null";
         Self {
             groups: purge(names, "group_id", unfinished("j"), groups),
             group: purge(names, "group_id", unfinished("j"), group),
-            loose: purge(names, "turn_at", self::loose("j", "queued"), loose),
+            ungrouped: purge(names, "turn_at", self::ungrouped("j", "queued"), ungrouped),
             left: left(names, true),
             left_in_group: left(names, false),
         }
@@ -101,7 +101,7 @@ fn left(names: &Names, whole: bool) -> Template {
     let mut jobs = count(unfinished("j"), of_group);
     if whole {
         for status in ["queued", "started"] {
-            jobs.union(UnionType::All, count(loose("j", status), "true"));
+            jobs.union(UnionType::All, count(ungrouped("j", status), "true"));
         }
     }
     let query = select()
@@ -128,14 +128,14 @@ impl Store {
     }
 
     /// Cancels a batch of the queued jobs without a group, from `after` on.
-    pub(crate) async fn purge_loose(
+    pub(crate) async fn purge_ungrouped(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         to: i64,
         after: &(Option<DateTime<Utc>>, i64),
     ) -> Result<Purge<Option<DateTime<Utc>>>, sqlx::Error> {
-        let purge = self.purge.loose.query().bind(queue).bind(to).bind(after.0).bind(after.1);
+        let purge = self.purge.ungrouped.query().bind(queue).bind(to).bind(after.0).bind(after.1);
         let row = purge.bind(None::<&str>).bind(BATCH).fetch_one(conn).await?;
         let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })

@@ -121,7 +121,7 @@ fn redrive(names: &Names) -> Template {
 /// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
 /// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
 fn release(names: &Names) -> Template {
-    let doubt = |table: sea_query::TableRef, until: &'static str| {
+    let suspect = |table: sea_query::TableRef, until: &'static str| {
         UpdateStatement::new()
             .table(table)
             .value("suspect", sql("t.claim"))
@@ -140,7 +140,7 @@ fn release(names: &Names) -> Template {
         .and_where(sql("g.suspect is distinct from g.claim"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
-    let groups_written = doubt(names.queue_group().alias("t"), "ready_at")
+    let groups_written = suspect(names.queue_group().alias("t"), "ready_at")
         .from("groups")
         .and_where(sql(same_group("t", "groups")))
         .and_where(sql("coalesce(t.job_id, 0) > 0"))
@@ -154,7 +154,7 @@ fn release(names: &Names) -> Template {
         .and_where(sql("j.suspect is distinct from j.claim"))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
-    let jobs_written = doubt(names.job().alias("t"), "lease_until")
+    let jobs_written = suspect(names.job().alias("t"), "lease_until")
         .from("jobs")
         .and_where(sql(keyed("t.id", "jobs.id")))
         .returning(Query::returning().columns([("t", "id")]))

@@ -6,7 +6,7 @@ use sea_query::{LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::PgConnection;
 
 use crate::store::Store;
-use crate::store::claim::start::head_start;
+use crate::store::claim::start::priority_aging;
 use crate::store::index_terms::{keyed, same_group};
 use crate::store::statement::{Names, Template, cte, limit, select, sql, with};
 
@@ -16,12 +16,12 @@ const PAGE: i64 = 256;
 #[derive(Debug)]
 pub(in crate::store) struct Statements {
     groups: Template,
-    loose: Template,
+    ungrouped: Template,
 }
 
 impl Statements {
     pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { groups: groups(names), loose: loose(names) }
+        Self { groups: groups(names), ungrouped: ungrouped(names) }
     }
 }
 
@@ -37,7 +37,7 @@ fn groups(names: &Names) -> Template {
         .to_owned();
     let boosted = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .value("ready_at", sql(format!("g.ready_at - {}", head_start("g.boost"))))
+        .value("ready_at", sql(format!("g.ready_at - {}", priority_aging("g.boost"))))
         .value("boost", sql("0"))
         .from("due")
         .and_where(sql(same_group("g", "due")))
@@ -46,7 +46,7 @@ fn groups(names: &Names) -> Template {
 }
 
 /// The same for jobs without a group. One whose expiry came first has none, and is not here.
-fn loose(names: &Names) -> Template {
+fn ungrouped(names: &Names) -> Template {
     let waiting = "j.group_id is null and j.status = 'queued' and j.priority > 0 \
                    and j.turn_at >= j.run_at and j.run_at <= now()";
     let due = select()
@@ -60,7 +60,7 @@ fn loose(names: &Names) -> Template {
         .to_owned();
     let boosted = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .value("turn_at", sql(format!("j.turn_at - {}", head_start("j.priority"))))
+        .value("turn_at", sql(format!("j.turn_at - {}", priority_aging("j.priority"))))
         .from("due")
         .and_where(sql(keyed("j.id", "due.id")))
         .to_owned();
@@ -69,25 +69,25 @@ fn loose(names: &Names) -> Template {
 
 impl Store {
     /// Gives due sleepers their head start; how many groups it were, and whether more may be waiting.
-    pub(crate) async fn boost_groups(
+    pub(crate) async fn age_priority_groups(
         &self,
         conn: &mut PgConnection,
         queue: &str,
     ) -> Result<(usize, bool), sqlx::Error> {
-        boost(conn, &self.boost.groups, queue).await
+        aging(conn, &self.aging.groups, queue).await
     }
 
     /// The same for jobs without a group.
-    pub(crate) async fn boost_loose(
+    pub(crate) async fn age_priority_ungrouped(
         &self,
         conn: &mut PgConnection,
         queue: &str,
     ) -> Result<(usize, bool), sqlx::Error> {
-        boost(conn, &self.boost.loose, queue).await
+        aging(conn, &self.aging.ungrouped, queue).await
     }
 }
 
-async fn boost(
+async fn aging(
     conn: &mut PgConnection,
     template: &Template,
     queue: &str,

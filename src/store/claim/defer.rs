@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::job::group_plan::Plan;
 use crate::store::Store;
-use crate::store::claim::start::TurnPlan;
+use crate::store::claim::start::GroupPlan;
 use crate::store::index_terms::{none_of, same_group, unfinished};
 use crate::store::statement::{Names, Template, cte, groups_of, select, sql, with};
 
@@ -34,7 +34,7 @@ fn defer(names: &Names) -> Template {
             (
                 "ready_at",
                 sql(format!(
-                    "case when turn.rests then 'infinity' when turn.doubt then {} else \
+                    "case when turn.rests then 'infinity' when turn.suspect then {} else \
                      coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end",
                     names.doubt_until("g")
                 )),
@@ -95,14 +95,14 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        plans: &[TurnPlan],
+        plans: &[GroupPlan],
     ) -> Result<(), sqlx::Error> {
         let mut groups = Vec::new();
         let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
         let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         let (mut boosts, mut rests) = (Vec::new(), Vec::new());
         let still_paused = self.paused_of(conn, queue, plans).await?;
-        for TurnPlan { group, plan, .. } in plans {
+        for GroupPlan { group, plan, .. } in plans {
             let resting = still_paused.contains(group);
             let (until, after, head) = match *plan {
                 Plan::Start { .. } => continue,
@@ -113,18 +113,18 @@ impl Store {
                 Plan::Sleep { head, until, .. } => (Some(until), None, Some(head)),
                 Plan::Pause { head } if resting => (None, None, Some(head)),
                 // Somebody is resuming the group, or has.
-                Plan::Pause { .. } | Plan::LookAgain { .. } => (None, Some(SOON), None),
-                Plan::Doubt => (None, None, None),
+                Plan::Pause { .. } | Plan::Recheck { .. } => (None, Some(SOON), None),
+                Plan::Suspect => (None, None, None),
                 Plan::Free => (None, Some(Duration::ZERO), None),
             };
             groups.push(group.as_str());
             untils.push(until);
             afters.push(after.map(|time| time.as_secs_f64()));
             heads.push(head);
-            doubts.push(*plan == Plan::Doubt);
+            doubts.push(*plan == Plan::Suspect);
             frees.push(*plan == Plan::Free);
             boosts.push(match *plan {
-                Plan::Sleep { boost, .. } | Plan::LookAgain { boost } => boost,
+                Plan::Sleep { aging, .. } | Plan::Recheck { aging } => aging,
                 _ => 0,
             });
             rests.push(resting);
@@ -146,7 +146,7 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        plans: &[TurnPlan],
+        plans: &[GroupPlan],
     ) -> Result<Vec<String>, sqlx::Error> {
         let pauses = plans.iter().filter(|turn| matches!(turn.plan, Plan::Pause { .. }));
         let groups: Vec<&str> = pauses.map(|turn| turn.group.as_str()).collect();

@@ -9,9 +9,9 @@ use sea_query::{
 use sqlx::{PgConnection, Row};
 
 use crate::store::Store;
-use crate::store::claim::start::{Started, Terms, history_entry};
+use crate::store::claim::start::{Claim, ClaimOptions, history_entry};
 use crate::store::index_terms::{in_group, in_order, keyed, same_group, started, unfinished};
-use crate::store::settle::one::Keep;
+use crate::store::settle::one::KeepFinished;
 use crate::store::statement::{
     Names, PG, Template, cte, groups_of, limit, rows_of, select, sql, with,
 };
@@ -20,15 +20,15 @@ use crate::store::statement::{
 pub(in crate::store) struct Statements {
     ahead: Template,
     give_back: Template,
-    unstart: Template,
+    requeue_unstarted: Template,
     succeeded: Template,
     delete: Template,
-    outlived: Template,
+    already_recorded: Template,
 }
 
 /// A job of a turn whose handler has returned, and whose success is still to be recorded.
 #[derive(Debug, Clone)]
-pub(crate) struct Done {
+pub(crate) struct UnrecordedSuccess {
     pub(crate) job: i64,
     /// As JSON.
     pub(crate) result: String,
@@ -39,10 +39,10 @@ impl Statements {
         Self {
             ahead: ahead(names),
             give_back: give_back(names),
-            unstart: unstart(names),
+            requeue_unstarted: requeue_unstarted(names),
             succeeded: succeeded(names),
             delete: delete(names),
-            outlived: outlived(names),
+            already_recorded: already_recorded(names),
         }
     }
 }
@@ -131,7 +131,7 @@ fn give_back(names: &Names) -> Template {
 }
 
 /// Queues jobs again that were claimed ahead and not begun: as if they had not been.
-fn unstart(names: &Names) -> Template {
+fn requeue_unstarted(names: &Names) -> Template {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("status", sql("'queued'"))
@@ -188,7 +188,7 @@ fn delete(names: &Names) -> Template {
 }
 
 /// Locks the group's row by its token where a job of the claim has ended already.
-fn outlived(names: &Names) -> Template {
+fn already_recorded(names: &Names) -> Template {
     let started = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
@@ -213,11 +213,12 @@ impl Store {
         queue: &str,
         heads: &[(&str, i64)],
         n: i64,
-        terms: Terms,
+        options: ClaimOptions,
     ) -> Result<HashMap<String, Vec<i64>>, sqlx::Error> {
         let (groups, jobs): (Vec<&str>, Vec<i64>) = heads.iter().copied().unzip();
         let ahead = self.batch.ahead.query().bind(queue).bind(groups).bind(jobs).bind(n);
-        let ahead = ahead.bind(terms.max_attempts).bind(terms.own_lease).bind(terms.ignore_before);
+        let ahead =
+            ahead.bind(options.max_attempts).bind(options.own_lease).bind(options.ignore_before);
         let mut next: HashMap<String, Vec<i64>> = HashMap::new();
         let mut ours: HashSet<i64> = HashSet::new();
         for row in ahead.fetch_all(conn).await? {
@@ -248,26 +249,27 @@ impl Store {
     }
 
     /// Gives back what was claimed together with a job and not begun. The group's row is locked by the claim's token.
-    pub(crate) async fn unstart(
+    pub(crate) async fn requeue_unstarted(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<(), sqlx::Error> {
         if claim.behind.is_empty() {
             return Ok(());
         }
-        self.batch.unstart.query().bind(&claim.behind).execute(conn).await.map(drop)
+        self.batch.requeue_unstarted.query().bind(&claim.behind).execute(conn).await.map(drop)
     }
 
     /// Whether a claim has outlived its job: that was recorded, and the answer to the commit was lost. Then the group's row
     /// is locked.
-    pub(crate) async fn outlived(
+    pub(crate) async fn already_recorded(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
-        let outlived = self.batch.outlived.query().bind(claim.token).bind(claim.job);
-        Ok(outlived.fetch_optional(conn).await?.is_some())
+        let already_recorded =
+            self.batch.already_recorded.query().bind(claim.token).bind(claim.job);
+        Ok(already_recorded.fetch_optional(conn).await?.is_some())
     }
 
     /// Records successes of a group's turn, which stays claimed; whether the queue or the group is paused. The group's
@@ -277,8 +279,8 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         group: Option<&str>,
-        done: &[Done],
-        keep: Keep,
+        done: &[UnrecordedSuccess],
+        keep: KeepFinished,
     ) -> Result<bool, sqlx::Error> {
         let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
         let query = if keep.succeeded {

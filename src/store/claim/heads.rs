@@ -1,13 +1,13 @@
-//! Look: which job is next in the groups whose turns were taken.
+//! Heads: which job is next in the groups whose turns were taken.
 
 use std::collections::HashMap;
 
 use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement, UnionType};
 use sqlx::{PgConnection, Row};
 
-use crate::job::group_plan::{Go, Head, Look, Turn};
+use crate::job::group_plan::{Disposition, Head, HeadSnapshot, LockedGroup};
 use crate::store::Store;
-use crate::store::claim::start::{Terms, go};
+use crate::store::claim::start::{ClaimOptions, go};
 use crate::store::index_terms::{in_group, in_order, keyed, none_of, unfinished};
 use crate::store::statement::{Names, Template, cte, rows_of, select, sql, with};
 
@@ -174,15 +174,15 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        turns: &[Turn],
-        terms: Terms,
-    ) -> Result<HashMap<String, Look>, sqlx::Error> {
+        turns: &[LockedGroup],
+        options: ClaimOptions,
+    ) -> Result<HashMap<String, HeadSnapshot>, sqlx::Error> {
         let groups: Vec<&str> = turns.iter().map(|turn| turn.group.as_str()).collect();
         let jobs: Vec<Option<i64>> = turns.iter().map(|turn| turn.claimed_job).collect();
         let heads: Vec<i64> = turns.iter().map(|turn| turn.head_id).collect();
         let ends: Vec<Option<i64>> = turns.iter().map(|turn| turn.batch_end).collect();
         let look = self.look.look.query().bind(queue).bind(groups).bind(jobs).bind(heads);
-        let look = look.bind(terms.max_attempts).bind(terms.ignore_before).bind(ends);
+        let look = look.bind(options.max_attempts).bind(options.ignore_before).bind(ends);
         let rows = look.fetch_all(conn).await?;
         let (mut looks, mut heads, mut locked) = (HashMap::new(), Vec::new(), HashMap::new());
         for row in &rows {
@@ -191,7 +191,7 @@ impl Store {
             match (group, id) {
                 (Some(group), None) => {
                     let (drained, paused) = (row.try_get("drained")?, row.try_get("paused")?);
-                    looks.insert(group, Look { head: None, drained, paused });
+                    looks.insert(group, HeadSnapshot { head: None, drained, paused });
                 }
                 (Some(group), Some(id)) => heads.push((group, id, row)),
                 (None, Some(id)) => _ = locked.insert(id, row),
@@ -201,8 +201,8 @@ impl Store {
         for (group, id, row) in heads {
             let found = locked.get(&id);
             let go = match found {
-                Some(row) => Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
-                None => Go::Run,
+                Some(row) => Disposition::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                None => Disposition::Run,
             };
             let head = Head {
                 id,
@@ -213,7 +213,7 @@ impl Store {
                 priority: row.try_get("priority")?,
                 go,
             };
-            looks.entry(group).or_insert_with(Look::default).head = Some(head);
+            looks.entry(group).or_insert_with(HeadSnapshot::default).head = Some(head);
         }
         Ok(looks)
     }

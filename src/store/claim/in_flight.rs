@@ -7,7 +7,7 @@
 use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement};
 use sqlx::{PgConnection, Row};
 
-use crate::job::group_plan::Turn;
+use crate::job::group_plan::LockedGroup;
 use crate::store::Store;
 use crate::store::claim::start::taken;
 use crate::store::index_terms::same_group;
@@ -83,13 +83,13 @@ fn count(names: &Names) -> Template {
         .expr(sql("coalesce(sum(claimed.batch_size), 0)"))
         .from_subquery(claimed(names), "claimed")
         .to_owned();
-    let loose = select()
+    let ungrouped = select()
         .expr(sql("count(*)"))
         .from_as(names.job(), "j")
         .and_where(sql("j.queue = ?1 and j.group_id is null and j.status = 'started'"))
         .to_owned();
     let query =
-        select().expr(Expr::cust_with_exprs("$1 + $2", [sub(groups), sub(loose)])).to_owned();
+        select().expr(Expr::cust_with_exprs("$1 + $2", [sub(groups), sub(ungrouped)])).to_owned();
     Template::new(query.build(PG))
 }
 
@@ -100,7 +100,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-    ) -> Result<Vec<Turn>, sqlx::Error> {
+    ) -> Result<Vec<LockedGroup>, sqlx::Error> {
         taken(&self.in_flight.take_lapsed, conn, queue, n).await
     }
 

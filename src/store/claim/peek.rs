@@ -25,13 +25,13 @@ pub(crate) struct Peek {
     /// A group is due.
     pub(crate) groups: bool,
     /// A job without a group is due.
-    pub(crate) loose: bool,
+    pub(crate) ungrouped: bool,
     /// The lease of a job without a group ran out.
     pub(crate) lapsed: bool,
     /// A group slept until its time, and is to get its head start.
     pub(crate) boosts: bool,
     /// So is a job without a group.
-    pub(crate) loose_boosts: bool,
+    pub(crate) ungrouped_boosts: bool,
     /// Nothing is claimed.
     pub(crate) paused: bool,
     /// The queue has a limit of jobs in flight.
@@ -68,7 +68,7 @@ fn peek(names: &Names) -> Template {
     };
     let flagged = flag("<= now()");
     let next_flag = flag("> now()");
-    let loose = first(
+    let ungrouped = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at <= now()",
         "turn_at",
     );
@@ -76,7 +76,7 @@ fn peek(names: &Names) -> Template {
         "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
         "lease_until",
     );
-    let next_loose = first(
+    let next_ungrouped = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at > now()",
         "turn_at",
     );
@@ -92,7 +92,7 @@ fn peek(names: &Names) -> Template {
     let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
     let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
     let boosts = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
-    let loose_boosts = first(
+    let ungrouped_boosts = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.priority > 0 \
          and j.turn_at >= j.run_at and j.run_at <= now()",
         "run_at",
@@ -106,7 +106,7 @@ fn peek(names: &Names) -> Template {
     };
     let seconds = Expr::cust_with_exprs(
         "extract(epoch from nullif(least($1, $2, $3), 'infinity') - clock_timestamp())::float8",
-        [sub(next_group), sub(next_loose), sub(next_flag)],
+        [sub(next_group), sub(next_ungrouped), sub(next_flag)],
     );
     let is_some = |query| Expr::cust_with_expr("$1 is not null", sub(query));
     let query = select()
@@ -118,10 +118,10 @@ fn peek(names: &Names) -> Template {
             "adopter",
         )
         .expr_as(is_some(due), "groups")
-        .expr_as(is_some(loose), "loose")
+        .expr_as(is_some(ungrouped), "loose")
         .expr_as(is_some(lapsed), "lapsed")
         .expr_as(is_some(boosts), "boosts")
-        .expr_as(is_some(loose_boosts), "loose_boosts")
+        .expr_as(is_some(ungrouped_boosts), "loose_boosts")
         .expr_as(is_some(setting("paused_at")), "paused")
         .expr_as(is_some(setting("in_flight_limit")), "limited")
         .expr_as(seconds, "next")
@@ -149,10 +149,10 @@ impl Store {
             adopter: adopter == Some(true),
             others_adopt: adopter == Some(false),
             groups: row.try_get("groups")?,
-            loose: row.try_get("loose")?,
+            ungrouped: row.try_get("loose")?,
             lapsed: row.try_get("lapsed")?,
             boosts: row.try_get("boosts")?,
-            loose_boosts: row.try_get("loose_boosts")?,
+            ungrouped_boosts: row.try_get("loose_boosts")?,
             paused: row.try_get("paused")?,
             limited: row.try_get("limited")?,
             next: until(next),

@@ -8,7 +8,7 @@ use sea_query::{Expr, LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::job::group_plan::{Go, Plan, Turn};
+use crate::job::group_plan::{Disposition, LockedGroup, Plan};
 use crate::job::job::Job;
 use crate::job::queue_options::{Hold, QueueOptions};
 use crate::store::Store;
@@ -22,7 +22,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(1750);
 /// How much longer a group, or a job without one, has waited in the eyes of a claim for each level of its priority. What
 /// has waited longer by the head start of all levels than anything that comes now goes first whatever the priorities:
 /// nothing starves.
-pub(crate) const HEAD_START: Duration = Duration::from_secs(10);
+pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(in crate::store) struct Statements {
@@ -33,20 +33,20 @@ pub(in crate::store) struct Statements {
 
 /// A claimed job.
 #[derive(Debug, Clone)]
-pub(crate) struct Started {
+pub(crate) struct Claim {
     pub(crate) job: i64,
     /// Jobs of its group that were claimed together with it, to be run after it, in order.
     pub(crate) behind: Vec<i64>,
     /// None: a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
-    pub(crate) go: Go,
+    pub(crate) go: Disposition,
     /// Whether it may be claimed before there is a slot for it: it was never begun, has further attempts, and does not
     /// expire. None: it was not looked at.
     pub(crate) may_wait: Option<bool>,
 }
 
-impl Started {
+impl Claim {
     /// Goes on to the next job of the turn, if there is one.
     pub(crate) fn advance(&mut self) -> bool {
         let more = !self.behind.is_empty();
@@ -59,7 +59,7 @@ impl Started {
 
 /// On which terms a queue's jobs are claimed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct ClaimOptions {
     /// Of jobs that name none.
     pub(crate) max_attempts: i32,
     /// How many jobs of a group are claimed together at most.
@@ -74,7 +74,7 @@ pub(crate) struct Terms {
     pub(crate) ignore_before: Option<DateTime<Utc>>,
 }
 
-impl Terms {
+impl ClaimOptions {
     pub(crate) fn new(options: &QueueOptions, processor: Option<i64>) -> Self {
         let (lease, own_lease) = match options.hold {
             Hold::Transaction => (CLAIM_LEASE, false),
@@ -89,7 +89,7 @@ impl Terms {
 
 /// What was decided about a turn that did not start a job.
 #[derive(Debug, Clone)]
-pub(crate) struct TurnPlan {
+pub(crate) struct GroupPlan {
     pub(crate) group: String,
     pub(crate) plan: Plan,
     /// What is claimed together with the head, in order.
@@ -183,18 +183,18 @@ fn start(names: &Names) -> Template {
 }
 
 /// The head start of a priority.
-pub(in crate::store) fn head_start(priority: &str) -> String {
-    format!("make_interval(secs => {priority} * {})", HEAD_START.as_secs())
+pub(in crate::store) fn priority_aging(priority: &str) -> String {
+    format!("make_interval(secs => {priority} * {})", PRIORITY_AGING.as_secs())
 }
 
 /// How long a claim is good for: the terms' lease, or the job's own where that counts.
-pub(in crate::store) fn lease(alias: &str, terms: &str, own: &str) -> String {
+pub(in crate::store) fn lease(alias: &str, options: &str, own: &str) -> String {
     format!(
-        "make_interval(secs => coalesce(case when {own} then {alias}.lease_ms / 1000.0 end, {terms}))"
+        "make_interval(secs => coalesce(case when {own} then {alias}.lease_ms / 1000.0 end, {options}))"
     )
 }
 
-/// What becomes of a job that is claimed now: the word of a [`Go`].
+/// What becomes of a job that is claimed now: the word of a [`Disposition`].
 pub(in crate::store) fn go(alias: &str, max_attempts: &str, ignore_before: &str) -> String {
     format!(
         "case when {alias}.created_at < {ignore_before} then 'ignored' \
@@ -232,7 +232,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-    ) -> Result<Vec<Turn>, sqlx::Error> {
+    ) -> Result<Vec<LockedGroup>, sqlx::Error> {
         taken(&self.claim.take, conn, queue, n).await
     }
 
@@ -241,12 +241,12 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        plans: &[TurnPlan],
-        terms: Terms,
-    ) -> Result<Vec<Started>, sqlx::Error> {
+        plans: &[GroupPlan],
+        options: ClaimOptions,
+    ) -> Result<Vec<Claim>, sqlx::Error> {
         let (mut jobs, mut groups, mut words) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ends, mut sizes) = (Vec::new(), Vec::new());
-        for TurnPlan { group, plan, behind } in plans {
+        for GroupPlan { group, plan, behind } in plans {
             let Plan::Start { job, go, .. } = *plan else { continue };
             let size = i16::try_from(1 + behind.len()).unwrap_or(i16::MAX);
             jobs.push(job);
@@ -262,20 +262,20 @@ impl Store {
             return Ok(Vec::new());
         }
         let start = self.claim.start.query().bind(queue).bind(jobs).bind(groups).bind(words);
-        let start = start.bind(terms.lease.as_secs_f64()).bind(terms.own_lease);
-        let start = start.bind(terms.processor).bind(ends).bind(sizes);
+        let start = start.bind(options.lease.as_secs_f64()).bind(options.own_lease);
+        let start = start.bind(options.processor).bind(ends).bind(sizes);
         let rows = start.fetch_all(conn).await?;
         let behind: HashMap<&str, &Vec<i64>> =
             plans.iter().map(|plan| (plan.group.as_str(), &plan.behind)).collect();
         rows.iter()
             .map(|row| {
                 let group: String = row.try_get("group_id")?;
-                Ok(Started {
+                Ok(Claim {
                     job: row.try_get("id")?,
                     behind: behind.get(&*group).map_or_else(Vec::new, |jobs| (*jobs).clone()),
                     group: Some(group),
                     token: row.try_get("claim")?,
-                    go: Go::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                    go: Disposition::parse(row.try_get("go")?, row.try_get("expires_at")?),
                     may_wait: None,
                 })
             })
@@ -299,14 +299,14 @@ pub(in crate::store) async fn taken(
     conn: &mut PgConnection,
     queue: &str,
     n: i64,
-) -> Result<Vec<Turn>, sqlx::Error> {
+) -> Result<Vec<LockedGroup>, sqlx::Error> {
     let rows = template.query().bind(queue).bind(n).fetch_all(conn).await?;
     rows.iter()
         .map(|row| {
-            Ok(Turn {
+            Ok(LockedGroup {
                 group: row.try_get("group_id")?,
                 claimed_job: row.try_get("job_id")?,
-                doubted: row.try_get("doubted")?,
+                suspected: row.try_get("doubted")?,
                 head_id: row.try_get("head_id")?,
                 batch_end: row.try_get("batch_end")?,
             })

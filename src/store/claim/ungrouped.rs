@@ -3,9 +3,9 @@
 use sea_query::{LockBehavior, LockType, Order, Query, SelectStatement, UpdateStatement};
 use sqlx::{PgConnection, Row};
 
-use crate::job::group_plan::Go;
+use crate::job::group_plan::Disposition;
 use crate::store::Store;
-use crate::store::claim::start::{Started, Terms, go, lease, lost_attempt};
+use crate::store::claim::start::{Claim, ClaimOptions, go, lease, lost_attempt};
 use crate::store::index_terms::keyed;
 use crate::store::statement::{Names, Template, cte, limit, select, sql, with};
 
@@ -13,17 +13,17 @@ use crate::store::statement::{Names, Template, cte, limit, select, sql, with};
 pub(in crate::store) struct Statements {
     start: Template,
     take_over: Template,
-    doubt: Template,
+    suspect: Template,
 }
 
 impl Statements {
     pub(in crate::store) fn new(names: &Names) -> Self {
         let lapsed = "j.status = 'started' and j.lease_until <= now()";
-        let doubted = names.is_doubted("j", "lease_until");
+        let suspected = names.is_doubted("j", "lease_until");
         Self {
             start: start(names, "j.status = 'queued' and j.turn_at <= now()", &["turn_at", "id"]),
-            take_over: start(names, &format!("{lapsed} and {doubted}"), &["lease_until"]),
-            doubt: doubt(names, &format!("{lapsed} and not {doubted}")),
+            take_over: start(names, &format!("{lapsed} and {suspected}"), &["lease_until"]),
+            suspect: suspect(names, &format!("{lapsed} and not {suspected}")),
         }
     }
 }
@@ -76,65 +76,66 @@ fn start(names: &Names, condition: &str, order: &[&'static str]) -> Template {
 }
 
 /// The first look at a lapsed lease: doubts it, and has it looked at again a grace later.
-fn doubt(names: &Names, condition: &str) -> Template {
-    let doubted = UpdateStatement::new()
+fn suspect(names: &Names, condition: &str) -> Template {
+    let suspected = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("suspect", sql("j.claim"))
         .value("lease_until", sql(names.doubt_until("j")))
         .from("due")
         .and_where(sql(keyed("j.id", "due.id")))
         .to_owned();
-    with([cte("due", lock(names, condition, &["lease_until"]))], doubted)
+    with([cte("due", lock(names, condition, &["lease_until"]))], suspected)
 }
 
 impl Store {
     /// Claims up to `n` due jobs without a group, oldest first.
-    pub(crate) async fn start_loose(
+    pub(crate) async fn start_ungrouped(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-        terms: Terms,
-    ) -> Result<Vec<Started>, sqlx::Error> {
-        self.claim_loose(conn, &self.loose.start, queue, n, terms).await
+        options: ClaimOptions,
+    ) -> Result<Vec<Claim>, sqlx::Error> {
+        self.claim_ungrouped(conn, &self.ungrouped.start, queue, n, options).await
     }
 
     /// Doubts lapsed claims of jobs without a group, and takes over those doubted a grace ago.
-    pub(crate) async fn take_over_loose(
+    pub(crate) async fn take_over_ungrouped(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         n: i64,
-        terms: Terms,
-    ) -> Result<Vec<Started>, sqlx::Error> {
-        let doubt = self.loose.doubt.query().bind(queue).bind(i64::MAX);
-        doubt.execute(&mut *conn).await?;
-        self.claim_loose(conn, &self.loose.take_over, queue, n, terms).await
+        options: ClaimOptions,
+    ) -> Result<Vec<Claim>, sqlx::Error> {
+        let suspect = self.ungrouped.suspect.query().bind(queue).bind(i64::MAX);
+        suspect.execute(&mut *conn).await?;
+        self.claim_ungrouped(conn, &self.ungrouped.take_over, queue, n, options).await
     }
 
-    async fn claim_loose(
+    async fn claim_ungrouped(
         &self,
         conn: &mut PgConnection,
         template: &Template,
         queue: &str,
         n: i64,
-        terms: Terms,
-    ) -> Result<Vec<Started>, sqlx::Error> {
+        options: ClaimOptions,
+    ) -> Result<Vec<Claim>, sqlx::Error> {
         if n < 1 {
             return Ok(Vec::new());
         }
-        let claim = template.query().bind(queue).bind(n).bind(terms.lease.as_secs_f64());
-        let claim = claim.bind(terms.max_attempts).bind(terms.own_lease).bind(terms.processor);
-        let claim = claim.bind(terms.ignore_before);
+        let claim = template.query().bind(queue).bind(n).bind(options.lease.as_secs_f64());
+        let claim =
+            claim.bind(options.max_attempts).bind(options.own_lease).bind(options.processor);
+        let claim = claim.bind(options.ignore_before);
         let rows = claim.fetch_all(conn).await?;
         rows.iter()
             .map(|row| {
-                Ok(Started {
+                Ok(Claim {
                     behind: Vec::new(),
                     job: row.try_get(0)?,
                     group: None,
                     token: row.try_get(1)?,
-                    go: Go::parse(row.try_get(2)?, row.try_get(3)?),
+                    go: Disposition::parse(row.try_get(2)?, row.try_get(3)?),
                     may_wait: None,
                 })
             })

@@ -4,7 +4,7 @@ use sea_query::{Expr, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::job::explanation::{ProcessorSeen, SessionSeen, Tally};
+use crate::job::explanation::{BoundedCount, ProcessorInfo, SessionInfo};
 use crate::job::facts::{Facts, JobFacts, LineFacts};
 use crate::job::job::JobStatus;
 use crate::store::Store;
@@ -52,7 +52,7 @@ impl Statements {
 
 /// How many rows a query has, counted up to one more than the limit.
 fn count(mut query: SelectStatement) -> Expr {
-    let some = query.expr(sql("1")).limit(Tally::LIMIT + 1).to_owned();
+    let some = query.expr(sql("1")).limit(BoundedCount::LIMIT + 1).to_owned();
     sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
 }
 
@@ -173,7 +173,7 @@ fn tallies(names: &Names) -> [Expr; 5] {
             .from_subquery(
                 groups("n.queue = k.queue and n.job_id is not null")
                     .expr(sql("n.batch_size"))
-                    .limit(Tally::LIMIT + 1)
+                    .limit(BoundedCount::LIMIT + 1)
                     .to_owned(),
                 "claimed",
             )
@@ -257,7 +257,7 @@ impl Store {
         conn: &mut PgConnection,
         xid: &str,
         of_group: bool,
-    ) -> Result<Option<SessionSeen>, sqlx::Error> {
+    ) -> Result<Option<SessionInfo>, sqlx::Error> {
         let locker = if of_group { &self.explain.group_locker } else { &self.explain.job_locker };
         let found = locker.query().bind(vec![xid.to_owned()]).fetch_optional(&mut *conn).await?;
         if let Some(row) = found {
@@ -276,8 +276,8 @@ impl Store {
     }
 }
 
-fn session(row: &PgRow) -> Result<SessionSeen, sqlx::Error> {
-    Ok(SessionSeen {
+fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
+    Ok(SessionInfo {
         pid: row.try_get(0)?,
         state: row.try_get(1)?,
         query: row
@@ -296,7 +296,7 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
         Some(LineFacts {
             ready_at: row.try_get(LINE + 1)?,
             claimed_job: row.try_get(LINE + 2)?,
-            doubted: row.try_get::<Option<bool>, _>(LINE + 3)?.unwrap_or_default(),
+            suspected: row.try_get::<Option<bool>, _>(LINE + 3)?.unwrap_or_default(),
             halted_at: row.try_get(LINE + 4)?,
             halt_reason: row.try_get(LINE + 5)?,
             halt_job: row.try_get(LINE + 6)?,
@@ -314,7 +314,7 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
     };
     let processor = match row.try_get(rest + 8)? {
         None => None,
-        Some(id) => Some(ProcessorSeen {
+        Some(id) => Some(ProcessorInfo {
             id,
             node: row.try_get(rest + 9)?,
             host: row.try_get(rest + 10)?,
@@ -359,7 +359,7 @@ fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
         flagged: row.try_get(at + 10)?,
         parked_with: row.try_get(at + 11)?,
         lease_until: row.try_get(at + 12)?,
-        doubted: row.try_get::<Option<bool>, _>(at + 13)?.unwrap_or_default(),
+        suspected: row.try_get::<Option<bool>, _>(at + 13)?.unwrap_or_default(),
     }))
 }
 

@@ -11,7 +11,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::Store;
-use crate::store::index_terms::{in_group, in_order, loose, unfinished};
+use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
 use crate::store::statement::{Names, PG, Template, limit, select, sql, sub};
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ fn counts(names: &Names) -> Template {
     };
     let backlog = |status: &'static str, condition: &'static str| {
         let of_status = format!("j.status = '{status}' and {condition}");
-        let counts = [unfinished("j"), loose("j", status)];
+        let counts = [unfinished("j"), ungrouped("j", status)];
         let counts = counts.map(|which| count(which, of_status.clone()));
         Expr::cust_with_exprs("$1 + $2", counts)
     };
@@ -176,8 +176,8 @@ fn idle(names: &Names) -> Template {
             "not ($1 or $2 or $3 or $4)",
             [
                 any(unfinished("j")),
-                any(loose("j", "queued")),
-                any(loose("j", "started")),
+                any(ungrouped("j", "queued")),
+                any(ungrouped("j", "started")),
                 Expr::exists(row),
             ],
         ))

@@ -11,8 +11,8 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::store::Store;
-use crate::store::claim::followers::Done;
-use crate::store::claim::start::{Started, head_start};
+use crate::store::claim::followers::UnrecordedSuccess;
+use crate::store::claim::start::{Claim, priority_aging};
 use crate::store::index_terms::{in_group, in_order, keyed, none_of, started, unfinished};
 use crate::store::settle::one::freed;
 use crate::store::statement::{Names, Template, cte, rows_of, select, sql, with};
@@ -22,16 +22,16 @@ pub(in crate::store) struct Statements {
     lock_alone: Template,
     /// By whether jobs are kept.
     groups: [Template; 2],
-    loose: [Template; 2],
+    ungrouped: [Template; 2],
 }
 
 /// A claim all of whose jobs have succeeded.
 #[derive(Debug)]
 pub(crate) struct Succeeded<'a> {
     pub(crate) queue: &'a str,
-    pub(crate) claim: &'a Started,
+    pub(crate) claim: &'a Claim,
     /// The jobs of its turn that are not recorded yet, but the last.
-    pub(crate) earlier: &'a [Done],
+    pub(crate) earlier: &'a [UnrecordedSuccess],
     /// Of the claim's job: as JSON.
     pub(crate) result: &'a str,
 }
@@ -41,7 +41,7 @@ impl Statements {
         Self {
             lock_alone: lock_groups(names, LockType::Update),
             groups: [false, true].map(|keep| groups(names, keep)),
-            loose: [false, true].map(|keep| loose(names, keep)),
+            ungrouped: [false, true].map(|keep| ungrouped(names, keep)),
         }
     }
 }
@@ -128,7 +128,7 @@ fn groups(names: &Names, keep: bool) -> Template {
         .values(freed())
         .value(
             "ready_at",
-            sql(format!("clock_timestamp() - {}", head_start("coalesce(ours.priority, 0)"))),
+            sql(format!("clock_timestamp() - {}", priority_aging("coalesce(ours.priority, 0)"))),
         )
         .from("ours")
         .and_where(sql("g.ctid = ours.ctid and not ours.drained"))
@@ -159,7 +159,7 @@ fn groups(names: &Names, keep: bool) -> Template {
 }
 
 /// Locks a job without a group that is still the claim's.
-pub(in crate::store) fn lock_loose(names: &Names) -> SelectStatement {
+pub(in crate::store) fn lock_ungrouped(names: &Names) -> SelectStatement {
     select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
@@ -171,8 +171,8 @@ pub(in crate::store) fn lock_loose(names: &Names) -> SelectStatement {
 }
 
 /// Records jobs without a group, whose own rows are locked.
-fn loose(names: &Names, keep: bool) -> Template {
-    let row = lock_loose(names);
+fn ungrouped(names: &Names, keep: bool) -> Template {
+    let row = lock_ungrouped(names);
     let mine = select()
         .columns([("j", "id"), ("claimed", "claim"), ("claimed", "result")])
         .from("claimed")
@@ -198,7 +198,8 @@ impl Store {
         if claims.iter().any(|of| of.claim.group.is_none()) {
             let jobs: Vec<i64> = claims.iter().map(|of| of.claim.job).collect();
             let results: Vec<&str> = claims.iter().map(|of| of.result).collect();
-            let settle = self.settle_many.loose[keep].query().bind(tokens).bind(jobs).bind(results);
+            let settle =
+                self.settle_many.ungrouped[keep].query().bind(tokens).bind(jobs).bind(results);
             return read(settle.fetch_all(conn).await?);
         }
         let lock = self.settle_many.lock_alone.query().bind(tokens);

@@ -8,7 +8,7 @@ use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::{OutOfAttempts, QueueOptions, Retention};
 use crate::store::Store;
-use crate::store::claim::start::{Started, head_start, history_entry};
+use crate::store::claim::start::{Claim, history_entry, priority_aging};
 use crate::store::index_terms::{in_group, in_order, started, status_in, unfinished};
 use crate::store::statement::{Names, PG, Template, cte, select, sql, sub, with};
 
@@ -144,7 +144,7 @@ fn pass_turn(names: &Names) -> Template {
         .to_owned();
     in_order(&mut head, "h", &Order::Asc);
     let ready_at = Expr::cust_with_expr(
-        format!("clock_timestamp() - {}", head_start("coalesce($1, 0)")),
+        format!("clock_timestamp() - {}", priority_aging("coalesce($1, 0)")),
         sub(head),
     );
     free(names, [("ready_at", ready_at)])
@@ -219,13 +219,13 @@ fn forget_requests(names: &Names) -> Template {
 
 /// How a finished job is kept.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keep {
+pub(crate) struct KeepFinished {
     pub(crate) succeeded: bool,
     pub(crate) failed: bool,
     pub(crate) cancelled: bool,
 }
 
-impl From<&QueueOptions> for Keep {
+impl From<&QueueOptions> for KeepFinished {
     fn from(options: &QueueOptions) -> Self {
         let keeps = |retention| retention != Retention::Never;
         Self {
@@ -253,12 +253,12 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        claim: &Started,
+        claim: &Claim,
         outcome: &Outcome,
-        keep: Keep,
+        keep: KeepFinished,
         followed: bool,
     ) -> Result<(), sqlx::Error> {
-        self.unstart(conn, claim).await?;
+        self.requeue_unstarted(conn, claim).await?;
         self.record(conn, claim.job, outcome, keep).await?;
         if let Outcome::Cancelled | Outcome::Ignored = outcome {
             self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
@@ -294,9 +294,9 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<(), sqlx::Error> {
-        self.unstart(conn, claim).await?;
+        self.requeue_unstarted(conn, claim).await?;
         let pass = self.settle.pass_turn.query().bind(claim.token).bind(queue).bind(&claim.group);
         pass.execute(conn).await.map(drop)
     }
@@ -309,7 +309,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         group: &str,
-        claim: &Started,
+        claim: &Claim,
         failure: &Failure,
         then: OutOfAttempts,
     ) -> Result<bool, sqlx::Error> {
@@ -341,7 +341,7 @@ impl Store {
         conn: &mut PgConnection,
         job: i64,
         outcome: &Outcome,
-        keep: Keep,
+        keep: KeepFinished,
     ) -> Result<(), sqlx::Error> {
         let sql = &self.settle;
         let delete = || sql.delete.query().bind(job);
@@ -386,7 +386,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
         group: &str,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
         let alone = self.settle.lock_alone.query().bind(claim.token);
         if alone.fetch_optional(&mut *conn).await?.is_none() {

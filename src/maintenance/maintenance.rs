@@ -11,11 +11,11 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::connection::WorkConnection;
 use crate::error::BackgroundError;
 use crate::job::job::JobStatus;
 use crate::job::queue_options::{QueueOptions, Retention};
-use crate::liveness::shared_poll::{LATE, Lookout, Place};
+use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
+use crate::store::WorkConnection;
 use crate::store::{Store, begin_short};
 
 /// Between two looks at requests.
@@ -29,16 +29,16 @@ const HALTS: usize = 50;
 /// How many groups the sweep visits per queue and round.
 const SWEEP: usize = 200;
 
-/// What a round of housekeeping did for a queue.
+/// What a round of maintenance did for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Kept {
+pub(crate) struct MaintenanceReport {
     /// Finished jobs.
     pub(crate) deleted: u64,
     /// Groups that nothing would have woken.
     pub(crate) repaired: u64,
 }
 
-pub(crate) struct Janitor<'a> {
+pub(crate) struct Maintenance<'a> {
     pub(crate) store: &'a Store,
     pub(crate) side: &'a PgPool,
     pub(crate) queues: Vec<QueueOptions>,
@@ -46,11 +46,11 @@ pub(crate) struct Janitor<'a> {
     pub(crate) interval: Duration,
 }
 
-impl Janitor<'_> {
+impl Maintenance<'_> {
     /// Keeps house until `stop`.
     pub(crate) async fn run(
         &self,
-        lookout: &Arc<Lookout>,
+        shared_poll: &Arc<SharedPoll>,
         stop: &CancellationToken,
         report: impl Fn(BackgroundError),
     ) {
@@ -63,37 +63,38 @@ impl Janitor<'_> {
             }
             match timeout(LIMIT, self.tick(round, &mut cursors)).await {
                 Ok(Ok(kept)) => {
-                    for (queue, Kept { repaired, .. }) in kept {
+                    for (queue, MaintenanceReport { repaired, .. }) in kept {
                         if repaired > 0 {
                             report(BackgroundError::Stranded { queue, repaired });
                         }
                     }
                 }
-                Ok(Err(error)) => report(BackgroundError::Janitor(error)),
+                Ok(Err(error)) => report(BackgroundError::Maintenance(error)),
                 Err(_) => {
-                    report(BackgroundError::TooSlow { activity: "housekeeping", limit: LIMIT });
+                    report(BackgroundError::TooSlow { activity: "maintenance", limit: LIMIT });
                 }
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.pause(round_at, lookout) => {}
+                () = self.pause(round_at, shared_poll) => {}
             }
         }
     }
 
     /// Until the next tick. The process looks meanwhile whether there is something to do, unless nobody does.
-    async fn pause(&self, round_at: Instant, lookout: &Arc<Lookout>) {
+    async fn pause(&self, round_at: Instant, shared_poll: &Arc<SharedPoll>) {
         let now = Instant::now();
-        let Some(asking) = lookout.ask(Place::House, now, TICK, LATE) else {
+        let Some(poll_handle) = shared_poll.register(PollTarget::Maintenance, now, TICK, LATE)
+        else {
             return sleep(TICK.min(self.interval)).await;
         };
         loop {
-            let until = asking.until().min(round_at);
+            let until = poll_handle.until().min(round_at);
             if until <= Instant::now() {
                 return;
             }
             tokio::select! {
-                () = asking.changed() => {}
+                () = poll_handle.changed() => {}
                 () = sleep_until(until) => {}
             }
         }
@@ -104,11 +105,11 @@ impl Janitor<'_> {
         &self,
         round: bool,
         cursors: &mut HashMap<String, String>,
-    ) -> Result<Vec<(String, Kept)>, sqlx::Error> {
+    ) -> Result<Vec<(String, MaintenanceReport)>, sqlx::Error> {
         let mut kept = Vec::new();
         let mut conn = WorkConnection::from(self.side.acquire().await?);
         let mut ours = true;
-        if self.store.awaits_house(&mut conn).await? {
+        if self.store.awaits_maintenance(&mut conn).await? {
             let requests = self
                 .alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
             ours = requests.await?;
@@ -122,7 +123,7 @@ impl Janitor<'_> {
                 let deleted = self.prune(&mut conn, queue).await?;
                 let cursor = cursors.entry(queue.name().to_owned()).or_default();
                 let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
-                kept.push((queue.name().to_owned(), Kept { deleted, repaired }));
+                kept.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }
         }
         conn.done();
@@ -136,7 +137,7 @@ impl Janitor<'_> {
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,
     ) -> Result<bool, sqlx::Error> {
         begin_short(conn).await?;
-        let alone = self.store.lock_janitor(conn).await?;
+        let alone = self.store.lock_maintenance(conn).await?;
         if alone {
             work(conn).await?;
         }
