@@ -112,7 +112,7 @@ async fn turns(
         let mut cursor = ClaimCursor::default();
         cursor.thorough = true;
         let claim =
-            claim::claim(&scene.store, conn, &scene.options, slots, None, &mut cursor).await;
+            claim_steps::claim(&scene.store, conn, &scene.options, slots, None, &mut cursor).await;
         claim.unwrap().jobs
     } else {
         let options = ClaimOptions::new(&scene.options, None);
