@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease};
-use crate::attempt::failure::lost_lease;
 use crate::attempt::hold::RETRY_SKIPPED;
+use crate::attempt::lost::lease_lost;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::job::outcome::RunResult;
 use crate::liveness::leases::LeaseGuard;
@@ -147,7 +147,7 @@ impl ClaimedTurn {
                         match self.record_now(&mut pending, &signals).await {
                             TurnEnd::Stays => {}
                             TurnEnd::Lost => {
-                                self.lost();
+                                self.claim_lost();
                                 return;
                             }
                             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
@@ -215,7 +215,7 @@ impl ClaimedTurn {
         if let HoldGuard::Leased(lease) = &job.guard
             && !lease.guard.stands(began)
         {
-            return (lost_lease(), false);
+            return (lease_lost(), false);
         }
         pending.since.get_or_insert(began);
         let (ask, mut asked) = mpsc::unbounded_channel();

@@ -9,6 +9,7 @@ pub(crate) mod failure;
 pub(crate) mod handler;
 pub(crate) mod hold;
 pub(crate) mod leased_turn;
+pub(crate) mod lost;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod settle_batch;

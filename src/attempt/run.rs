@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
-use crate::attempt::failure::{lost_connection, lost_lease, returned};
+use crate::attempt::failure::returned;
 use crate::attempt::hold::hold_known;
+use crate::attempt::lost::{lease_lost, session_lost};
 use crate::attempt::settle::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -205,8 +206,8 @@ impl ClaimedTurn {
                 let message = format!("the handler did not return within {limit:?}");
                 RunResult::Broken(FailureKind::Timeout, message)
             }
-            Stopped::HoldLost if job.is_leased() => return (lost_lease(), false),
-            Stopped::HoldLost => return (lost_connection(), false),
+            Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
+            Stopped::HoldLost => return (session_lost(), false),
             Stopped::Deadline => RunResult::Released,
         };
         (result, clean)
@@ -243,7 +244,7 @@ impl ClaimedTurn {
         let unrecorded = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut conn, &held, result) => settled,
-                () = signals.lost.cancelled() => Err(Unrecorded(Some(lost_connection()), None)),
+                () = signals.lost.cancelled() => Err(Unrecorded(Some(session_lost()), None)),
             };
             match settled {
                 Ok(end) => return (end, Some(conn)),
@@ -252,7 +253,7 @@ impl ClaimedTurn {
         } else {
             Unrecorded(Some(result), None)
         };
-        self.report_lost(&unrecorded);
+        self.report_lost_hold(&unrecorded);
         // Closed before the record, which needs the locks that its session may still have.
         conn.close();
         drop(watch);
@@ -268,7 +269,7 @@ impl ClaimedTurn {
         slot: Option<SlotGuard>,
     ) -> TurnEnd {
         let unrecorded = Unrecorded(Some(result), None);
-        self.report_lost(&unrecorded);
+        self.report_lost_hold(&unrecorded);
         let settler = self.queue.settler.clone();
         let (answer, end) = oneshot::channel();
         let signals = lease.guard.signals.clone();
@@ -282,16 +283,6 @@ impl ClaimedTurn {
         match end.await {
             Ok(Settled::Ended(end)) => end,
             _ => TurnEnd::Lost,
-        }
-    }
-
-    fn report_lost(&self, unrecorded: &Unrecorded) {
-        if matches!(
-            unrecorded,
-            Unrecorded(Some(RunResult::Broken(FailureKind::ConnectionLost, _)), _)
-        ) {
-            let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.context.report(&BackgroundError::HoldLost { queue, job });
         }
     }
 }

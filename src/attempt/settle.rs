@@ -280,7 +280,7 @@ impl ClaimedTurn {
                 conn.done();
                 Ok(None)
             }
-            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.lost())),
+            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.claim_lost())),
         }
     }
 
@@ -316,13 +316,6 @@ impl ClaimedTurn {
         self.apply_group_policy(conn, outcome).await?;
         self.record(conn, &held, outcome).await?;
         Ok(SettleAttempt::Recorded)
-    }
-
-    /// The claim was taken over before the outcome was recorded.
-    pub(crate) fn lost(&self) -> TurnEnd {
-        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.context.report(&BackgroundError::Settle { queue, job, source: None });
-        TurnEnd::Lost
     }
 
     /// What was recorded late has been committed.

@@ -115,7 +115,7 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
             SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),
             // Whoever runs the turn says so.
             SettleAttempt::Lost if finished.unrecorded.is_empty() => Settled::Ended(TurnEnd::Lost),
-            SettleAttempt::Lost => Settled::Ended(finished.run.lost()),
+            SettleAttempt::Lost => Settled::Ended(finished.run.claim_lost()),
             // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
             // wait here would keep out all others.
             SettleAttempt::Skipped if finished.unrecorded.is_empty() => Settled::Skipped,
