@@ -32,7 +32,7 @@ pub(crate) fn taken_over(signals: &Signals) -> sqlx::Error {
 impl ClaimedTurn {
     /// Reports a lost hold whose failure is still to be recorded.
     pub(crate) fn report_lost_hold(&self, unrecorded: &Unrecorded) {
-        let Unrecorded(Some(RunResult::Broken(kind, _)), _) = unrecorded else { return };
+        let Unrecorded::Result(RunResult::Broken(kind, _)) = unrecorded else { return };
         if [FailureKind::ConnectionLost, FailureKind::LeaseLost].contains(kind) {
             let (queue, job) = (self.queue.name.to_string(), self.claim.job);
             self.context.report(&BackgroundError::HoldLost { queue, job });

@@ -13,4 +13,5 @@ pub(crate) mod lost;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod settle_batch;
+pub(crate) mod settle_late;
 pub(crate) mod turn;
