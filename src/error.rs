@@ -71,9 +71,9 @@ fn called(field: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// The database was migrated by a newer seriatim.
+    /// The database was migrated by a newer seriatim, and this one cannot run on its schema.
     #[error(
-        "schema {schema:?} is at version {found}, this seriatim knows versions up to {known}: upgrade seriatim in this program"
+        "schema {schema:?} is at version {found}, this seriatim knows versions up to {known}, and it takes {compatible_from} to run on it: upgrade seriatim in this program"
     )]
     Newer {
         /// The schema.
@@ -82,16 +82,42 @@ pub enum MigrateError {
         found: i64,
         /// The newest version that this crate knows.
         known: i64,
+        /// The oldest version that can run on the schema.
+        compatible_from: i64,
     },
-    /// A migration that was applied is not the one that this crate has under the same number.
+    /// A migration or a function is not the one that this crate has at the same version.
     #[error(
-        "schema {schema:?} has another version {version} than this seriatim: its tables were made by a different build"
+        "schema {schema:?} is not version {version} as this seriatim has it, {what} differs: {advice}"
     )]
     Different {
         /// The schema.
         schema: String,
-        /// The version that differs.
+        /// The version.
         version: i64,
+        /// What differs, and why that may be.
+        what: String,
+        /// What to do.
+        advice: String,
+    },
+    /// Citus distributes a table of the schema. Ids of several nodes have no order, so no promise could be kept.
+    #[error(
+        "Citus distributes table {table:?} of schema {schema:?}, and ids of several nodes have no order: keep the jobs in a schema whose tables are local to one node"
+    )]
+    Distributed {
+        /// The schema.
+        schema: String,
+        /// The first of its tables that is distributed.
+        table: String,
+    },
+    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used on.
+    #[error(
+        "Citus would not keep schema {schema:?} on this node: call migrate() through connections with {option} = off, by `PgConnectOptions::options([({option:?}, \"off\")])` or `ALTER ROLE ... SET {option} = off`"
+    )]
+    CitusOption {
+        /// The schema.
+        schema: String,
+        /// The option that must be off while the schema is made.
+        option: &'static str,
     },
     /// A migration failed.
     #[error("could not migrate schema {schema:?}")]

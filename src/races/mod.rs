@@ -33,4 +33,5 @@ mod skipped;
 mod stress;
 mod turns;
 mod unclaimed;
+mod upgrades;
 mod wake_ups;

@@ -12,6 +12,7 @@ mod control;
 mod defer;
 mod enqueue;
 mod explain;
+mod functions;
 mod hold;
 mod in_flight;
 mod inspect;
@@ -49,6 +50,7 @@ pub(crate) use explain::Subject;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
+pub(crate) use migrate::SchemaState;
 pub(crate) use monitor::Sessions;
 pub(crate) use pooler::{Between, between};
 pub(crate) use presence::{Asks, Presence, ProcessorRow};
@@ -62,6 +64,8 @@ pub(crate) use settle::Keep;
 pub(crate) use settle_many::Succeeded;
 use template::Nameless;
 pub(crate) use template::Names;
+#[cfg(test)]
+pub(crate) use {functions::Function, migrate::Release, migrate::Step};
 
 /// Every statement for one schema, rendered.
 #[derive(Debug)]

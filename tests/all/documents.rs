@@ -139,8 +139,9 @@ fn every_file_that_a_document_names_is_there() {
             assert!(folder.join(path).exists(), "{document} links to {path}");
         }
         for path in quoted(&text) {
-            let names_a_file =
-                ["src/", "tests/", "migrations/"].iter().any(|folder| path.starts_with(folder));
+            let names_a_file = ["src/", "tests/", "migrations/", "sql/"]
+                .iter()
+                .any(|folder| path.starts_with(folder));
             if names_a_file && !path.contains(['*', ' ', '…']) {
                 assert!(root().join(&path).exists(), "{document} names {path}");
             }

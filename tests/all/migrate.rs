@@ -60,7 +60,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 10);
+    assert_eq!(applied, 1);
     database.remove().await.unwrap();
 }
 
@@ -82,7 +82,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 10)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 1)] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
@@ -137,18 +137,97 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     let pool = database.pool();
     by_hand(
         pool,
-        "insert into seriatim.migration (version, description, success, checksum, execution_time) \
-         select n, 'of the future', true, checksum, 0 from seriatim.migration m, unnest('{11, 12}'::int[]) n where m.version = 1",
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         select n, 'of the future', checksum, 2 from seriatim.migration m, unnest('{2, 3}'::int[]) n where m.version = 1",
     )
     .await;
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
-        assert!(matches!(error, MigrateError::Newer { found: 12, known: 10, .. }), "{error:?}");
+        assert!(
+            matches!(error, MigrateError::Newer { found: 3, known: 1, compatible_from: 2, .. }),
+            "{error:?}"
+        );
         let text = chain(&error);
-        assert!(text.contains("version 12") && text.contains("up to 10"), "{text}");
+        assert!(text.contains("version 3") && text.contains("up to 1"), "{text}");
     }
     role.remove(&database).await;
+    database.remove().await.unwrap();
+}
+
+/// `migrate` calls it different, and says what differs and what to do; also to a role that may create nothing.
+async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
+    let role = Role::create(database).await;
+    for pool in [database.pool(), &role.pool] {
+        let error = seriatim::migrate(pool).await.expect_err(what);
+        assert!(matches!(error, MigrateError::Different { version: 1, .. }), "{error:?}");
+        let text = chain(&error);
+        assert!(text.contains(what) && text.contains(advice), "{what}, {advice} in {text}");
+    }
+    role.remove(database).await;
+}
+
+#[tokio::test]
+async fn a_changed_migration_is_refused() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "update seriatim.migration set checksum = '\\x00'").await;
+    is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
+    // An earlier one alone.
+    by_hand(
+        pool,
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (2, 'of the future', '\\x01', 1)",
+    )
+    .await;
+    is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_changed_function_is_refused_until_it_is_asked_for() {
+    let database = database().await;
+    let pool = database.pool();
+    let again = "update \"seriatim\".\"migration\" set functions = null";
+    let changes = [
+        (
+            "update seriatim.migration set functions = jsonb_set(functions, '{hold_next()}', '\"00\"')",
+            "function hold_next() (another build made it)",
+        ),
+        (
+            "update seriatim.migration set functions = functions - 'hold_next()'",
+            "function hold_next() (another build made it)",
+        ),
+        (
+            "update seriatim.migration set functions = functions || '{\"of_another()\": \"00\"}'",
+            "function of_another() (this build has no such function)",
+        ),
+        (
+            "create or replace function seriatim.server_since() returns timestamptz language sql stable \
+             as $$ select now() $$",
+            "function server_since() (it was changed by hand)",
+        ),
+        ("drop function seriatim.hold_next()", "function hold_next() (it was dropped)"),
+    ];
+    let bodies = "select string_agg(proname || prosrc, '' order by proname) from pg_proc \
+                  where pronamespace = 'seriatim'::regnamespace";
+    let before: String = value(pool, bodies).await;
+    for (change, what) in changes {
+        by_hand(pool, change).await;
+        is_different(&database, what, again).await;
+        by_hand(pool, again).await;
+        seriatim::migrate(pool).await.expect(what);
+        assert_eq!(value::<String>(pool, bodies).await, before, "{what}");
+        seriatim::migrate(pool).await.expect("and again");
+    }
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_of_a_build_before_the_first_release_is_refused() {
+    let database = database().await;
+    by_hand(database.pool(), "alter table seriatim.migration drop column compatible_from").await;
+    is_different(&database, "the table migration", "drop the schema").await;
     database.remove().await.unwrap();
 }
 
