@@ -420,6 +420,22 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
+    /// The schema is of a version before this program's. No job is claimed until it is migrated: it is looked at each second.
+    #[error(
+        "schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database, no job is claimed before"
+    )]
+    OldSchema {
+        /// The schema.
+        schema: String,
+        /// The version in the database.
+        found: i64,
+        /// The version of this crate.
+        needed: i64,
+    },
+    /// This program cannot run on the schema: [`MigrateError::Newer`] or [`MigrateError::Distributed`]. No job is claimed until
+    /// that has changed: it is looked at each second.
+    #[error("this program does not fit its schema, and claims no job")]
+    UnusableSchema(#[source] MigrateError),
     /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs again.
     #[error("job {job} of queue {queue:?} could not be held for its run")]
     Hold {

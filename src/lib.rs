@@ -43,6 +43,7 @@ mod races;
 mod record;
 mod retry;
 mod route;
+mod schema_gate;
 mod settler;
 mod shared;
 mod shutdown;

@@ -20,6 +20,7 @@ use crate::presence::Keeper;
 use crate::pulse::Pulse;
 use crate::queue::QueueOptions;
 use crate::route;
+use crate::schema_gate;
 use crate::settler;
 use crate::shared::{self, Shared};
 use crate::shutdown::ShutdownReport;
@@ -96,6 +97,7 @@ impl Processor {
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
         spawn_look(&mut side_tasks, &shared, listen || presence, &side_stop);
+        spawn_schema_gate(&mut side_tasks, &shared, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settler::run(finished, Arc::clone(&shared)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
@@ -160,6 +162,12 @@ fn spawn_look(
     // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
     let looking = shared.route.looking();
     tasks.spawn(async move { route::look(&shared, wants, &stop, looking).await });
+}
+
+/// Asks whether this program fits the schema.
+fn spawn_schema_gate(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, stop: &CancellationToken) {
+    let (shared, stop) = (Arc::clone(shared), stop.clone());
+    tasks.spawn(async move { schema_gate::run(&shared, &stop).await });
 }
 
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
@@ -262,6 +270,10 @@ fn spawn_janitor(
     tasks.spawn(async move {
         if !shared.route.is_open().await {
             return;
+        }
+        tokio::select! {
+            () = shared.schema.opened() => {}
+            () = stop.cancelled() => return,
         }
         let janitor = Janitor { store: &shared.store, side: &shared.side, queues, interval };
         janitor.run(&shared.lookout, &stop, |error| shared.report(&error)).await;

@@ -12,6 +12,7 @@ use crate::leases::Leases;
 use crate::lookout::Lookout;
 use crate::monitor::Monitor;
 use crate::route::Route;
+use crate::schema_gate::SchemaGate;
 use crate::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
 
@@ -24,6 +25,7 @@ pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) route: Route,
+    pub(crate) schema: SchemaGate,
     pub(crate) limits: SessionLimits,
     pub(crate) monitor: Arc<Monitor>,
     pub(crate) leases: Arc<Leases>,
@@ -46,6 +48,7 @@ impl Shared {
         Self {
             store,
             route: Route::default(),
+            schema: SchemaGate::default(),
             limits: SessionLimits::default(),
             monitor: Arc::default(),
             leases: Arc::default(),
@@ -63,7 +66,7 @@ impl Shared {
     /// The exit of every error that no caller gets.
     pub(crate) fn report(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
-        if let BackgroundError::Stalled(_) = error {
+        if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
             tracing::error!(source, "{error}");
         } else {
             tracing::warn!(source, "{error}");

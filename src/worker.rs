@@ -63,6 +63,10 @@ impl Worker {
             _ = self.shared.route.is_open() => {}
             () = self.stop.cancelled() => {}
         }
+        tokio::select! {
+            () = self.shared.schema.opened() => {}
+            () = self.stop.cancelled() => {}
+        }
         if self.leased() {
             // If it died before, nobody would judge it: what it claimed would stand for the whole lease.
             tokio::select! {
@@ -86,6 +90,11 @@ impl Worker {
     /// Until told to stop.
     async fn work(&self, state: &mut State) {
         while !self.stop.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.shared.schema.opened() => {}
+            }
             self.doubt_strays(state).await;
             self.start_waiting(state);
             let reserved = self.reserve(state);

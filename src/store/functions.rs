@@ -112,6 +112,12 @@ impl Function {
         Self { signature: signature(text), checksum, text: text.to_owned() }
     }
 
+    /// The same, with another text.
+    #[cfg(test)]
+    pub(crate) fn changed(&self, change: impl FnOnce(&str) -> String) -> Self {
+        Self::new(&change(&self.text))
+    }
+
     /// The statement that makes it in a schema.
     pub(crate) fn statement(&self, names: &Names) -> String {
         in_schema(&self.text, names)

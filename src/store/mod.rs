@@ -50,7 +50,7 @@ pub(crate) use explain::Subject;
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
-pub(crate) use migrate::SchemaState;
+pub(crate) use migrate::{LATEST, SchemaState};
 pub(crate) use monitor::Sessions;
 pub(crate) use pooler::{Between, between};
 pub(crate) use presence::{Asks, Presence, ProcessorRow};

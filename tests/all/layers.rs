@@ -48,6 +48,7 @@ const LAYERS: [&[&str]; 6] = [
         "hold",
         "presence",
         "route",
+        "schema_gate",
     ],
     &["handler", "active_job", "attempt", "leased", "going_on", "record", "settler", "unclaim"],
     &["worker"],

@@ -324,3 +324,103 @@ async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there()
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
 }
+
+/// A processor that runs jobs of the queue `q`, and what it reports.
+async fn running(database: &TestDatabase) -> (seriatim::Running, Errors) {
+    let errors = Errors::default();
+    let builder = errors.of(processor(database, 10).await);
+    let run = handler(|_, _| Box::pin(async { Ok(json!(1)) }));
+    (builder.queue(queue("q"), run).build().unwrap().start(), errors)
+}
+
+/// A processor on that schema says so, claims nothing, and goes on when the schema has been put in order.
+async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, change).await;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    let (running, errors) = running(&database).await;
+    let said = errors.0.wait_for(1).await;
+    for word in words {
+        assert!(said[0].contains(word), "{word} in {said:?}");
+    }
+    // The gate asks each second, and must not open by itself.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let attempts = "select attempts from seriatim.job";
+    assert_eq!(value::<i32>(pool, attempts).await, 0);
+    assert_eq!(errors.0.entries().len(), 1, "it says it once: {:?}", errors.0.entries());
+    by_hand(pool, undo).await;
+    assert_eq!(ended(pool, id).await.result, Some(json!(1)));
+    running.shutdown(Duration::from_secs(5)).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_waits_for_a_schema_that_is_too_old() {
+    waits_for_another_schema(
+        "update seriatim.migration set version = 0",
+        ["OldSchema", "is at version 0, and this seriatim needs 1", "call migrate()"],
+        "update seriatim.migration set version = 1",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
+    waits_for_another_schema(
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (3, 'of the future', '', 2)",
+        ["UnusableSchema", "is at version 3", "upgrade seriatim in this program"],
+        "delete from seriatim.migration where version = 3",
+    )
+    .await;
+}
+
+/// What is logged meanwhile, by this thread.
+#[derive(Clone, Default)]
+struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Logged {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_program_says_that_it_runs_on_a_newer_schema() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (2, 'of the future', '', 1)",
+    )
+    .await;
+    let logged = Logged::default();
+    let writer = logged.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let words = "is at version 2; this program has version 1, and can run on it";
+
+    seriatim::migrate(pool).await.expect("it can run on it");
+    assert_eq!(logged.text().matches(words).count(), 1, "{}", logged.text());
+
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    let (running, errors) = running(&database).await;
+    assert_eq!(ended(pool, id).await.result, Some(json!(1)));
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(logged.text().matches(words).count(), 2, "{}", logged.text());
+    assert_eq!(errors.0.entries(), [""; 0]);
+    database.remove().await.unwrap();
+}
