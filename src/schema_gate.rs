@@ -1,4 +1,5 @@
-//! Whether this program fits the schema: asked at the start, and now and then. No job is claimed while it does not.
+//! Whether this program fits the schema: asked at the start, and now and then. No job is claimed
+//! while it does not.
 
 use std::time::Duration;
 
@@ -75,7 +76,8 @@ pub(crate) async fn run(shared: &Shared, stop: &CancellationToken) {
             shared.report(&error);
         }
         said = words;
-        // Those who need a server that cannot be reached report that: they are not kept waiting here.
+        // Those who need a server that cannot be reached report that: they are not kept waiting
+        // here.
         fits = answer.open.unwrap_or(fits);
         shared.schema.open.send_replace(fits);
         tokio::select! {

@@ -1,4 +1,5 @@
-//! An upgrade, played through with a made-up next version: its migration, its functions, and programs of both versions.
+//! An upgrade, played through with a made-up next version: its migration, its functions, and
+//! programs of both versions.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -145,8 +146,8 @@ impl JobHandler for Ran {
     }
 }
 
-/// Programs of this version run through the upgrade to the next one, and start again behind it; in each group each job runs
-/// once and in order.
+/// Programs of this version run through the upgrade to the next one, and start again behind it; in
+/// each group each job runs once and in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_of_the_version_before_run_through_an_upgrade() {
     let (database, client) = (TestDatabase::create().await.unwrap(), Client::default());
@@ -191,7 +192,8 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
     };
     tokio::join!(enqueue(40..120), upgrade);
     enqueue(120..160).await;
-    // One after the other they start again, as after a crash, on the schema of the version behind theirs.
+    // One after the other they start again, as after a crash, on the schema of the version behind
+    // theirs.
     let mut after = Vec::new();
     for (hold, old) in holds().into_iter().zip(before) {
         old.shutdown(Duration::from_secs(5)).await;

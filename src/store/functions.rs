@@ -1,6 +1,7 @@
-//! The functions of the schema: `sql/functions/` has their text. Their constants and shared fragments are filled in
-//! here, and nowhere else.
+//! The functions of the schema: `sql/functions/` has their text. Their constants and shared
+//! fragments are filled in here, and nowhere else.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::adopt::LOOK_AT;
@@ -108,8 +109,11 @@ pub(crate) struct Function {
 impl Function {
     /// From `create or replace function …` up to the end of its body.
     pub(crate) fn new(text: &str) -> Self {
-        let checksum = checksum(text).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { signature: signature(text), checksum, text: text.to_owned() }
+        let mut hex = String::new();
+        for byte in checksum(text) {
+            _ = write!(hex, "{byte:02x}");
+        }
+        Self { signature: signature(text), checksum: hex, text: text.to_owned() }
     }
 
     /// The same, with another text.

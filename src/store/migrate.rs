@@ -1,7 +1,9 @@
-//! The schema, brought up to date under a lock and in one transaction: its migrations, then its functions.
+//! The schema, brought up to date under a lock and in one transaction: its migrations, then its
+//! functions.
 //!
-//! A version is a list of migrations and the set of functions that goes with it. The table `migration` records the checksums of
-//! both. At the same version they must be equal, or two builds would replace each other's functions at each start.
+//! A version is a list of migrations and the set of functions that goes with it. The table
+//! `migration` records the checksums of both. At the same version they must be equal, or two builds
+//! would replace each other's functions at each start.
 
 use std::collections::BTreeMap;
 
@@ -139,8 +141,8 @@ impl Store {
         run: impl AsyncFnOnce(&mut PgConnection) -> Result<T, MigrateError>,
     ) -> Result<T, MigrateError> {
         let begin = AssertSqlSafe(begin).into_sql_str();
-        let begun = PgTransactionManager::begin(conn, Some(begin)).await;
-        begun.map_err(|source| self.failed(source))?;
+        let open = PgTransactionManager::begin(conn, Some(begin)).await;
+        open.map_err(|source| self.failed(source))?;
         match run(conn).await {
             Ok(done) => {
                 let committed = PgTransactionManager::commit(conn).await;
@@ -155,7 +157,8 @@ impl Store {
         }
     }
 
-    /// Names of types and functions mean the schema's. A temporary table of the session must not stand in for one of its.
+    /// Names of types and functions mean the schema's. A temporary table of the session must not
+    /// stand in for one of its.
     fn search_path(&self) -> String {
         format!("set local search_path = {}, pg_temp", self.quoted_schema())
     }
@@ -207,7 +210,8 @@ impl Store {
         }
     }
 
-    /// Refuses a schema that another build has made: one of the steps that were applied is another one here.
+    /// Refuses a schema that another build has made: one of the steps that were applied is another
+    /// one here.
     fn compare_steps(&self, applied: &[Applied], release: &Release) -> Result<(), MigrateError> {
         let newest = applied.last().map_or(0, |newest| newest.version);
         for step in release.steps.iter().filter(|step| step.version <= newest) {
@@ -226,7 +230,8 @@ impl Store {
         Ok(())
     }
 
-    /// Refuses functions that are not those of the release, by their checksums or by their texts in the catalogue.
+    /// Refuses functions that are not those of the release, by their checksums or by their texts in
+    /// the catalogue.
     async fn compare_functions(
         &self,
         conn: &mut PgConnection,
@@ -272,7 +277,8 @@ impl Store {
         Ok(())
     }
 
-    /// Applies the steps that are missing, and makes the functions. Waits for another migration of the same schema.
+    /// Applies the steps that are missing, and makes the functions. Waits for another migration of
+    /// the same schema.
     async fn apply(&self, conn: &mut PgConnection, release: &Release) -> Result<(), MigrateError> {
         let failed = |source| self.failed(source);
         let quoted = self.quoted_schema();
@@ -317,7 +323,8 @@ impl Store {
 
     /// Drops the library's functions that the release has no more, and makes those that it has.
     ///
-    /// A function keeps its owner and its grants, unless its result or the name of an argument has changed: then it is made anew.
+    /// A function keeps its owner and its grants, unless its result or the name of an argument has
+    /// changed: then it is made anew.
     async fn make_functions(
         &self,
         conn: &mut PgConnection,
@@ -341,6 +348,7 @@ impl Store {
             let make = function.statement(&self.names);
             let tried = format!("savepoint seriatim_make; {make}; release savepoint seriatim_make");
             match sqlx::raw_sql(AssertSqlSafe(tried)).execute(&mut *conn).await {
+                Ok(_) => {}
                 Err(error) if has_other_signature(&error) => {
                     let anew = format!(
                         "rollback to savepoint seriatim_make; release savepoint seriatim_make; \
@@ -349,7 +357,7 @@ impl Store {
                     );
                     sqlx::raw_sql(AssertSqlSafe(anew)).execute(&mut *conn).await?;
                 }
-                made => drop(made?),
+                Err(error) => return Err(error),
             }
         }
         let made: BTreeMap<_, _> =
@@ -401,8 +409,9 @@ impl Store {
         })
     }
 
-    /// Refuses a schema with tables that Citus knows. It plans every statement on those, also on their own node; and each node
-    /// gives ids of a range of its own, so that the order of a group is lost (P1).
+    /// Refuses a schema with tables that Citus knows. It plans every statement on those, also on
+    /// their own node; and each node gives ids of a range of its own, so that the order of a group
+    /// is lost (P1).
     async fn refuse_distributed(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
         let failed = |source| self.failed(source);
         if !has_relation(conn, "pg_dist_partition").await.map_err(failed)? {
@@ -421,8 +430,9 @@ impl Store {
         }
     }
 
-    /// Refuses to make a schema that Citus would not keep on this node: on a worker it passes DDL on, or refuses it; and it
-    /// distributes whatever is created in a new schema if it shards by schemas.
+    /// Refuses to make a schema that Citus would not keep on this node: on a worker it passes DDL
+    /// on, or refuses it; and it distributes whatever is created in a new schema if it shards by
+    /// schemas.
     async fn refuse_citus_options(
         &self,
         conn: &mut PgConnection,

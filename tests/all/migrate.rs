@@ -424,3 +424,104 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     assert_eq!(errors.0.entries(), [""; 0]);
     database.remove().await.unwrap();
 }
+
+/// What Citus has in its catalogue on a node of that group; 0 is the coordinator's. A stand-in: Citus is not here.
+async fn like_citus(database: &TestDatabase, group: i32) {
+    by_hand(
+        database.pool(),
+        format!(
+            "begin; set local allow_system_table_mods = on;
+             create table pg_catalog.pg_dist_partition (logicalrelid regclass not null, partmethod \"char\");
+             create table pg_catalog.pg_dist_local_group (groupid int not null);
+             insert into pg_catalog.pg_dist_local_group values ({group});
+             commit"
+        ),
+    )
+    .await;
+}
+
+/// A pool whose sessions have an option of Citus.
+fn pool_with_option(database: &TestDatabase, option: &str, value: &str) -> PgPool {
+    let options = PgConnectOptions::from_str(&database.url()).unwrap().options([(option, value)]);
+    PgPoolOptions::new().max_connections(2).connect_lazy_with(options)
+}
+
+#[tokio::test]
+async fn migrate_refuses_tables_that_citus_distributes() {
+    let database = database().await;
+    let pool = database.pool();
+    like_citus(&database, 0).await;
+    by_hand(
+        pool,
+        "create table account (); insert into pg_catalog.pg_dist_partition values ('account', 'h')",
+    )
+    .await;
+    seriatim::migrate(pool).await.expect("the application's own may be distributed");
+    by_hand(pool, "insert into pg_catalog.pg_dist_partition values ('seriatim.job', 'n')").await;
+    let error = seriatim::migrate(pool).await.unwrap_err();
+    assert!(
+        matches!(&error, MigrateError::Distributed { table, .. } if table == "job"),
+        "{error:?}"
+    );
+    let text = chain(&error);
+    assert!(text.contains("\"seriatim\"") && text.contains("local to one node"), "{text}");
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_claims_nothing_from_tables_that_citus_distributes() {
+    waits_for_another_schema(
+        "begin; set local allow_system_table_mods = on;
+         create table pg_catalog.pg_dist_partition (logicalrelid regclass not null); commit;
+         insert into pg_catalog.pg_dist_partition values ('seriatim.queue_group')",
+        ["UnusableSchema", "Citus distributes table \"queue_group\"", "local to one node"],
+        "delete from pg_catalog.pg_dist_partition",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn migrate_names_the_option_that_a_citus_node_needs() {
+    let (propagation, by_schema) =
+        ("citus.enable_ddl_propagation", "citus.enable_schema_based_sharding");
+    for (group, set, option) in
+        [(1, (by_schema, "off"), propagation), (0, (by_schema, "on"), by_schema)]
+    {
+        let database = bare().await;
+        like_citus(&database, group).await;
+        let refused = pool_with_option(&database, set.0, set.1);
+        let error = seriatim::migrate(&refused).await.unwrap_err();
+        let text = chain(&error);
+        assert!(text.contains(&format!("{option} = off")), "{text}");
+        assert!(tables(database.pool(), "seriatim").await.is_empty(), "nothing was made");
+        let allowed = pool_with_option(&database, option, "off");
+        seriatim::migrate(&allowed).await.unwrap();
+        // From here on there is nothing to make, and no option is needed.
+        seriatim::migrate(&refused).await.unwrap();
+        for pool in [refused, allowed] {
+            pool.close().await;
+        }
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_migration_that_citus_distributes_is_undone() {
+    let database = bare().await;
+    let pool = database.pool();
+    like_citus(&database, 0).await;
+    // As sharding by schema does, whatever switched it on.
+    by_hand(
+        pool,
+        "create function distribute() returns event_trigger language plpgsql as $$ begin
+           insert into pg_catalog.pg_dist_partition select objid::regclass, 'n'
+           from pg_event_trigger_ddl_commands() where object_identity = 'seriatim.job'; end $$;
+         create event trigger distribute on ddl_command_end when tag in ('CREATE TABLE')
+           execute function distribute()",
+    )
+    .await;
+    let error = seriatim::migrate(pool).await.unwrap_err();
+    assert!(matches!(error, MigrateError::Distributed { .. }), "{error:?}");
+    assert!(tables(pool, "seriatim").await.is_empty());
+    database.remove().await.unwrap();
+}
