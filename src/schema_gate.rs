@@ -34,7 +34,7 @@ impl Default for SchemaGate {
 impl SchemaGate {
     /// Waits until the schema fits.
     pub(crate) async fn opened(&self) {
-        // The sender is this gate's own: it is not gone while somebody waits.
+        // The sender is this gate's own, so it outlives the wait.
         let _ = self.open.subscribe().wait_for(|open| *open).await;
     }
 }
