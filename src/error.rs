@@ -1,71 +1,10 @@
-//! One small error per operation. Messages do not repeat their source: print the chain.
+//! What can fail in an operation. Messages do not repeat their source: print the chain.
 
 use std::time::Duration;
 
-use crate::stall::Stall;
-use crate::withheld::quiet;
-
-/// A name that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// The name is empty.
-    #[error("the {} is empty: give it at least one character", called(field))]
-    Empty {
-        /// What was named: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or `content type`.
-        field: &'static str,
-    },
-    /// The name has too many characters; a schema's, too many bytes.
-    #[error("the {} has {length} {}, at most {limit} are allowed", called(field), unit(field))]
-    TooLong {
-        /// What was named.
-        field: &'static str,
-        /// Its length.
-        length: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
-    #[error(
-        "the {} has the control character {character:?} at byte {position}: remove or escape it",
-        called(field)
-    )]
-    Control {
-        /// What was named.
-        field: &'static str,
-        /// The character.
-        character: char,
-        /// Its byte position.
-        position: usize,
-    },
-    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps them for itself.
-    #[error("the schema name {name:?} is one that PostgreSQL keeps for itself: choose another")]
-    Reserved {
-        /// The name.
-        name: String,
-    },
-    /// The schema name has characters that would end a piece of the library's own SQL.
-    #[error("the schema name {name:?} has {part:?}, which cannot be in it: choose another")]
-    Unusable {
-        /// The name.
-        name: String,
-        /// The characters.
-        part: &'static str,
-    },
-}
-
-/// PostgreSQL cuts identifiers by bytes.
-fn unit(field: &str) -> &'static str {
-    if field == "schema" { "bytes" } else { "characters" }
-}
-
-/// Some fields are names, others have one of their own.
-fn called(field: &str) -> String {
-    match field {
-        "queue" | "group" | "schema" | "job" => format!("{field} name"),
-        field => field.to_owned(),
-    }
-}
+use crate::job::error::{BuildMistake, NameError};
+use crate::job::redact::redact_detail;
+use crate::job::stall::Stall;
 
 /// Why `migrate` failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -130,107 +69,6 @@ pub enum MigrateError {
     },
 }
 
-/// Why an enqueue failed. No job was written by this call.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnqueueError {
-    /// The queue, group, or another of the job's names and ids cannot be used.
-    #[error("job {index} of the call cannot be enqueued")]
-    Name {
-        /// Position in the call, from 0.
-        index: usize,
-        /// What is wrong with the name.
-        #[source]
-        source: NameError,
-    },
-    /// The data could not be serialized.
-    #[error("the data of job {index} of the call cannot be serialized to JSON")]
-    Serialize {
-        /// Position in the call, from 0.
-        index: usize,
-        /// What serde said.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The serialized data is too large.
-    #[error(
-        "the data of job {index} of the call has {size} bytes, at most {limit} are allowed: store it elsewhere and enqueue a reference, or raise the limit with Client::data_limit"
-    )]
-    DataTooLarge {
-        /// Position in the call, from 0.
-        index: usize,
-        /// Its size in bytes.
-        size: usize,
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// The data has a NUL character in a string, which `PostgreSQL`'s `jsonb` cannot hold.
-    #[error(
-        "the data of job {index} of the call has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it"
-    )]
-    DataHasNul {
-        /// Position in the call, from 0.
-        index: usize,
-    },
-    /// The data is nested deeper than a handler could read.
-    #[error(
-        "the data of job {index} of the call is nested {depth} levels deep, at most {limit} can be read: flatten it, or enqueue it as a string or as bytes"
-    )]
-    DataTooDeep {
-        /// Position in the call, from 0.
-        index: usize,
-        /// How deep it is.
-        depth: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// A number is out of its range.
-    #[error("{field} of job {index} of the call is {value}, it must be {range}")]
-    OutOfRange {
-        /// Position in the call, from 0.
-        index: usize,
-        /// Which setting.
-        field: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
-    /// The database refused.
-    #[error("could not write the jobs")]
-    Database(#[source] sqlx::Error),
-}
-
-/// Why a queue could not be configured. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigureError {
-    /// The queue has a name that cannot be used.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// A setting is out of its range.
-    #[error("{setting} of queue {queue:?} is {value}, it must be {range}")]
-    OutOfRange {
-        /// The queue.
-        queue: String,
-        /// Which setting.
-        setting: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
-    /// The database refused.
-    #[error("the settings did not reach the database")]
-    Database(#[source] sqlx::Error),
-}
-
-impl From<sqlx::Error> for ConfigureError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Database(quiet(error))
-    }
-}
-
 /// Why a request about a job or a group failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -241,15 +79,15 @@ pub enum ControlError {
         /// The id.
         id: i64,
     },
-    /// The group is not halted. Where it is paused, [`Client::resume_group`](crate::Client::resume_group) is meant.
-    #[error("group {group:?} of queue {queue:?} is not halted (resume_group ends a pause)")]
+    /// The group is not halted. Where it is paused, [`Client::unpause_group`](crate::Client::unpause_group) is meant.
+    #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
     NotHalted {
         /// The queue.
         queue: String,
         /// The group.
         group: String,
     },
-    /// The queue, or the group, is not paused. Where the group is halted, [`Client::resume`](crate::Client::resume) is meant.
+    /// The queue, or the group, is not paused. Where the group is halted, [`Client::unhalt_group`](crate::Client::unhalt_group) is meant.
     #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
     NotPaused {
         /// The queue.
@@ -319,7 +157,7 @@ pub enum ControlError {
 
 impl From<sqlx::Error> for ControlError {
     fn from(error: sqlx::Error) -> Self {
-        Self::Database(quiet(error))
+        Self::Database(redact_detail(error))
     }
 }
 
@@ -339,48 +177,6 @@ impl BuildError {
     pub fn mistakes(&self) -> &[BuildMistake] {
         &self.mistakes
     }
-}
-
-/// One mistake in a processor's settings.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildMistake {
-    /// No queue was registered.
-    #[error("no queue is registered: call queue(options, handler) at least once")]
-    NoQueue,
-    /// A queue was registered twice.
-    #[error("queue {queue:?} is registered twice")]
-    Twice {
-        /// The queue.
-        queue: String,
-    },
-    /// A name cannot be used.
-    #[error("{0}")]
-    Name(#[from] NameError),
-    /// A setting is out of its range.
-    #[error("{setting} of queue {queue:?} is {value}, it must be {range}")]
-    OutOfRange {
-        /// The queue.
-        queue: String,
-        /// Which setting.
-        setting: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
-    /// The pool has fewer connections than the queues have slots; each running job holds one.
-    #[error(
-        "the pool has {connections} connections for {slots} slots ({detail}): each running job holds one, so raise max_connections to {slots} or more, or lower the concurrency"
-    )]
-    PoolTooSmall {
-        /// `max_connections` of the pool.
-        connections: u32,
-        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they share.
-        slots: usize,
-        /// The concurrency of each queue.
-        detail: String,
-    },
 }
 
 /// An error that no caller gets: it goes to `tracing` and to the hook of
@@ -469,7 +265,7 @@ pub enum BackgroundError {
     },
     /// The session that watches the holds failed. It is opened again.
     #[error("the monitor session failed")]
-    Monitor(#[source] sqlx::Error),
+    SessionMonitor(#[source] sqlx::Error),
     /// The session that shows that this process lives, and extends its leases, failed. It is opened again; handlers
     /// that leases keep are stopped if that takes too long.
     #[error("the presence of this processor could not be shown")]
@@ -494,8 +290,8 @@ pub enum BackgroundError {
     )]
     StatementPooler(#[source] sqlx::Error),
     /// Housekeeping failed. It is tried again.
-    #[error("housekeeping failed")]
-    Janitor(#[source] sqlx::Error),
+    #[error("maintenance failed")]
+    Maintenance(#[source] sqlx::Error),
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can cause this.
     #[error(
         "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line"

@@ -1,87 +1,42 @@
 #![doc = include_str!("../README.md")]
 
-mod active_job;
 mod attempt;
-mod builder;
-mod bytes;
-mod claim;
 mod client;
-mod connection;
 mod error;
-mod explain;
-mod explanation;
-mod facts;
-mod fair_share;
-mod going_on;
-mod handler;
-mod hold;
-mod inspect;
-mod janitor;
-mod job;
-mod job_error;
-mod json;
-mod leased;
-mod leases;
-mod listener;
-mod lookout;
-mod mishap;
-mod monitor;
-mod name;
-mod new_job;
-mod operate;
-mod outcome;
-mod parking;
-mod pause;
-mod presence;
-mod processor;
-mod pull;
-mod pulse;
-mod queue;
-mod queue_settings;
 #[cfg(all(test, feature = "testing"))]
-mod races;
-mod record;
-mod retry;
-mod route;
-mod schema_gate;
-mod settler;
-mod shared;
-mod shutdown;
+mod interleavings;
+mod job;
+mod liveness;
+mod maintenance;
+mod processor;
 mod slots;
-mod stall;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod turn;
-mod unclaim;
-mod watchdog;
-mod withheld;
 mod worker;
 
 pub use async_trait::async_trait;
 
-pub use active_job::ActiveJob;
-pub use builder::ProcessorBuilder;
-pub use bytes::Bytes;
-pub use client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
-pub use error::{
-    BackgroundError, BuildError, BuildMistake, ConfigureError, ControlError, EnqueueError,
-    MigrateError, NameError,
+pub use attempt::active_job::ActiveJob;
+pub use attempt::handler::JobHandler;
+pub use client::client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
+pub use client::receive::{ParseReceiptError, PullError, Receipt, Receive, Received};
+pub use client::redrive::{Purged, Redriven, Released};
+pub use error::{BackgroundError, BuildError, ControlError, MigrateError};
+pub use job::bytes::Bytes;
+pub use job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
+pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
+pub use job::explanation::{
+    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
-pub use explanation::{
-    AttemptOf, GroupExplanation, JobExplanation, ProcessorSeen, Reason, SessionSeen, Tally,
-};
-pub use handler::JobHandler;
-pub use inspect::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
-pub use job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
-pub use job_error::JobError;
-pub use new_job::NewJob;
-pub use operate::{Purged, Redriven, Released};
-pub use processor::{Processor, Running};
-pub use pull::{ParseReceiptError, PullError, Receipt, Receive, Received};
-pub use queue::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
-pub use queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
-pub use retry::RetryPolicy;
-pub use shutdown::{ShutdownReport, shutdown_signal};
-pub use stall::{Doing, Stall};
-pub use watchdog::Watchdog;
+pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
+pub use job::job_error::JobError;
+pub use job::new_job::NewJob;
+pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
+pub use job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
+pub use job::retry::RetryPolicy;
+pub use job::stall::{Activity, Stall};
+pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
+pub use liveness::watchdog::Watchdog;
+pub use processor::builder::ProcessorBuilder;
+pub use processor::processor::{Processor, Running};

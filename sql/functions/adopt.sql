@@ -85,7 +85,7 @@ begin
         with free as materialized (
           select f.line, f.first_id from unnest(woken, woken_from) f(line, first_id)),
         earlier as (update {schema}.queue_group g set
-          ready_at = case when g.halted_at is null then least(g.ready_at, now() - {head_start} * coalesce((
+          ready_at = case when g.halted_at is null then least(g.ready_at, now() - {priority_aging} * coalesce((
             select h.priority from {schema}.job h
             where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, least(g.head_id, free.first_id))
               and h.group_id <= g.group_id and h.status in ('queued', 'started')
@@ -120,7 +120,7 @@ begin
     if new_names is not null then
       with inserted as (
         insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
-        select of_queue, f.name, now() - {head_start} * f.priority, f.id
+        select of_queue, f.name, now() - {priority_aging} * f.priority, f.id
         from unnest(new_names, new_firsts, new_heads) f(name, id, priority)
         returning queue_group.group_id, queue_group.ready_at)
       select safe || array_agg(i.group_id), least(first_at, min(i.ready_at)) into safe, first_at from inserted i;

@@ -127,7 +127,7 @@ begin
           -- They are claimed like any other group.
           is_thorough := true;
           update {schema}.queue_group g set claim = null, job_id = null, claimed_by = null,
-            ready_at = now() - {head_start} * coalesce((select j.priority from {schema}.job j where j.id = t.id), 0)
+            ready_at = now() - {priority_aging} * coalesce((select j.priority from {schema}.job j where j.id = t.id), 0)
           from unnest(names, heads) t(group_id, id)
           where g.queue = any (array[of_queue]) and g.group_id between t.group_id and t.group_id
             and (select j.flagged from {schema}.job j where j.id = t.id) is not false;

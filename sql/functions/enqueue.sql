@@ -77,7 +77,7 @@ begin
     max_attempts, dedup_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
     enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
-    case when due_at <= clock_timestamp() then due_at - its_priority * {head_start} else least(due_at, expiry) end);
+    case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging} else least(due_at, expiry) end);
   if wakes then
     perform pg_notify(current_schema() || '.wake', of_queue);
   end if;

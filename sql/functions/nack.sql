@@ -40,7 +40,7 @@ begin
     perform receive_refuse(j, 'cancelled');
   elsif j.attempts - j.attempts_forgiven < most_attempts then
     update job set status = 'queued', run_at = clock_timestamp() + wait,
-      turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {head_start}
+      turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
         else least(clock_timestamp() + wait, job.expires_at) end,
       claim = null, lease_until = null, suspect = null, claimed_by = null,
       error = jsonb_build_object('kind', 'error', 'message', message, 'chain', '[]'::jsonb, 'attempt', j.attempts),

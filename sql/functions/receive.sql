@@ -74,7 +74,7 @@ begin
   end if;
 
   -- Groups that slept get the head start of their priority when they become due.
-  update queue_group g set ready_at = g.ready_at - g.boost * {head_start}, boost = 0
+  update queue_group g set ready_at = g.ready_at - g.boost * {priority_aging}, boost = 0
   from (select d.queue, d.group_id from queue_group d
     where d.queue = of_queue and d.boost > 0 and d.ready_at <= clock_at
     order by d.ready_at limit 64 for no key update skip locked) due

@@ -17,7 +17,7 @@ begin
     order by d.lease_until for no key update skip locked) due
   where j.id = any (array[due.id]);
   -- Jobs with a priority get their head start when they become due.
-  update job j set turn_at = j.run_at - j.priority * {head_start}
+  update job j set turn_at = j.run_at - j.priority * {priority_aging}
   from (select d.id from job d where d.queue = of_queue and d.group_id is null and d.status = 'queued'
       and d.priority > 0 and d.turn_at >= d.run_at and d.run_at <= at
     order by d.run_at limit 256 for no key update skip locked) due

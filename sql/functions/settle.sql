@@ -63,7 +63,7 @@ begin
   end if;
   update {schema}.queue_group g set
     claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
-    ready_at = clock_timestamp() - {head_start} * coalesce(next_priority, 0)
+    ready_at = clock_timestamp() - {priority_aging} * coalesce(next_priority, 0)
   where g.claim = with_token;
   if not found then
     raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';

@@ -8,22 +8,22 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
 
-use super::Store;
-use super::claim::HEAD_START;
-use super::template::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
-use crate::bytes::JobData;
-use crate::job::Enqueued;
-use crate::new_job::CheckedJob;
+use crate::job::bytes::JobData;
+use crate::job::job::Enqueued;
+use crate::job::new_job::CheckedJob;
+use crate::store::Store;
+use crate::store::claim::start::PRIORITY_AGING;
+use crate::store::statement::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     /// By whether it notifies.
     one: [Template; 2],
     many: [Template; 2],
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             one: [false, true].map(|notify| insert(names, false, notify)),
             many: [false, true].map(|notify| insert(names, true, notify)),
@@ -187,7 +187,7 @@ const COLUMNS: [(&str, &str); 15] = [
 ];
 
 fn rows(many: bool) -> SelectStatement {
-    let step = HEAD_START.as_secs();
+    let step = PRIORITY_AGING.as_secs();
     let flagged = if many {
         // As the client says, unless there are duplicates: the first of a group may be one.
         "group_id is not null and case when (select bool_or(first <> id) from entry) \

@@ -4,13 +4,15 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::adopt::LOOK_AT;
-use super::claim::{GRACE, HEAD_START};
-use super::migrate::checksum;
-use super::template::Names;
-use crate::job::Job;
-use crate::name;
-use crate::queue_settings::QueueSettings;
+use sqlx::migrate::{Migration, MigrationType};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
+
+use crate::job::job::Job;
+use crate::job::name;
+use crate::job::queue_settings::QueueSettings;
+use crate::store::claim::adopt::LOOK_AT;
+use crate::store::claim::start::{GRACE, PRIORITY_AGING};
+use crate::store::statement::Names;
 
 /// How long processes have to come back after a restart of the server before a claim is taken over.
 const RESTART_GRACE: Duration = Duration::from_secs(15);
@@ -80,7 +82,7 @@ fn constants() -> [(&'static str, String); 18] {
         ("{look_at}", LOOK_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
-        ("{head_start}", seconds(HEAD_START)),
+        ("{priority_aging}", seconds(PRIORITY_AGING)),
         ("{retry_soon}", seconds(RETRY_SOON)),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
@@ -93,6 +95,13 @@ fn constants() -> [(&'static str, String); 18] {
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
     ]
+}
+
+/// Of SQL, as recorded in the table `migration`.
+pub(in crate::store) fn checksum(text: &str) -> Vec<u8> {
+    let sql = AssertSqlSafe(text).into_sql_str();
+    let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
+    migration.checksum.into_owned()
 }
 
 /// A function as this version of the library makes it.

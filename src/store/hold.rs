@@ -9,20 +9,20 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::Store;
-use super::claim::Started;
-use super::lookup::{in_group, keyed, started, unfinished};
-use super::template::{Names, PG, Template, cte, select, sql, with};
-use crate::bytes::JobData;
+use crate::job::bytes::JobData;
+use crate::store::Store;
+use crate::store::claim::start::Claim;
+use crate::store::index_terms::{in_group, keyed, started, unfinished};
+use crate::store::statement::{Names, PG, Template, cte, select, sql, with};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     group: Template,
-    loose: Template,
+    ungrouped: Template,
     group_is_ours: Template,
-    loose_is_ours: Template,
+    ungrouped_is_ours: Template,
     trust_group: Template,
-    trust_loose: Template,
+    trust_ungrouped: Template,
 }
 
 /// A job that this session holds.
@@ -49,7 +49,7 @@ pub(crate) struct HeldJob {
     pub(crate) session: SessionId,
     /// A first look has doubted the claim. Before a handler runs that must be cleared, in a transaction of its own: a
     /// hold that broke later would be taken over without a grace.
-    pub(crate) doubted: bool,
+    pub(crate) suspected: bool,
 }
 
 /// Which session of the server this is; a process id alone may be used again.
@@ -70,20 +70,20 @@ pub(crate) enum HoldAnswer {
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             group: hold_group(names),
-            loose: hold_loose(names),
+            ungrouped: hold_ungrouped(names),
             group_is_ours: group_is_ours(names),
-            loose_is_ours: loose_is_ours(names),
+            ungrouped_is_ours: ungrouped_is_ours(names),
             trust_group: trust_group(names),
-            trust_loose: trust_loose(names),
+            trust_ungrouped: trust_ungrouped(names),
         }
     }
 }
 
 /// What is read of a held job, and of the session that holds it.
-pub(super) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
+pub(in crate::store) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
     let requested = select()
         .expr(sql("1"))
         .from_as(names.cancel_request(), "r")
@@ -150,7 +150,7 @@ fn hold_group(names: &Names) -> Template {
 }
 
 /// Locks the job's own row by its token.
-fn hold_loose(names: &Names) -> Template {
+fn hold_ungrouped(names: &Names) -> Template {
     let job = select()
         .expr(sql("j.*"))
         .from_as(names.job(), "j")
@@ -176,7 +176,7 @@ fn group_is_ours(names: &Names) -> Template {
     Template::new(query.build(PG))
 }
 
-fn loose_is_ours(names: &Names) -> Template {
+fn ungrouped_is_ours(names: &Names) -> Template {
     let query = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
@@ -202,7 +202,7 @@ fn trust_group(names: &Names) -> Template {
     with([cte("ours", ours)], query)
 }
 
-fn trust_loose(names: &Names) -> Template {
+fn trust_ungrouped(names: &Names) -> Template {
     let ours = select()
         .column("id")
         .from_as(names.job(), "j")
@@ -226,13 +226,13 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<HoldAnswer, sqlx::Error> {
         let hold = match &claim.group {
             Some(group) => {
                 self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job)
             }
-            None => self.hold.loose.query().bind(claim.job).bind(claim.token),
+            None => self.hold.ungrouped.query().bind(claim.job).bind(claim.token),
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
@@ -246,34 +246,34 @@ impl Store {
     }
 
     /// Whether the token is still that of its claim.
-    pub(super) async fn is_ours(
+    pub(in crate::store) async fn is_ours(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
         let ours = match &claim.group {
             Some(_) => self.hold.group_is_ours.query().bind(claim.token),
-            None => self.hold.loose_is_ours.query().bind(claim.job).bind(claim.token),
+            None => self.hold.ungrouped_is_ours.query().bind(claim.job).bind(claim.token),
         };
         Ok(ours.fetch_optional(conn).await?.is_some())
     }
 
     /// Clears a first look's doubt, in the short transaction that is open on `conn`.
-    pub(crate) async fn trust(
+    pub(crate) async fn clear_suspicion(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
         lease: Duration,
     ) -> Result<(), sqlx::Error> {
-        let trust = match &claim.group {
+        let clear_suspicion = match &claim.group {
             Some(_) => self.hold.trust_group.query().bind(claim.token),
-            None => self.hold.trust_loose.query().bind(claim.job).bind(claim.token),
+            None => self.hold.trust_ungrouped.query().bind(claim.job).bind(claim.token),
         };
-        trust.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
+        clear_suspicion.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
     }
 }
 
-pub(super) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
+pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let data = match row.try_get(14)? {
@@ -295,6 +295,6 @@ pub(super) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         cancel_requested: row.try_get(9)?,
         followed: row.try_get(10)?,
         session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)? },
-        doubted: row.try_get(0)?,
+        suspected: row.try_get(0)?,
     })
 }

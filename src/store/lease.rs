@@ -6,16 +6,16 @@ use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::Store;
-use super::hold::{HeldJob, held_columns, held_job};
-use super::lookup::keyed;
-use super::template::{Names, Template, cte, rows_of, select, sql, sub, with};
+use crate::store::Store;
+use crate::store::hold::{HeldJob, held_columns, held_job};
+use crate::store::index_terms::keyed;
+use crate::store::statement::{Names, Template, cte, rows_of, select, sql, sub, with};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     extend_groups: Template,
-    extend_loose: Template,
-    standing: Template,
+    extend_ungrouped: Template,
+    still_claimed: Template,
     claimed: Template,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Statements {
 pub(crate) struct LeasedClaim {
     pub(crate) job: i64,
     /// Whether it is of no group.
-    pub(crate) loose: bool,
+    pub(crate) ungrouped: bool,
     /// Jobs that will run after it under the same claim.
     pub(crate) behind: Vec<i64>,
     pub(crate) token: Uuid,
@@ -33,11 +33,11 @@ pub(crate) struct LeasedClaim {
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         Self {
             extend_groups: extend_groups(names),
-            extend_loose: extend_loose(names),
-            standing: standing(names),
+            extend_ungrouped: extend_ungrouped(names),
+            still_claimed: still_claimed(names),
             claimed: claimed(names),
         }
     }
@@ -71,7 +71,7 @@ fn extend_groups(names: &Names) -> Template {
 }
 
 /// The same for jobs without a group.
-fn extend_loose(names: &Names) -> Template {
+fn extend_ungrouped(names: &Names) -> Template {
     let row = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
@@ -97,7 +97,7 @@ fn extend_loose(names: &Names) -> Template {
 }
 
 /// A plain read: only another token, or no row, says that a claim is lost.
-fn standing(names: &Names) -> Template {
+fn still_claimed(names: &Names) -> Template {
     let of_group = select()
         .expr(sql("g.claim"))
         .from_as(names.queue_group(), "g")
@@ -130,7 +130,7 @@ fn claimed(names: &Names) -> Template {
         .from_as(names.job(), "job")
         .and_where(sql("job.id = any(?1)"))
         .to_owned();
-    Template::new(query.build(super::template::PG))
+    Template::new(query.build(super::statement::PG))
 }
 
 impl Store {
@@ -150,7 +150,7 @@ impl Store {
         conn: &mut PgConnection,
         claims: &[LeasedClaim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
-        let (loose, grouped): (Vec<_>, Vec<_>) = claims.iter().partition(|c| c.loose);
+        let (ungrouped, grouped): (Vec<_>, Vec<_>) = claims.iter().partition(|c| c.ungrouped);
         let mut extended = HashSet::with_capacity(claims.len());
         if !grouped.is_empty() {
             let tokens: Vec<Uuid> = grouped.iter().map(|c| c.token).collect();
@@ -160,11 +160,11 @@ impl Store {
                 extended.insert(row.try_get(0)?);
             }
         }
-        if !loose.is_empty() {
-            let jobs: Vec<i64> = loose.iter().map(|c| c.job).collect();
-            let tokens: Vec<Uuid> = loose.iter().map(|c| c.token).collect();
-            let seconds: Vec<f64> = loose.iter().map(|c| c.lease).collect();
-            let extend = self.lease.extend_loose.query().bind(jobs).bind(tokens).bind(seconds);
+        if !ungrouped.is_empty() {
+            let jobs: Vec<i64> = ungrouped.iter().map(|c| c.job).collect();
+            let tokens: Vec<Uuid> = ungrouped.iter().map(|c| c.token).collect();
+            let seconds: Vec<f64> = ungrouped.iter().map(|c| c.lease).collect();
+            let extend = self.lease.extend_ungrouped.query().bind(jobs).bind(tokens).bind(seconds);
             for row in extend.fetch_all(&mut *conn).await? {
                 extended.insert(row.try_get(0)?);
             }
@@ -173,16 +173,17 @@ impl Store {
     }
 
     /// Which of these claims still stand.
-    pub(crate) async fn standing(
+    pub(crate) async fn still_claimed(
         &self,
         conn: &mut PgConnection,
         claims: &[LeasedClaim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let tokens: Vec<Uuid> = claims.iter().map(|c| c.token).collect();
         let jobs: Vec<i64> = claims.iter().map(|c| c.job).collect();
-        let loose: Vec<bool> = claims.iter().map(|c| c.loose).collect();
-        let standing = self.lease.standing.query().bind(tokens).bind(jobs).bind(loose);
-        let rows = standing.fetch_all(conn).await?;
+        let ungrouped: Vec<bool> = claims.iter().map(|c| c.ungrouped).collect();
+        let still_claimed =
+            self.lease.still_claimed.query().bind(tokens).bind(jobs).bind(ungrouped);
+        let rows = still_claimed.fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 }

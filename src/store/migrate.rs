@@ -7,15 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::migrate::{Migration, MigrationType};
 use sqlx::postgres::PgTransactionManager;
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
-use super::functions::{Function, functions};
-use super::{Names, Store};
 use crate::error::MigrateError;
+use crate::store::functions::{Function, checksum, functions};
+use crate::store::{Names, Store};
 
 /// One step of the schema.
 #[derive(Debug, Clone, Copy)]
@@ -84,12 +83,6 @@ struct Applied {
     compatible_from: i64,
     /// The checksums of the functions by their signatures.
     functions: Option<BTreeMap<String, String>>,
-}
-
-pub(super) fn checksum(text: &str) -> Vec<u8> {
-    let sql = AssertSqlSafe(text).into_sql_str();
-    let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
-    migration.checksum.into_owned()
 }
 
 impl Store {

@@ -4,66 +4,53 @@
 //! job rows. Workers lock with `SKIP LOCKED`
 //! and so do not wait for each other, but for the one case that `session.rs` names and limits.
 
-mod adopt;
-mod batch;
-mod boost;
+mod admin;
 mod claim;
-mod control;
-mod defer;
 mod enqueue;
-mod explain;
 mod functions;
 mod hold;
-mod in_flight;
-mod inspect;
+mod index_terms;
 mod lease;
-mod look;
-mod lookup;
-mod loose;
 mod migrate;
-mod monitor;
-mod operate;
-mod park;
-mod pause;
-mod peek;
-mod policy;
 mod pooler;
 mod presence;
-mod prune;
-mod pull;
-mod purge;
-mod queue_settings;
+mod query;
+mod receive;
+mod release;
 mod round_trip;
 mod session;
+mod sessions;
 mod settle;
-mod settle_many;
-mod template;
-mod unclaim;
+mod statement;
+mod work_connection;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
-pub(crate) use batch::Done;
-pub(crate) use claim::{CLAIM_LEASE, Started, Terms, TurnPlan};
-pub(crate) use control::RequestReport;
-pub(crate) use explain::Subject;
+pub(crate) use admin::control::RequestReport;
+pub(crate) use claim::followers::UnrecordedSuccess;
+pub(crate) use claim::in_flight::Room;
+pub(crate) use claim::start::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
-pub(crate) use in_flight::Room;
 pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};
-pub(crate) use monitor::Sessions;
-pub(crate) use pooler::{Between, between};
-pub(crate) use presence::{Asks, Presence, ProcessorRow};
-pub(crate) use pull::{ReceivedRow, Said};
-pub(crate) use round_trip::{AT_ONCE, ClaimedAtOnce, GoneOn, HeldAtOnce, ReadFrom, Then};
+pub(crate) use pooler::{PoolerKind, detect_pooler};
+pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
+pub(crate) use query::explain::Subject;
+pub(crate) use receive::{ReceiptState, ReceivedRow};
+pub(crate) use round_trip::{
+    AfterSettle, CLAIM_LIMIT, ChainAnswer, ClaimAnswer, HoldReceipt, ScanStart,
+};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, keep_open, notice_lost_clients, short, together,
+    gave_up_waiting, in_short_tx, in_tx, keep_open, notice_lost_clients,
 };
-pub(crate) use settle::Keep;
-pub(crate) use settle_many::Succeeded;
-use template::Nameless;
-pub(crate) use template::Names;
+pub(crate) use sessions::Sessions;
+pub(crate) use settle::many::Succeeded;
+pub(crate) use settle::one::KeepFinished;
+use statement::Nameless;
+pub(crate) use statement::Names;
+pub(crate) use work_connection::WorkConnection;
 #[cfg(test)]
 pub(crate) use {functions::Function, migrate::Release, migrate::Step};
 
@@ -72,34 +59,34 @@ pub(crate) use {functions::Function, migrate::Release, migrate::Step};
 pub(crate) struct Store {
     names: Names,
     nameless: Nameless,
-    adopt: adopt::Statements,
-    batch: batch::Statements,
-    boost: boost::Statements,
-    claim: claim::Statements,
-    control: control::Statements,
-    defer: defer::Statements,
+    adopt: claim::adopt::Statements,
+    batch: claim::followers::Statements,
+    aging: claim::aging::Statements,
+    claim: claim::start::Statements,
+    control: admin::control::Statements,
+    defer: claim::defer::Statements,
     enqueue: enqueue::Statements,
-    explain: explain::Statements,
+    explain: query::explain::Statements,
     hold: hold::Statements,
-    in_flight: in_flight::Statements,
-    inspect: inspect::Statements,
+    in_flight: claim::in_flight::Statements,
+    inspect: query::inspect::Statements,
     lease: lease::Statements,
-    look: look::Statements,
-    loose: loose::Statements,
-    monitor: monitor::Statements,
-    pause: pause::Statements,
-    peek: peek::Statements,
+    look: claim::heads::Statements,
+    ungrouped: claim::ungrouped::Statements,
+    monitor: sessions::Statements,
+    pause: admin::pause::Statements,
+    peek: claim::peek::Statements,
     presence: presence::Statements,
-    operate: operate::Statements,
-    purge: purge::Statements,
-    park: park::Statements,
-    policy: policy::Statements,
-    prune: prune::Statements,
-    pull: pull::Statements,
-    queue_settings: queue_settings::Statements,
-    settle: settle::Statements,
-    settle_many: settle_many::Statements,
-    unclaim: unclaim::Statements,
+    operate: admin::redrive::Statements,
+    purge: admin::purge::Statements,
+    park: admin::park::Statements,
+    policy: admin::policy::Statements,
+    prune: admin::prune::Statements,
+    pull: receive::Statements,
+    queue_settings: admin::queue_settings::Statements,
+    settle: settle::one::Statements,
+    settle_many: settle::many::Statements,
+    release: release::Statements,
 }
 
 /// The schema that is used unless another is named.
@@ -110,35 +97,35 @@ static DEFAULT: LazyLock<Arc<Store>> = LazyLock::new(|| Arc::new(Store::new(DEFA
 impl Store {
     pub(crate) fn new(schema: &str) -> Self {
         let (names, nameless) = (Names::new(schema), Nameless::default());
-        template::looking_at(&nameless.clone(), || Self {
-            adopt: adopt::Statements::new(&names),
-            batch: batch::Statements::new(&names),
-            boost: boost::Statements::new(&names),
-            claim: claim::Statements::new(&names),
-            control: control::Statements::new(&names),
-            defer: defer::Statements::new(&names),
+        statement::looking_at(&nameless.clone(), || Self {
+            adopt: claim::adopt::Statements::new(&names),
+            batch: claim::followers::Statements::new(&names),
+            aging: claim::aging::Statements::new(&names),
+            claim: claim::start::Statements::new(&names),
+            control: admin::control::Statements::new(&names),
+            defer: claim::defer::Statements::new(&names),
             enqueue: enqueue::Statements::new(&names),
-            explain: explain::Statements::new(&names),
+            explain: query::explain::Statements::new(&names),
             hold: hold::Statements::new(&names),
-            in_flight: in_flight::Statements::new(&names),
-            inspect: inspect::Statements::new(&names),
+            in_flight: claim::in_flight::Statements::new(&names),
+            inspect: query::inspect::Statements::new(&names),
             lease: lease::Statements::new(&names),
-            look: look::Statements::new(&names),
-            loose: loose::Statements::new(&names),
-            monitor: monitor::Statements::new(&names),
-            pause: pause::Statements::new(&names),
-            peek: peek::Statements::new(&names),
+            look: claim::heads::Statements::new(&names),
+            ungrouped: claim::ungrouped::Statements::new(&names),
+            monitor: sessions::Statements::new(&names),
+            pause: admin::pause::Statements::new(&names),
+            peek: claim::peek::Statements::new(&names),
             presence: presence::Statements::new(&names),
-            operate: operate::Statements::new(&names),
-            purge: purge::Statements::new(&names),
-            park: park::Statements::new(&names),
-            policy: policy::Statements::new(&names),
-            prune: prune::Statements::new(&names),
-            pull: pull::Statements::new(&names),
-            queue_settings: queue_settings::Statements::new(&names),
-            settle: settle::Statements::new(&names),
-            settle_many: settle_many::Statements::new(&names),
-            unclaim: unclaim::Statements::new(&names),
+            operate: admin::redrive::Statements::new(&names),
+            purge: admin::purge::Statements::new(&names),
+            park: admin::park::Statements::new(&names),
+            policy: admin::policy::Statements::new(&names),
+            prune: admin::prune::Statements::new(&names),
+            pull: receive::Statements::new(&names),
+            queue_settings: admin::queue_settings::Statements::new(&names),
+            settle: settle::one::Statements::new(&names),
+            settle_many: settle::many::Statements::new(&names),
+            release: release::Statements::new(&names),
             names,
             nameless,
         })

@@ -4,7 +4,7 @@ use sqlx::{PgConnection, Row};
 
 /// Who hands out the server's sessions.
 #[derive(Debug)]
-pub(crate) enum Between {
+pub(crate) enum PoolerKind {
     /// A connection keeps its session: nobody is between, or a pooler of sessions.
     Nothing,
     /// A connection has a session for a transaction at a time.
@@ -28,30 +28,30 @@ macro_rules! session {
 
 /// Looks who hands out the sessions of two connections that are open at once: never a false alarm, since such connections
 /// have two sessions, and keep them, unless a pooler takes them away. After an error neither is to be used again.
-pub(crate) async fn between(
+pub(crate) async fn detect_pooler(
     one: &mut PgConnection,
     other: &mut PgConnection,
-) -> Result<Between, sqlx::Error> {
+) -> Result<PoolerKind, sqlx::Error> {
     let own = session(one, session!("")).await?;
     for _ in 0..LOOKS {
         // Busy with a transaction, so that `one` cannot have its session for the next one. One message each, which a pooler
         // of transactions gives to one session.
         let others = match session(other, session!("begin; ")).await {
-            Err(error) if refuses_transactions(&error) => return Ok(Between::Statements(error)),
+            Err(error) if refuses_transactions(&error) => return Ok(PoolerKind::Statements(error)),
             others => others?,
         };
         if own == others {
             // Said now: where it is the only session, `one` would wait for it.
             sqlx::raw_sql("rollback").execute(&mut *other).await?;
-            return Ok(Between::Transactions);
+            return Ok(PoolerKind::Transactions);
         }
         let again = session(one, session!("")).await?;
         sqlx::raw_sql("rollback").execute(&mut *other).await?;
         if own != again {
-            return Ok(Between::Transactions);
+            return Ok(PoolerKind::Transactions);
         }
     }
-    Ok(Between::Nothing)
+    Ok(PoolerKind::Nothing)
 }
 
 async fn session(conn: &mut PgConnection, sql: &'static str) -> Result<String, sqlx::Error> {

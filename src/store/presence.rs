@@ -10,14 +10,16 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
-use super::Store;
-use super::claim::GRACE;
-use super::lookup::{keyed, same_group};
-use super::session::BEGIN;
-use super::template::{Names, PG, Template, cte, literal, name, rows_of, select, sql, with};
+use crate::store::Store;
+use crate::store::claim::start::GRACE;
+use crate::store::index_terms::{keyed, same_group};
+use crate::store::session::BEGIN;
+use crate::store::statement::{
+    Names, PG, Template, cte, literal, name, rows_of, select, sql, with,
+};
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(in crate::store) struct Statements {
     take_key: Template,
     server_since: Template,
     announce: Template,
@@ -26,10 +28,10 @@ pub(super) struct Statements {
     judge_lock: Template,
     others: Template,
     free_keys: Template,
-    doubt_groups: Template,
-    doubt_loose: Template,
-    doubt_stray_groups: Template,
-    doubt_stray_loose: Template,
+    suspect_groups: Template,
+    suspect_ungrouped: Template,
+    suspect_orphan_groups: Template,
+    suspect_orphan_ungrouped: Template,
     forget: Template,
 }
 
@@ -48,18 +50,18 @@ pub(crate) struct Presence {
     /// The lock is held by the very session that asked.
     pub(crate) held: bool,
     /// Claims of this process that somebody doubts.
-    pub(crate) doubted: Vec<Uuid>,
+    pub(crate) suspected: Vec<Uuid>,
     /// Another process's lock may be free.
     pub(crate) maybe_dead: bool,
     /// When there may be something to claim in the first of the queues that were asked for, as many as the look came to; none: never.
     pub(crate) due_in: Vec<Option<Duration>>,
     /// None: not asked for, or not come to.
-    pub(crate) awaits_house: Option<bool>,
+    pub(crate) awaits_maintenance: Option<bool>,
 }
 
 /// Who asks, and for what beside its presence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asks<'a> {
+pub(crate) struct HeartbeatQuery<'a> {
     pub(crate) id: i64,
     pub(crate) key: i64,
     /// See [`Store::judge`].
@@ -70,14 +72,14 @@ pub(crate) struct Asks<'a> {
     pub(crate) house: bool,
 }
 
-impl Asks<'_> {
+impl HeartbeatQuery<'_> {
     pub(crate) fn new(id: i64, key: i64, long_here: bool, server: DateTime<Utc>) -> Self {
         Self { id, key, long_here, server, queues: &[], house: false }
     }
 }
 
 impl Statements {
-    pub(super) fn new(names: &Names) -> Self {
+    pub(in crate::store) fn new(names: &Names) -> Self {
         let take_key = select().expr(sql("pg_try_advisory_lock(?1)")).to_owned();
         let judge_lock =
             select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
@@ -95,10 +97,13 @@ impl Statements {
             judge_lock: Template::new(judge_lock.build(PG)),
             others: others(names),
             free_keys: free_keys(),
-            doubt_groups: doubt_groups(names, "true"),
-            doubt_loose: doubt_loose(names, "true"),
-            doubt_stray_groups: doubt_groups(names, "g.queue = ?3 and g.claim <> all(?4)"),
-            doubt_stray_loose: doubt_loose(names, "j.queue = ?3 and j.claim <> all(?4)"),
+            suspect_groups: suspect_groups(names, "true"),
+            suspect_ungrouped: suspect_ungrouped(names, "true"),
+            suspect_orphan_groups: suspect_groups(names, "g.queue = ?3 and g.claim <> all(?4)"),
+            suspect_orphan_ungrouped: suspect_ungrouped(
+                names,
+                "j.queue = ?3 and j.claim <> all(?4)",
+            ),
             forget: forget(names),
         }
     }
@@ -133,7 +138,7 @@ fn announce(names: &Names) -> Template {
                 .value("seen_at", sql("clock_timestamp()"))
                 .to_owned(),
         );
-    super::template::select_into(&mut insert, row);
+    crate::store::statement::select_into(&mut insert, row);
     Template::new(insert.build(PG))
 }
 
@@ -163,7 +168,7 @@ fn free_keys() -> Template {
 }
 
 /// Doubts claims of processes, all or some, once: they are due a grace later, however long their leases are.
-fn doubt_groups(names: &Names, which: &'static str) -> Template {
+fn suspect_groups(names: &Names, which: &'static str) -> Template {
     let theirs = select()
         .columns(["queue", "group_id", "claim"])
         .from_as(names.queue_group(), "g")
@@ -172,7 +177,7 @@ fn doubt_groups(names: &Names, which: &'static str) -> Template {
         .and_where(sql(which))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
-    let doubted = UpdateStatement::new()
+    let suspected = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .value("suspect", sql("g.claim"))
         .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
@@ -180,10 +185,10 @@ fn doubt_groups(names: &Names, which: &'static str) -> Template {
         .and_where(sql(same_group("g", "theirs")))
         .and_where(sql("coalesce(g.claim = theirs.claim, false) and g.claimed_by = any(?1)"))
         .to_owned();
-    with([cte("theirs", theirs)], doubted)
+    with([cte("theirs", theirs)], suspected)
 }
 
-fn doubt_loose(names: &Names, which: &'static str) -> Template {
+fn suspect_ungrouped(names: &Names, which: &'static str) -> Template {
     let theirs = select()
         .columns(["id", "claim"])
         .from_as(names.job(), "j")
@@ -192,14 +197,14 @@ fn doubt_loose(names: &Names, which: &'static str) -> Template {
         .and_where(sql(which))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
         .to_owned();
-    let doubted = UpdateStatement::new()
+    let suspected = UpdateStatement::new()
         .table(names.job().alias("j"))
         .value("suspect", sql("j.claim"))
         .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?2)"))
         .from("theirs")
         .and_where(sql(format!("{} and j.claim = theirs.claim", keyed("j.id", "theirs.id"))))
         .to_owned();
-    with([cte("theirs", theirs)], doubted)
+    with([cte("theirs", theirs)], suspected)
 }
 
 /// Dead processes that nothing is claimed by any more. Not those that were seen a moment ago: a claim of theirs may be committed
@@ -215,7 +220,7 @@ fn claimless(names: &Names, which: &'static str) -> Template {
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.job_id is not null and g.claimed_by = p.id"))
         .to_owned();
-    let loose = select()
+    let ungrouped = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
         .and_where(sql("j.group_id is null and j.status = 'started' and j.claimed_by = p.id"))
@@ -225,7 +230,7 @@ fn claimless(names: &Names, which: &'static str) -> Template {
         .from_as(names.processor(), "p")
         .and_where(sql(which))
         .and_where(Expr::not_exists(groups))
-        .and_where(Expr::not_exists(loose))
+        .and_where(Expr::not_exists(ungrouped))
         .to_owned();
     let query = DeleteStatement::new()
         .from_table(names.processor())
@@ -270,7 +275,7 @@ impl Store {
     pub(crate) async fn presence_look(
         &self,
         conn: &mut PgConnection,
-        asks: Asks<'_>,
+        asks: HeartbeatQuery<'_>,
     ) -> Result<Presence, sqlx::Error> {
         // One message, which a transaction pooler gives to one session.
         let limit = "set local statement_timeout = '600ms'";
@@ -281,17 +286,17 @@ impl Store {
         let wait = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(Presence {
             held: row.try_get("held")?,
-            doubted: row.try_get("doubted")?,
+            suspected: row.try_get("doubted")?,
             maybe_dead: row.try_get("maybe_dead")?,
             // What is past is due.
             due_in: due_in.into_iter().map(|seconds| seconds.map(wait)).collect(),
-            awaits_house: row.try_get("awaits_house")?,
+            awaits_maintenance: row.try_get("awaits_house")?,
         })
     }
 
     /// The statement alone.
-    pub(crate) fn presence_sql(&self, asks: Asks<'_>) -> String {
-        let Asks { id, key, long_here, server, queues, house } = asks;
+    pub(crate) fn presence_sql(&self, asks: HeartbeatQuery<'_>) -> String {
+        let HeartbeatQuery { id, key, long_here, server, queues, house } = asks;
         let (look, judge) = (self.names.quoted("presence_look"), literal(&self.judge_lock()));
         let (server, queues) = (server.to_rfc3339(), queues.iter().map(|queue| name(queue)));
         let queues = queues.collect::<Vec<_>>().join(",");
@@ -350,25 +355,29 @@ impl Store {
             return Ok(0);
         }
         let grace = GRACE.as_secs_f64();
-        let groups = sql.doubt_groups.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
-        let loose = sql.doubt_loose.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
+        let groups = sql.suspect_groups.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
+        let ungrouped =
+            sql.suspect_ungrouped.query().bind(&dead).bind(grace).execute(&mut *conn).await?;
         sql.forget.query().bind(&dead).execute(conn).await?;
-        Ok(groups.rows_affected() + loose.rows_affected())
+        Ok(groups.rows_affected() + ungrouped.rows_affected())
     }
 
     /// Doubts a queue's claims of this process that it does not know; how many.
-    pub(crate) async fn doubt_strays(
+    pub(crate) async fn suspect_orphans(
         &self,
         conn: &mut PgConnection,
         id: i64,
         queue: &str,
         known: &[Uuid],
     ) -> Result<u64, sqlx::Error> {
-        let mut doubted = 0;
-        for doubt in [&self.presence.doubt_stray_groups, &self.presence.doubt_stray_loose] {
-            let doubt = doubt.query().bind([id]).bind(GRACE.as_secs_f64()).bind(queue).bind(known);
-            doubted += doubt.execute(&mut *conn).await?.rows_affected();
+        let mut suspected = 0;
+        for suspect in
+            [&self.presence.suspect_orphan_groups, &self.presence.suspect_orphan_ungrouped]
+        {
+            let suspect =
+                suspect.query().bind([id]).bind(GRACE.as_secs_f64()).bind(queue).bind(known);
+            suspected += suspect.execute(&mut *conn).await?.rows_affected();
         }
-        Ok(doubted)
+        Ok(suspected)
     }
 }

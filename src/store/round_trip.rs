@@ -10,23 +10,23 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use super::Store;
-use super::claim::{Started, Terms};
-use super::hold::{HeldJob, SessionId, held_job};
-use super::peek::until;
-use super::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
-use super::settle_many::Succeeded;
-use super::template::{literal, name};
-use crate::turn::Go;
+use crate::job::group_plan::Disposition;
+use crate::store::Store;
+use crate::store::claim::peek::until;
+use crate::store::claim::start::{Claim, ClaimOptions};
+use crate::store::hold::{HeldJob, SessionId, held_job};
+use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
+use crate::store::settle::many::Succeeded;
+use crate::store::statement::{literal, name};
 
 /// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
 /// with their number.
-pub(crate) const AT_ONCE: usize = 500;
+pub(crate) const CLAIM_LIMIT: usize = 500;
 
 /// What one round trip brought.
 #[derive(Debug)]
-pub(crate) struct ClaimedAtOnce {
-    pub(crate) jobs: Vec<Started>,
+pub(crate) struct ClaimAnswer {
+    pub(crate) jobs: Vec<Claim>,
     /// What their handlers need, by job.
     pub(crate) known: HashMap<i64, HeldJob>,
     /// Something is left that it does not do.
@@ -38,20 +38,20 @@ pub(crate) struct ClaimedAtOnce {
     /// How long it read to find what is due.
     pub(crate) read_for: Duration,
     /// From when on there was something to take.
-    pub(crate) found_at: ReadFrom,
+    pub(crate) found_at: ScanStart,
 }
 
 /// From when on a claim reads: before, nothing is expected but what is dead or held.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ReadFrom {
+pub(crate) struct ScanStart {
     pub(crate) groups: Option<DateTime<Utc>>,
     pub(crate) flags: Option<DateTime<Utc>>,
-    pub(crate) loose: Option<DateTime<Utc>>,
+    pub(crate) ungrouped: Option<DateTime<Utc>>,
 }
 
 /// What a message ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterSettle {
     Nothing,
     Commit,
     /// Commits, and begins and holds the next job of the turn.
@@ -60,7 +60,7 @@ pub(crate) enum Then {
 
 /// A job that is held.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeldAtOnce {
+pub(crate) struct HoldReceipt {
     /// The server's process.
     pub(crate) pid: i32,
     /// Its session, where it was asked for.
@@ -73,7 +73,7 @@ const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigin
 
 /// What a settle came to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SettledAtOnce {
+pub(crate) struct SettleAnswer {
     /// The turn has ended.
     pub(crate) ended: bool,
     /// And nothing is left in the group, or there is none.
@@ -84,11 +84,11 @@ pub(crate) struct SettledAtOnce {
 
 /// What a settle that may go on came to.
 #[derive(Debug)]
-pub(crate) enum GoneOn {
+pub(crate) enum ChainAnswer {
     /// The next job is claimed; what its handler needs, and the server's process that holds it, where it was to be held and
     /// is.
     To {
-        claim: Started,
+        claim: Claim,
         known: Box<HeldJob>,
         held: Option<i32>,
     },
@@ -112,29 +112,35 @@ fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
 }
 
 impl Store {
-    /// Claims up to `slots` jobs, and up to [`AT_ONCE`] of those that are to run in the same turns behind them, in a
+    /// Claims up to `slots` jobs, and up to [`CLAIM_LIMIT`] of those that are to run in the same turns behind them, in a
     /// transaction of its own.
-    pub(crate) async fn claim_at_once(
+    pub(crate) async fn quick_claim(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         slots: i32,
-        loose_first: bool,
-        terms: Terms,
-        from: ReadFrom,
-    ) -> Result<ClaimedAtOnce, sqlx::Error> {
+        ungrouped_first: bool,
+        options: ClaimOptions,
+        from: ScanStart,
+    ) -> Result<ClaimAnswer, sqlx::Error> {
         let claim = self.names.quoted("claim_jobs");
         let (queue, channel) = (name(queue), name(&self.names.channel()));
-        let Terms { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before } =
-            terms;
+        let ClaimOptions {
+            max_attempts,
+            jobs_per_turn,
+            lease,
+            own_lease,
+            processor,
+            ignore_before,
+        } = options;
         let lease = lease.as_secs_f64();
         let processor = id(processor);
         let ignore_before = time(ignore_before, "null");
-        let [groups, flags, loose] =
-            [from.groups, from.flags, from.loose].map(|from| time(from, "'-infinity'"));
+        let [groups, flags, ungrouped] =
+            [from.groups, from.flags, from.ungrouped].map(|from| time(from, "'-infinity'"));
         let text = format!(
-            "select * from {claim}({queue}, {slots}, {loose_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
-             {ignore_before}, {channel}, {groups}, {flags}, {loose}, {jobs_per_turn}, {AT_ONCE})"
+            "select * from {claim}({queue}, {slots}, {ungrouped_first}, {max_attempts}, '{lease}', {own_lease}, {processor}, \
+             {ignore_before}, {channel}, {groups}, {flags}, {ungrouped}, {jobs_per_turn}, {CLAIM_LIMIT})"
         );
         // One message, which a transaction pooler gives to one session.
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
@@ -153,12 +159,12 @@ impl Store {
                 (Some(token), group) => {
                     let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                     let max_attempts =
-                        held.max_attempts.map_or(i64::from(terms.max_attempts), i64::from);
-                    let go = Go::parse(row.try_get("go")?, expires_at);
-                    let fresh = go == Go::Run && held.attempt == 1;
+                        held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
+                    let go = Disposition::parse(row.try_get("go")?, expires_at);
+                    let fresh = go == Disposition::Run && held.attempt == 1;
                     let may_wait = Some(fresh && max_attempts > 1 && expires_at.is_none());
                     let behind = Vec::new();
-                    started.push(Started { job, behind, group, token, go, may_wait });
+                    started.push(Claim { job, behind, group, token, go, may_wait });
                 }
                 (None, Some(group)) => behind.entry(group).or_default().push(job),
                 (None, None) => {}
@@ -170,17 +176,17 @@ impl Store {
             claim.behind = group.and_then(|group| behind.remove(group)).unwrap_or_default();
             claim.behind.sort_unstable();
         }
-        Ok(ClaimedAtOnce {
+        Ok(ClaimAnswer {
             jobs: started,
             known,
             thorough: last.try_get("thorough")?,
             more: last.try_get("more")?,
             next: until(next),
             read_for: until(last.try_get("read_s")?).unwrap_or_default(),
-            found_at: ReadFrom {
+            found_at: ScanStart {
                 groups: last.try_get("groups_at")?,
                 flags: last.try_get("flags_at")?,
-                loose: last.try_get("loose_at")?,
+                ungrouped: last.try_get("loose_at")?,
             },
         })
     }
@@ -193,9 +199,9 @@ impl Store {
     pub(crate) async fn begin_and_hold(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
         first: Option<&SessionLimits>,
-    ) -> Result<Option<HeldAtOnce>, sqlx::Error> {
+    ) -> Result<Option<HoldReceipt>, sqlx::Error> {
         let mut text = self.hold_message(conn, claim, claim.job);
         if let Some(limits) = first {
             // In a transaction of its own: a job that fails must not undo it.
@@ -207,24 +213,24 @@ impl Store {
         };
         let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
         let since = since.and_then(DateTime::from_timestamp_micros);
-        Ok(Some(HeldAtOnce { pid, session: since.map(|since| SessionId { pid, since }) }))
+        Ok(Some(HoldReceipt { pid, session: since.map(|since| SessionId { pid, since }) }))
     }
 
-    fn hold_message(&self, conn: &PgConnection, claim: &Started, job: i64) -> String {
+    fn hold_message(&self, conn: &PgConnection, claim: &Claim, job: i64) -> String {
         let (begin, hold) = (begin(conn), self.names.quoted("hold_job"));
         format!("{begin}; select {hold}({job}, '{}')", claim.token)
     }
 
     /// Settles a held job's success, and does what `then` says. With jobs behind it the claim stays for them, unless
     /// somebody paused the queue or the group.
-    pub(crate) async fn settle_at_once(
+    pub(crate) async fn quick_settle(
         &self,
         conn: &mut PgConnection,
-        claim: &Started,
+        claim: &Claim,
         result: &str,
         keep: bool,
-        then: Then,
-    ) -> Result<SettledAtOnce, sqlx::Error> {
+        then: AfterSettle,
+    ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
         let behind = match &*claim.behind {
@@ -236,11 +242,11 @@ impl Store {
         };
         let (job, token) = (claim.job, claim.token);
         let then = match (then, claim.behind.first()) {
-            (Then::Nothing, _) => String::new(),
-            (Then::Hold, Some(next)) => {
+            (AfterSettle::Nothing, _) => String::new(),
+            (AfterSettle::Hold, Some(next)) => {
                 format!("; commit; {}", self.hold_message(conn, claim, *next))
             }
-            (Then::Commit | Then::Hold, _) => String::from("; commit"),
+            (AfterSettle::Commit | AfterSettle::Hold, _) => String::from("; commit"),
         };
         let text =
             format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
@@ -248,31 +254,31 @@ impl Store {
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
         let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
-        Ok(SettledAtOnce { ended, drained, held })
+        Ok(SettleAnswer { ended, drained, held })
     }
 
     /// Settles a held job's success where no other group waits: the next job of its group is started with it, if that may be.
-    pub(crate) async fn settle_and_go_on(
+    pub(crate) async fn settle_and_chain(
         &self,
         conn: &mut PgConnection,
         Succeeded { queue, claim, result, .. }: Succeeded<'_>,
         keep: bool,
-        then: Then,
-        terms: Terms,
-    ) -> Result<GoneOn, sqlx::Error> {
+        then: AfterSettle,
+        options: ClaimOptions,
+    ) -> Result<ChainAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_and_go_on");
         let queue = name(queue);
         let group = claim.group.as_deref().map_or_else(|| "null".to_owned(), literal);
         let result = if keep { literal(result) } else { String::from("null") };
         let then = match then {
-            Then::Nothing => String::new(),
-            Then::Commit => String::from("; commit"),
-            Then::Hold => {
+            AfterSettle::Nothing => String::new(),
+            AfterSettle::Commit => String::from("; commit"),
+            AfterSettle::Hold => {
                 let (begin, hold) = (begin(conn), self.names.quoted("hold_next"));
                 format!("; commit; {begin}; select {hold}()")
             }
         };
-        let Terms { max_attempts, lease, processor, ignore_before, .. } = terms;
+        let ClaimOptions { max_attempts, lease, processor, ignore_before, .. } = options;
         let (job, token, lease) = (claim.job, claim.token, lease.as_secs_f64());
         let (processor, ignore_before) = (id(processor), time(ignore_before, "null"));
         let text = format!(
@@ -287,11 +293,12 @@ impl Store {
                 let job = row.try_get("id")?;
                 let token = row.try_get("claim")?;
                 let (group, behind) = (claim.group.clone(), Vec::new());
-                let next = Started { job, behind, group, token, go: Go::Run, may_wait: None };
-                Ok(GoneOn::To { claim: next, known: Box::new(held_job(row)?), held })
+                let next =
+                    Claim { job, behind, group, token, go: Disposition::Run, may_wait: None };
+                Ok(ChainAnswer::To { claim: next, known: Box::new(held_job(row)?), held })
             }
-            "drained" => Ok(GoneOn::Drained),
-            _ => Ok(GoneOn::Passed),
+            "drained" => Ok(ChainAnswer::Drained),
+            _ => Ok(ChainAnswer::Passed),
         }
     }
 

@@ -24,7 +24,7 @@ impl Default for SessionLimits {
 }
 
 /// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
-pub(super) const BEGIN: &str = "begin isolation level read committed read write";
+pub(in crate::store) const BEGIN: &str = "begin isolation level read committed read write";
 
 /// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing here is meant to wait
 /// for a lock. But `SKIP LOCKED` does wait for one thing: where the writer of a row commits just as it is being skipped,
@@ -58,7 +58,7 @@ const NOTICE_HOST: &str = "set tcp_keepalives_idle = 4; set tcp_keepalives_inter
 /// And a client that is gone, inside of a query too.
 const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 
-/// Begins a short transaction of the library's own (claim, settle by token, housekeeping).
+/// Begins a short transaction of the library's own (claim, settle by token, maintenance).
 ///
 /// Not cancel safe: a caller that gives up must close the connection.
 pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -95,7 +95,7 @@ pub(crate) async fn notice_lost_clients(
 }
 
 /// The settings of [`notice_lost_clients`], as far as the server is known to have them.
-pub(super) fn notice(limits: &SessionLimits) -> String {
+pub(in crate::store) fn notice(limits: &SessionLimits) -> String {
     let check = limits.check_interval.load(Ordering::Relaxed);
     format!("{NOTICE_HOST}{}", if check { NOTICE_CLIENT } else { "" })
 }
@@ -112,7 +112,7 @@ pub(crate) fn cannot_check(error: &sqlx::Error, limits: &SessionLimits) -> bool 
 
 /// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,
 /// unless the work [gave up waiting](gave_up_waiting): then nothing of it was done.
-pub(crate) async fn short<T>(
+pub(crate) async fn in_short_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
@@ -130,7 +130,7 @@ pub(crate) async fn short<T>(
 
 /// Does some work in a transaction with the session's own limits: its statements stay together behind a transaction pooler. Not
 /// cancel safe, and after an error the connection is not to be used again.
-pub(crate) async fn together<T>(
+pub(crate) async fn in_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
@@ -149,7 +149,7 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
     PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
 
-pub(super) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
+pub(in crate::store) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
     conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
 }
 

@@ -8,12 +8,12 @@ use sqlx::PgPool;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::attempt::{QueueRuntime, Run};
-use crate::claim::{self, Course};
-use crate::connection::SlotConnection;
-use crate::queue::Hold;
-use crate::shared::Shared;
-use crate::store::{HeldJob, Started};
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::turn::{ClaimedTurn, QueueRuntime};
+use crate::job::queue_options::Hold;
+use crate::liveness::context::Context;
+use crate::store::{Claim, HeldJob};
+use crate::worker::claim_steps::{self, ClaimCursor};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
 /// Between two looks at a queue that is not idle yet.
@@ -133,7 +133,7 @@ impl Jobs {
         handler: impl JobHandler,
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
-        let shared = Arc::new(Shared::new(Arc::clone(&self.client.store), &self.pool, None));
+        let context = Arc::new(Context::new(Arc::clone(&self.client.store), &self.pool, None));
         // One job at a time, in its transaction, whatever the queue says: nothing else runs here that a lease needs.
         let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);
         let (settler, _) = mpsc::channel(1);
@@ -143,23 +143,29 @@ impl Jobs {
             && let Some((claim, known)) = self.claim_one(&queue).await?
         {
             ran.push(claim.job);
-            let run = Run::new(Arc::clone(&shared), Arc::clone(&queue), claim);
+            let run = ClaimedTurn::new(Arc::clone(&context), Arc::clone(&queue), claim);
             run.into_end(known, self.pool.acquire().await?.into()).await;
         }
-        shared.side.close().await;
+        context.side.close().await;
         Ok(ran)
     }
 
     async fn claim_one(
         &self,
         queue: &QueueRuntime,
-    ) -> Result<Option<(Started, HashMap<i64, HeldJob>)>, sqlx::Error> {
+    ) -> Result<Option<(Claim, HashMap<i64, HeldJob>)>, sqlx::Error> {
         let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
             let store = &self.client.store;
-            let mut claimed =
-                claim::claim(store, &mut conn, &queue.options, 1, None, &mut Course::default())
-                    .await?;
+            let mut claimed = claim_steps::claim(
+                store,
+                &mut conn,
+                &queue.options,
+                1,
+                None,
+                &mut ClaimCursor::default(),
+            )
+            .await?;
             if let Some(claim) = claimed.jobs.pop() {
                 return Ok(Some((claim, claimed.known)));
             }

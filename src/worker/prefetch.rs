@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::{End, Run};
-use crate::connection::SlotConnection;
-use crate::leases::Kept;
-use crate::slots::{Occupancy, Occupied};
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::turn::{ClaimedTurn, TurnEnd};
+use crate::liveness::leases::LeaseGuard;
+use crate::slots::queue_slots::{SlotGuard, SlotUsage};
 use crate::store::HeldJob;
-use crate::unclaim::{Unbegun, unclaim};
+use crate::worker::release::{UnstartedTurn, release};
 
 /// How long one waits before it goes back. Its claim stands for half a second, or its lease is extended.
 const STALE: Duration = Duration::from_millis(100);
@@ -25,30 +25,30 @@ const STALE: Duration = Duration::from_millis(100);
 const SURE: usize = 32;
 
 /// A claimed job for a slot.
-pub(super) struct Waiting {
-    pub(super) run: Run,
-    pub(super) known: HashMap<i64, HeldJob>,
+pub(in crate::worker) struct PrefetchedTurn {
+    pub(in crate::worker) run: ClaimedTurn,
+    pub(in crate::worker) known: HashMap<i64, HeldJob>,
     /// If it is kept by a lease.
-    pub(super) kept: Option<Kept>,
+    pub(in crate::worker) guard: Option<LeaseGuard>,
 }
 
 /// The jobs of a worker that wait for its slots.
-pub(super) struct Prefetch {
-    line: Mutex<Line<Waiting>>,
-    slots: Arc<Occupancy>,
+pub(in crate::worker) struct Prefetch {
+    line: Mutex<Buffer<PrefetchedTurn>>,
+    slots: Arc<SlotUsage>,
     wake: Arc<Notify>,
     pushed: Notify,
     giving_back: TaskTracker,
 }
 
 /// Jobs in the order in which they are to run.
-struct Line<T> {
-    waiting: VecDeque<Place<T>>,
+struct Buffer<T> {
+    waiting: VecDeque<Entry<T>>,
     /// How many claimed jobs in a row could wait.
-    patient: usize,
+    safe_streak: usize,
     /// The last claim left more: slots go on with what waits, and leave it to the worker else.
     more: bool,
-    claim: Claim,
+    claim: NextClaim,
     /// How many are to wait behind a claim.
     room: usize,
     /// Jobs have ended in slots that went on, since the last claim did; whether one passed its group's turn on.
@@ -57,36 +57,36 @@ struct Line<T> {
 
 /// The next claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
+enum NextClaim {
     Later,
     /// A slot has given its connection to it.
     Next,
     OnItsWay,
 }
 
-struct Place<T> {
+struct Entry<T> {
     job: T,
     /// Since before it was claimed.
     since: Instant,
     may_wait: bool,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for Buffer<T> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            patient: 0,
+            safe_streak: 0,
             more: false,
-            claim: Claim::Later,
+            claim: NextClaim::Later,
             room: 0,
             ended: None,
         }
     }
 }
 
-impl<T> Line<T> {
+impl<T> Buffer<T> {
     fn claims(&mut self, quick_ends: usize) -> usize {
-        self.claim = Claim::OnItsWay;
+        self.claim = NextClaim::OnItsWay;
         self.room = self.room_at(quick_ends);
         self.room.saturating_sub(self.waiting.len())
     }
@@ -94,18 +94,18 @@ impl<T> Line<T> {
     /// How many may wait where so many quick jobs have just ended: they do not wait longer than that took, if slots come free
     /// as quickly as they did.
     fn room_at(&self, quick_ends: usize) -> usize {
-        if self.patient < SURE { 0 } else { quick_ends }
+        if self.safe_streak < SURE { 0 } else { quick_ends }
     }
 
     fn claimed(&mut self, more: bool) -> Option<bool> {
-        (self.claim, self.more) = (Claim::Later, more);
+        (self.claim, self.more) = (NextClaim::Later, more);
         self.ended.take()
     }
 
     fn push(&mut self, job: T, since: Instant, may_wait: Option<bool>) {
         match may_wait {
-            Some(true) => self.patient = self.patient.saturating_add(1),
-            Some(false) => self.patient = 0,
+            Some(true) => self.safe_streak = self.safe_streak.saturating_add(1),
+            Some(false) => self.safe_streak = 0,
             None => {}
         }
         let may_wait = may_wait == Some(true);
@@ -114,19 +114,19 @@ impl<T> Line<T> {
         } else {
             self.waiting.iter().take_while(|before| !before.may_wait).count()
         };
-        self.waiting.insert(at, Place { job, since, may_wait });
+        self.waiting.insert(at, Entry { job, since, may_wait });
     }
 
     fn pop(&mut self) -> Option<T> {
-        self.waiting.pop_front().map(|place| place.job)
+        self.waiting.pop_front().map(|entry| entry.job)
     }
 
     fn next(&mut self, passed: bool, claims: bool) -> Option<T> {
         if !self.more {
             return None;
         }
-        if claims && self.claim == Claim::Later && self.waiting.len() <= self.room / 2 {
-            self.claim = Claim::Next;
+        if claims && self.claim == NextClaim::Later && self.waiting.len() <= self.room / 2 {
+            self.claim = NextClaim::Next;
             return None;
         }
         let next = self.pop()?;
@@ -135,23 +135,23 @@ impl<T> Line<T> {
     }
 
     fn take_stale(&mut self, now: Instant) -> Vec<T> {
-        let stale = self.take(|place| place.since + STALE <= now);
+        let stale = self.take(|entry| entry.since + STALE <= now);
         if !stale.is_empty() {
-            self.patient = 0;
+            self.safe_streak = 0;
         }
         stale
     }
 
-    fn take(&mut self, which: impl Fn(&Place<T>) -> bool) -> Vec<T> {
+    fn take(&mut self, which: impl Fn(&Entry<T>) -> bool) -> Vec<T> {
         let (taken, rest): (VecDeque<_>, _) = self.waiting.drain(..).partition(which);
         self.waiting = rest;
-        taken.into_iter().map(|place| place.job).collect()
+        taken.into_iter().map(|entry| entry.job).collect()
     }
 }
 
 impl Prefetch {
     /// For these slots, of a worker that is woken by this.
-    pub(super) fn new(slots: Arc<Occupancy>, wake: Arc<Notify>) -> Self {
+    pub(in crate::worker) fn new(slots: Arc<SlotUsage>, wake: Arc<Notify>) -> Self {
         Self {
             line: Mutex::default(),
             slots,
@@ -161,18 +161,18 @@ impl Prefetch {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line<Waiting>> {
+    fn line(&self) -> MutexGuard<'_, Buffer<PrefetchedTurn>> {
         // Nothing panics under the lock.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A claim begins: how many jobs it may bring beyond those that slots are free for.
-    pub(super) fn claims(&self) -> usize {
+    pub(in crate::worker) fn claims(&self) -> usize {
         self.line().claims(self.slots.quick_ends(Instant::now()))
     }
 
     /// Whether it is time to claim, though no slot is free.
-    pub(super) fn runs_low(&self) -> bool {
+    pub(in crate::worker) fn runs_low(&self) -> bool {
         let line = self.line();
         let room = line.room_at(self.slots.quick_ends(Instant::now()));
         room > 0 && line.waiting.len() <= room / 2
@@ -180,40 +180,40 @@ impl Prefetch {
 
     /// The claim has ended, and left more or not. Says whether jobs have ended meanwhile in slots that went on, and whether one
     /// of them passed its group's turn on.
-    pub(super) fn claimed(&self, more: bool) -> Option<bool> {
+    pub(in crate::worker) fn claimed(&self, more: bool) -> Option<bool> {
         self.line().claimed(more)
     }
 
     /// Puts a job in line that a claim brought which was asked for at `since`: behind the others, unless it may not wait.
-    pub(super) fn push(&self, waiting: Waiting, since: Instant) {
+    pub(in crate::worker) fn push(&self, waiting: PrefetchedTurn, since: Instant) {
         let may_wait = waiting.run.claim.may_wait;
         self.line().push(waiting, since, may_wait);
         self.pushed.notify_one();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::worker) fn is_empty(&self) -> bool {
         self.line().waiting.is_empty()
     }
 
     /// How many slots, with their connections, are to be left for the next claim.
-    pub(super) fn reserved(&self) -> usize {
-        usize::from(self.line().claim == Claim::Next)
+    pub(in crate::worker) fn reserved(&self) -> usize {
+        usize::from(self.line().claim == NextClaim::Next)
     }
 
     /// The next one, for a slot that is free.
-    pub(super) fn pop(&self) -> Option<Waiting> {
+    pub(in crate::worker) fn pop(&self) -> Option<PrefetchedTurn> {
         self.line().pop()
     }
 
     /// Gives those back that no slot is free for, and that may not wait.
-    pub(super) fn give_back_impatient(&self) {
-        self.give_back(self.line().take(|place| !place.may_wait));
+    pub(in crate::worker) fn give_back_impatient(&self) {
+        self.give_back(self.line().take(|entry| !entry.may_wait));
     }
 
     /// Gives back what has waited for too long; for ever.
-    pub(super) async fn give_back_stale(&self) {
+    pub(in crate::worker) async fn give_back_stale(&self) {
         loop {
-            let first = self.line().waiting.iter().map(|place| place.since + STALE).min();
+            let first = self.line().waiting.iter().map(|entry| entry.since + STALE).min();
             match first {
                 Some(at) => sleep_until(at).await,
                 None => self.pushed.notified().await,
@@ -223,7 +223,7 @@ impl Prefetch {
     }
 
     /// Gives all back; slots take no more.
-    pub(super) async fn close(&self) {
+    pub(in crate::worker) async fn close(&self) {
         let rest = {
             let mut line = self.line();
             line.more = false;
@@ -234,13 +234,13 @@ impl Prefetch {
         self.giving_back.wait().await;
     }
 
-    fn give_back(&self, waiting: Vec<Waiting>) {
+    fn give_back(&self, waiting: Vec<PrefetchedTurn>) {
         if !waiting.is_empty() {
-            let unbegun = |Waiting { run, kept, .. }| Unbegun { run, kept };
+            let unbegun = |PrefetchedTurn { run, guard, .. }| UnstartedTurn { run, guard };
             let claims = waiting.into_iter().map(unbegun).collect();
             let wake = Arc::clone(&self.wake);
             self.giving_back.spawn(async move {
-                unclaim(claims).await;
+                release(claims).await;
                 // A slot may have come free meanwhile, and looked in vain.
                 wake.notify_one();
             });
@@ -251,23 +251,23 @@ impl Prefetch {
 /// Runs a job in its slot, and then those that wait, while the worker's last claim left more.
 ///
 /// Says how they ended, and gives back the connection, if that can be used again.
-pub(super) async fn run(
+pub(in crate::worker) async fn run(
     prefetch: Arc<Prefetch>,
-    mut next: Waiting,
+    mut next: PrefetchedTurn,
     mut conn: SlotConnection,
-    mut slot: Occupied,
-) -> (End, Option<SlotConnection>) {
-    let stop = next.run.shared.stop.clone();
+    mut slot: SlotGuard,
+) -> (TurnEnd, Option<SlotConnection>) {
+    let stop = next.run.context.stop.clone();
     let mut passed = false;
     let (end, conn) = loop {
         let run = next.run.open(&prefetch.slots);
         let (end, left) = run.into_end(next.known, conn).await;
-        passed |= end != End::Drained;
+        passed |= end != TurnEnd::Drained;
         let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
-        let waiting = prefetch.line().next(end != End::Drained, left.claims);
+        let waiting = prefetch.line().next(end != TurnEnd::Drained, left.claims);
         match waiting {
             Some(waiting) => {
-                slot.goes_on();
+                slot.next_job_begins();
                 (next, conn) = (waiting, left);
             }
             None => break (end, Some(left)),
@@ -275,7 +275,7 @@ pub(super) async fn run(
     };
     drop(slot);
     // One before may have passed its group's turn on.
-    (if passed && end == End::Drained { End::Finished } else { end }, conn)
+    (if passed && end == TurnEnd::Drained { TurnEnd::Finished } else { end }, conn)
 }
 
 #[cfg(test)]
@@ -285,8 +285,8 @@ mod tests {
     const SOON: Duration = Duration::from_millis(8);
 
     /// A line that jobs have come to, all of which could wait.
-    fn line(now: Instant) -> Line<u32> {
-        let mut line = Line { more: true, ..Line::default() };
+    fn line(now: Instant) -> Buffer<u32> {
+        let mut line = Buffer { more: true, ..Buffer::default() };
         for n in 0..32 {
             line.push(n, now, Some(true));
             line.pop();
@@ -355,7 +355,7 @@ mod tests {
         let mut line = line(now);
         line.push(1, now, Some(true));
         line.push(2, now, Some(false));
-        assert_eq!(line.take(|place| !place.may_wait), [2]);
+        assert_eq!(line.take(|entry| !entry.may_wait), [2]);
         assert_eq!(line.pop(), Some(1));
     }
 

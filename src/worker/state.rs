@@ -1,4 +1,4 @@
-//! What a worker remembers, and the connections of its slots.
+//! What a worker remembers from claim to claim.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,94 +9,80 @@ use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::again::Again;
-use super::claiming::BACKOFF;
-use super::prefetch::Prefetch;
-use crate::attempt::End;
-use crate::claim::Course;
-use crate::connection::SlotConnection;
-use crate::slots::Occupancy;
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::turn::TurnEnd;
+use crate::slots::queue_slots::SlotUsage;
+use crate::worker::claim_steps::ClaimCursor;
+use crate::worker::prefetch::Prefetch;
+use crate::worker::recheck::Recheck;
+
+/// After a claim that failed; doubled up to the second.
+pub(in crate::worker) const BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(2));
 
 /// What a worker remembers from claim to claim.
-pub(super) struct State {
+pub(in crate::worker) struct WorkerState {
     /// Each says how it ended, and gives back its connection, if that can be used again.
-    pub(super) slots: JoinSet<(End, Option<SlotConnection>)>,
+    pub(in crate::worker) slots: JoinSet<(TurnEnd, Option<SlotConnection>)>,
     /// Of those, the ones whose handlers run or may run.
-    pub(super) occupancy: Arc<Occupancy>,
+    pub(in crate::worker) slot_usage: Arc<SlotUsage>,
     /// Connections of finished jobs, for the next ones. A claim takes no more jobs than it has connections.
-    pub(super) spare: Vec<SlotConnection>,
+    pub(in crate::worker) spare: Vec<SlotConnection>,
     /// Connections that were asked for. In tasks of their own: opening one may take longer than a claim waits for it,
     /// and would begin anew each time if it was given up.
-    pub(super) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
+    pub(in crate::worker) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
     /// The last claim took all that it could.
-    pub(super) busy: bool,
+    pub(in crate::worker) busy: bool,
     /// The last claim took all that was due: only a wake-up, or a job behind which others are, calls for a look.
-    pub(super) quiet: bool,
+    pub(in crate::worker) all_taken: bool,
     /// For how many slots the next claim gets connections: more and more, while each claim takes all that it can.
-    pub(super) reach: usize,
-    pub(super) course: Course,
-    pub(super) backoff: Duration,
-    pub(super) again: Again,
-    pub(super) prefetch: Arc<Prefetch>,
+    pub(in crate::worker) reach: usize,
+    pub(in crate::worker) cursor: ClaimCursor,
+    pub(in crate::worker) backoff: Duration,
+    pub(in crate::worker) recheck: Recheck,
+    pub(in crate::worker) prefetch: Arc<Prefetch>,
     /// When to look for claims whose answers were lost.
-    pub(super) strays: [Option<Instant>; 2],
+    pub(in crate::worker) orphan_checks: [Option<Instant>; 2],
 }
 
-impl State {
+impl WorkerState {
     /// Of a worker that is woken by this.
-    pub(super) fn new(wake: &Arc<Notify>) -> Self {
-        let occupancy = Arc::default();
-        let prefetch = Arc::new(Prefetch::new(Arc::clone(&occupancy), Arc::clone(wake)));
+    pub(in crate::worker) fn new(wake: &Arc<Notify>) -> Self {
+        let slot_usage = Arc::default();
+        let prefetch = Arc::new(Prefetch::new(Arc::clone(&slot_usage), Arc::clone(wake)));
         Self {
             slots: JoinSet::new(),
-            occupancy,
+            slot_usage,
             spare: Vec::new(),
             coming: JoinSet::new(),
             busy: false,
-            quiet: false,
+            all_taken: false,
             reach: 1,
-            course: Course::default(),
+            cursor: ClaimCursor::default(),
             backoff: BACKOFF.0,
-            again: Again::default(),
+            recheck: Recheck::default(),
             prefetch,
-            strays: [None; 2],
+            orphan_checks: [None; 2],
         }
     }
+
     /// Takes back a slot's connection; how its job ended.
-    pub(super) fn ended(&mut self, ended: Result<(End, Option<SlotConnection>), JoinError>) -> End {
-        let (end, conn) = ended.unwrap_or((End::Lost, None));
-        self.again.ended(Instant::now());
+    pub(in crate::worker) fn ended(
+        &mut self,
+        ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
+    ) -> TurnEnd {
+        let (end, conn) = ended.unwrap_or((TurnEnd::Lost, None));
+        self.recheck.ended(Instant::now());
         self.spare.extend(conn);
         end
     }
 
     /// A claim has ended, and left more or not; whether a job that ended meanwhile has passed its group's turn on.
-    pub(super) fn claimed(&mut self, more: bool) -> bool {
+    pub(in crate::worker) fn claimed(&mut self, more: bool) -> bool {
         let ended = self.prefetch.claimed(more);
         if ended.is_some() {
-            self.again.ended(Instant::now());
+            self.recheck.ended(Instant::now());
         }
         ended.unwrap_or_default()
-    }
-
-    /// Gives back all but so many connections: first those that were used for nothing yet, which would cost some more.
-    pub(super) fn keep(&mut self, most: usize) {
-        let excess = self.spare.len().saturating_sub(most);
-        if excess > 0 {
-            self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.claims));
-            self.spare.drain(..excess);
-        }
-    }
-
-    /// The connection for a claim: one that claimed before, if there is one.
-    pub(super) fn for_claim(&mut self) -> Option<SlotConnection> {
-        let claims = self.spare.iter().position(|conn| conn.claims);
-        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
-    }
-
-    /// A connection for a job: if possible not the one that claims.
-    pub(super) fn for_job(&mut self) -> Option<SlotConnection> {
-        let other = self.spare.iter().rposition(|conn| !conn.claims);
-        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
     }
 }

@@ -117,7 +117,7 @@ async fn every_setting_out_of_its_range_is_named() {
     let century = Duration::from_hours(101 * 366 * 24);
     let builder = Processor::builder(pool(1))
         .poll_interval(Duration::ZERO)
-        .housekeeping(Duration::from_millis(1))
+        .maintenance_interval(Duration::from_millis(1))
         .slots(0)
         .watchdog(Watchdog::new(Duration::ZERO).shutdown_margin(Duration::MAX))
         .queue(
@@ -155,7 +155,7 @@ async fn every_setting_out_of_its_range_is_named() {
 
     let builder = Processor::builder(pool(1))
         .poll_interval(Duration::from_hours(2))
-        .housekeeping(Duration::from_hours(25))
+        .maintenance_interval(Duration::from_hours(25))
         .queue(
             QueueOptions::new("q")
                 .concurrency(1)
@@ -221,7 +221,7 @@ async fn what_is_built_shows_its_settings_and_no_secrets() {
             nothing(),
         )
         .listen(false)
-        .housekeeping(None)
+        .maintenance_interval(None)
         .poll_interval(Duration::from_secs(2))
         .build()
         .unwrap();

@@ -201,7 +201,7 @@ async fn an_id_outlives_its_job_and_not_its_window() {
             queue("q").keep_succeeded(Retention::Never),
             handler(|_, data| Box::pin(async move { Ok(data) })),
         )
-        .housekeeping(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(50))
         .build()
         .unwrap()
         .start();

@@ -31,12 +31,12 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `file::test` of every test, with `races::` and `model::` before those of these folders.
+/// `file::test` of every test, with `interleavings::` and `model::` before those of these folders.
 fn tests() -> HashSet<String> {
     let mut found = HashSet::new();
     let folders = [
         ("tests/all", ""),
-        ("src/races", "races::"),
+        ("src/interleavings", "interleavings::"),
         ("tests/model", "model::"),
         ("benches/queue", ""),
     ];

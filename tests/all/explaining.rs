@@ -285,7 +285,7 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
     for job in [first, loose] {
         let seen =
             says(pool, job, &["(attempt 2)", "which seems lost; it can be taken over at "]).await;
-        assert!(matches!(seen.reason, Reason::Doubted { .. }));
+        assert!(matches!(seen.reason, Reason::Suspected { .. }));
     }
     // Whoever holds it is not lost, whatever was doubted.
     let mut hold = pool.begin().await.unwrap();

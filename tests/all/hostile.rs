@@ -149,12 +149,12 @@ async fn look_and_ask(pool: &PgPool, case: &Case, ids: [i64; 3]) {
         client.explain_group(pool, queue, group).await.unwrap();
         let reason = if of_group {
             let seen = client.paused_groups(pool, queue).await.unwrap().remove(0);
-            client.resume_group(pool, queue, group).await.unwrap();
+            client.unpause_group(pool, queue, group).await.unwrap();
             assert_eq!(&seen.group, group);
             seen.reason
         } else {
             let seen = client.paused_queue(pool, queue).await.unwrap().unwrap();
-            client.resume_queue(pool, queue).await.unwrap();
+            client.unpause_queue(pool, queue).await.unwrap();
             seen.reason
         };
         assert_eq!(reason.as_deref(), Some(&**said));
@@ -268,7 +268,7 @@ async fn live(hold: Hold) {
         // Three that ran, one that was cancelled, one that was received.
         let now = Retention::For(Duration::ZERO);
         let over = QueueOptions::new(&case.queue).keep_succeeded(now).keep_cancelled(now);
-        assert_eq!(Client::default().keep_house(pool, over).await.unwrap(), 5, "{case:?}");
+        assert_eq!(Client::default().run_maintenance(pool, over).await.unwrap(), 5, "{case:?}");
     }
     nothing_else_happened(&database, stranger).await;
     database.remove().await.unwrap();

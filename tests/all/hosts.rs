@@ -41,7 +41,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     let errors = Errors::default();
     let builder = Processor::builder(odd.clone())
         .poll_interval(Duration::from_millis(50))
-        .housekeeping(Duration::from_millis(200));
+        .maintenance_interval(Duration::from_millis(200));
     let running = errors
         .of(builder)
         .queue(
@@ -180,7 +180,7 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     let pool = database.pool();
     by_hand(pool, "create publication everything for all tables").await;
     let errors = Errors::default();
-    let builder = Processor::builder(pool.clone()).housekeeping(Duration::from_millis(200));
+    let builder = Processor::builder(pool.clone()).maintenance_interval(Duration::from_millis(200));
     let begun = Log::default();
     let log = begun.clone();
     let told = handler(move |job, _| {

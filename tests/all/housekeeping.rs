@@ -35,7 +35,7 @@ fn obedient() -> FnHandler {
 fn keeps_house(pool: PgPool, options: QueueOptions) -> Processor {
     Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
-        .housekeeping(Duration::from_millis(20))
+        .maintenance_interval(Duration::from_millis(20))
         .queue(options, obedient())
         .build()
         .unwrap()
@@ -98,8 +98,8 @@ async fn a_queue_without_a_processor_is_kept_by_hand() {
     by_hand(pool, dedup).await;
     let client = Client::default();
     let options = queue("q").keep_succeeded(Retention::For(HOUR));
-    assert_eq!(client.keep_house(pool, options.clone()).await.unwrap(), 3);
-    assert_eq!(client.keep_house(pool, options).await.unwrap(), 0);
+    assert_eq!(client.run_maintenance(pool, options.clone()).await.unwrap(), 3);
+    assert_eq!(client.run_maintenance(pool, options).await.unwrap(), 0);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 3);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.dedup").await, 0);
     database.remove().await.unwrap();
@@ -118,7 +118,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
     };
     let running = processor(&database, 20)
         .await
-        .housekeeping(None)
+        .maintenance_interval(None)
         .queue(options("q"), obedient())
         .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient())
         .build()
@@ -194,7 +194,7 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     let one = keeps_house(pool.clone(), options()).start();
     let builder = errors.of(processor(&database, 10).await);
     let other = builder
-        .housekeeping(Duration::from_millis(20))
+        .maintenance_interval(Duration::from_millis(20))
         .queue(options(), obedient())
         .build()
         .unwrap()
@@ -223,7 +223,7 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
-        .housekeeping(Duration::from_millis(20))
+        .maintenance_interval(Duration::from_millis(20))
         .queue(
             queue("q").keep_failed(Retention::Never).out_of_attempts(OutOfAttempts::Halt),
             handler(|_, _| Box::pin(async { Err(JobError::fail("no")) })),
@@ -240,7 +240,7 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     assert!(value::<bool>(pool, settled).await);
     eventually(pool, "select count(*) from seriatim.job", 1_i64).await;
     assert_eq!(job(pool, bad).await.status, JobStatus::Failed);
-    Client::default().resume(pool, "q", "g").await.unwrap();
+    Client::default().unhalt_group(pool, "q", "g").await.unwrap();
     eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;

@@ -152,7 +152,7 @@ async fn a_halted_group_is_listed_and_stays_so_through_enqueues_and_restarts() {
     assert_eq!(waiting, [first[1], first[2], later[0], latest[0]]);
     assert_eq!(bench.groups().await, ["g", "h"]);
 
-    client().resume(bench.pool(), "q", "g").await.unwrap();
+    client().unhalt_group(bench.pool(), "q", "g").await.unwrap();
     ended(bench.pool(), latest[0]).await;
     assert_eq!(bench.ran("g")[2..], ["g \"b\"", "g \"c\"", "g \"d\"", "g \"e\""]);
     assert_eq!(
@@ -210,7 +210,7 @@ async fn a_queued_job_can_be_skipped_also_while_its_group_is_halted() {
     assert_eq!(skipped.status, JobStatus::Failed);
     assert_eq!(skipped.error.unwrap().kind, FailureKind::Skipped);
     assert_eq!(skipped.history[0].kind, FailureKind::Skipped);
-    client().resume(bench.pool(), "q", "g").await.unwrap();
+    client().unhalt_group(bench.pool(), "q", "g").await.unwrap();
     ended(bench.pool(), ids[2]).await;
     assert_eq!(bench.ran("g"), ["g \"bad\"", "g \"bad\"", "g \"c\""]);
 
@@ -242,7 +242,7 @@ async fn decisions_take_part_in_the_callers_transaction() {
         for commits in [false, true] {
             let mut tx = bench.pool().begin().await.unwrap();
             match request {
-                "resume" => client().resume(&mut *tx, "q", request).await.unwrap(),
+                "resume" => client().unhalt_group(&mut *tx, "q", request).await.unwrap(),
                 "skip" => client().skip(&mut *tx, ids[0]).await.unwrap(),
                 _ => {
                     client().retry(&mut *tx, ids[0]).await.unwrap();
@@ -286,7 +286,7 @@ async fn what_cannot_be_done_is_refused_in_words() {
     }
     let ids = bench.halted("g").await;
     for (queue, group) in [("q", "free"), ("other", "g")] {
-        let refused = client().resume(pool, queue, group).await.unwrap_err();
+        let refused = client().unhalt_group(pool, queue, group).await.unwrap_err();
         assert!(matches!(refused, ControlError::NotHalted { .. }));
         assert!(refused.to_string().contains(group), "{refused}");
     }

@@ -87,7 +87,7 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
     errors
         .of(Processor::builder(pool))
         .listen(false)
-        .housekeeping(None)
+        .maintenance_interval(None)
         .queue(
             queue("q"),
             handler(move |job, _| {

@@ -41,7 +41,7 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
 async fn start(database: &TestDatabase, errors: &Errors) -> Running {
     let builder = errors.of(processor(database, 5).await);
     builder
-        .housekeeping(Duration::from_millis(20))
+        .maintenance_interval(Duration::from_millis(20))
         .queue(queue("q"), handler(|job, data| Box::pin(act(job, data))))
         .build()
         .unwrap()
@@ -171,7 +171,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     by_hand(pool, "update seriatim.job set flagged = false").await;
     let builder = errors.of(processor(&database, 10).await);
     let running = builder
-        .housekeeping(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(50))
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
         .unwrap()

@@ -139,7 +139,7 @@ async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
     assert_eq!(workers_die_of(pool, other, &settings, &log).await, 0);
     let waits = job_when(pool, next, |_| true).await;
     assert_eq!((waits.status, waits.attempts), (JobStatus::Queued, 0));
-    client.resume(pool, "q", "g").await.unwrap();
+    client.unhalt_group(pool, "q", "g").await.unwrap();
     assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
     assert_eq!(announced(&log, "g", 1).await.job, deadly);
     nothing_remains_for_the_next(pool).await;

@@ -120,7 +120,7 @@ async fn a_long_line_steps_aside_in_batches_while_its_group_stands_still() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
-    let alone = bench(&database, options.clone(), &log).await.housekeeping(None);
+    let alone = bench(&database, options.clone(), &log).await.maintenance_interval(None);
     let running = alone.build().unwrap().start();
     let mut data = vec!["bad"];
     data.resize(2_501, "x");
@@ -143,7 +143,7 @@ async fn a_long_line_steps_aside_in_batches_while_its_group_stands_still() {
         assert!(matches!(refused, Err(ControlError::GroupBusy { .. })), "{refused:?}");
     }
     assert!(matches!(client().retry(pool, unit[0]).await, Err(ControlError::Parked { .. })));
-    let resumed = client().resume(pool, "q", "g").await;
+    let resumed = client().unhalt_group(pool, "q", "g").await;
     assert!(matches!(resumed, Err(ControlError::NotHalted { .. })));
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
     // Others go on meanwhile, long enough for the group to have run.
@@ -208,7 +208,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let units = client().parked_groups(pool, "q").await.unwrap();
     assert_eq!((units.len(), units[0].job, units[0].parked), (1, groups[1][0], 1));
     // Decided in time.
-    client().resume(pool, "q", "decided").await.unwrap();
+    client().unhalt_group(pool, "q", "decided").await.unwrap();
     ended(pool, groups[3][1]).await;
     let halted = client().halted_groups(pool, "q").await.unwrap();
     assert_eq!(halted.iter().map(|g| g.group.as_str()).collect::<Vec<_>>(), ["waits"]);
@@ -263,7 +263,7 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     let options = queue("q").out_of_attempts(OutOfAttempts::Park).keep_failed(Retention::Never);
     let running = bench(&database, options, &log)
         .await
-        .housekeeping(Duration::from_millis(100))
+        .maintenance_interval(Duration::from_millis(100))
         .build()
         .unwrap()
         .start();

@@ -96,7 +96,7 @@ async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
     assert_eq!(bench.ran(), ["g \"slow\""]);
     assert_eq!(job(pool, next).await.status, JobStatus::Queued);
 
-    client().resume_queue(pool, "q").await.unwrap();
+    client().unpause_queue(pool, "q").await.unwrap();
     ended(pool, next).await;
     ended(pool, loose).await;
     assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
@@ -133,10 +133,10 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     // It is neither halted nor stranded.
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
 
-    client().resume_group(pool, "q", "g").await.unwrap();
+    client().unpause_group(pool, "q", "g").await.unwrap();
     ended(pool, last).await;
     assert_eq!(bench.ran(), ["g \"slow\"", "g 1", "g 2"]);
-    client().resume_group(pool, "q", "empty").await.unwrap();
+    client().unpause_group(pool, "q", "empty").await.unwrap();
     bench.log.wait("the other one ran", |seen| seen.iter().any(|e| e == "empty 1")).await;
     assert!(client().paused_groups(pool, "q").await.unwrap().is_empty());
     bench.end().await;
@@ -159,7 +159,7 @@ async fn pauses_take_part_in_the_callers_transaction() {
     eventually(pool, resting, 1_i64).await;
     for commits in [false, true] {
         let mut tx = pool.begin().await.unwrap();
-        client().resume_group(&mut *tx, "q", "g").await.unwrap();
+        client().unpause_group(&mut *tx, "q", "g").await.unwrap();
         bench.others_go_on("q").await;
         assert_eq!(job(pool, second).await.status, JobStatus::Queued);
         if commits {
@@ -177,8 +177,8 @@ async fn what_is_not_paused_cannot_be_resumed_and_odd_names_are_taken_as_they_ar
     let bench = Bench::new().await;
     let pool = bench.pool();
     for (refused, words) in [
-        (client().resume_queue(pool, "q").await, "queue \"q\" is not paused"),
-        (client().resume_group(pool, "q", "g").await, "group \"g\" of queue \"q\" is not paused"),
+        (client().unpause_queue(pool, "q").await, "queue \"q\" is not paused"),
+        (client().unpause_group(pool, "q", "g").await, "group \"g\" of queue \"q\" is not paused"),
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
@@ -199,7 +199,7 @@ async fn what_is_not_paused_cannot_be_resumed_and_odd_names_are_taken_as_they_ar
         1_i64,
     )
     .await;
-    client().resume_group(pool, "q", odd).await.unwrap();
+    client().unpause_group(pool, "q", odd).await.unwrap();
     ended(pool, waiting).await;
     let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;
     assert_eq!(settings, 1);

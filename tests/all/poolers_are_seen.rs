@@ -45,7 +45,7 @@ fn processor(pool: &PgPool, errors: &Errors) -> ProcessorBuilder {
     errors
         .of(Processor::builder(pool.clone()))
         .poll_interval(Duration::from_millis(50))
-        .housekeeping(Duration::from_millis(100))
+        .maintenance_interval(Duration::from_millis(100))
         .queue(queue("q").concurrency(3).jobs_per_turn(3).retry(retry.clone()), run())
         .queue(queue("leased").concurrency(3).retry(retry).hold(long), run())
 }
@@ -251,7 +251,7 @@ async fn in_a_transaction_every_call_works_whatever_others_left_in_the_session()
     assert_eq!(client.jobs_by_reference(&mut *tx, "q", "r", 10).await.unwrap().len(), 3);
     client.retry(&mut *tx, ids[2]).await.unwrap();
     client.redrive(&mut *tx, "q", 10).await.unwrap();
-    client.resume_queue(&mut *tx, "q").await.unwrap();
+    client.unpause_queue(&mut *tx, "q").await.unwrap();
     tx.commit().await.unwrap();
 
     // These have transactions of their own.

@@ -190,7 +190,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     let builder = errors.of(Processor::builder(worker.clone()));
     let running = builder
         .poll_interval(Duration::from_millis(50))
-        .housekeeping(Duration::from_millis(100))
+        .maintenance_interval(Duration::from_millis(100))
         .slots(4)
         .queue(queue("q").hold(hold), run())
         .queue(queue("several").hold(hold).jobs_per_turn(5), run())
@@ -223,7 +223,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     job_when(pool, failed, |job| job.attempts > 1 && job.status.is_final()).await;
     job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
     client.discard_parked(worker, "parks", "g", None).await.unwrap();
-    client.resume_group(pool, "q", "paused").await.unwrap();
+    client.unpause_group(pool, "q", "paused").await.unwrap();
     ended(pool, paused).await;
     // Cancelled while it runs; one that is deleted as it ends, or soon after.
     let stuck = enqueue(&roles.producer, "q", "stuck", "stuck").await;
@@ -266,7 +266,7 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
         let sql = format!("select seriatim.{end} from seriatim.receive('hand')");
         assert_eq!(value::<String>(worker, sql).await, "done");
     }
-    client.keep_house(worker, queue("hand")).await.unwrap();
+    client.run_maintenance(worker, queue("hand")).await.unwrap();
     assert!(!client.group_jobs(worker, "hand", "g", 10).await.unwrap().is_empty());
 
     may_not(worker, &OWNERS).await;

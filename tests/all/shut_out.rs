@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
-use seriatim::{Hold, JobError, JobStatus, Processor, Running};
+use seriatim::{FailureKind, Hold, JobError, JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
@@ -73,6 +73,28 @@ async fn a_process_whose_presence_is_ended_and_that_cannot_come_back_stops_first
     for running in [shut_out, other] {
         running.shutdown(Duration::ZERO).await;
     }
+    by_hand(pool, format!("drop owned by {role}; drop role {role}")).await;
+    database.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lease_is_recorded_as_a_lost_lease() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, errors) = (Log::default(), Errors::default());
+    let role = format!("shut_out_of_{}", database.name());
+    let running = worker(of_a_role(&database, &role).await, "a", &log, &errors);
+    let present = "select count(*) from seriatim.processor where presence_key is not null";
+    eventually(pool, present, 1_i64).await;
+    let id = enqueue(pool, "q", "g", 1).await;
+    log.wait_for(1).await;
+    by_hand(pool, format!("alter role {role} nologin")).await;
+    let presence = "select pg_terminate_backend(presence_pid) from seriatim.processor";
+    by_hand(pool, presence).await;
+    // Its other connections live on, and record the failure by token.
+    eventually(pool, "select jsonb_array_length(history) from seriatim.job", 1).await;
+    assert_eq!(job(pool, id).await.history[0].kind, FailureKind::LeaseLost);
+    running.shutdown(Duration::ZERO).await;
     by_hand(pool, format!("drop owned by {role}; drop role {role}")).await;
     database.remove().await.unwrap();
 }

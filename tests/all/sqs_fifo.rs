@@ -244,7 +244,7 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
         .keep_failed(Retention::Never)
         .keep_cancelled(Retention::Never);
     let run = handler(|_, data| Box::pin(async move { Ok(data) }));
-    let builder = processor(&database, 4).await.housekeeping(Duration::from_millis(20));
+    let builder = processor(&database, 4).await.maintenance_interval(Duration::from_millis(20));
     let running = builder.queue(options, run).build().unwrap().start();
     let finished = "select count(*) from seriatim.job where finished_at is not null";
     eventually(pool, finished, 0_i64).await;

@@ -28,7 +28,7 @@ async fn start(
     });
     let pool = database.pool_with(named).await.unwrap();
     let builder =
-        Processor::builder(pool).poll_interval(Duration::from_hours(1)).housekeeping(None);
+        Processor::builder(pool).poll_interval(Duration::from_hours(1)).maintenance_interval(None);
     let running = builder.queue(options, handler).build().unwrap().start();
     // Somebody listens: from then on nothing is missed.
     let listens = "select exists (select from pg_stat_activity \

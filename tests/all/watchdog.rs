@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{BackgroundError, Client, Doing, JobStatus, Stall, Watchdog};
+use seriatim::{Activity, BackgroundError, Client, JobStatus, Stall, Watchdog};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
@@ -200,7 +200,7 @@ async fn a_loop_that_is_blocked_alone_is_named() {
     drop(go_on);
     let stalls = stalls.lock().unwrap().clone();
     assert!(
-        matches!(&stalls[..], [Stall::Loop { queue, doing: Doing::Claiming, .. }] if queue == "q"),
+        matches!(&stalls[..], [Stall::Loop { queue, doing: Activity::Claiming, .. }] if queue == "q"),
         "{stalls:?}"
     );
     by_hand(pool, "alter schema away rename to seriatim").await;

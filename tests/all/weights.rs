@@ -224,7 +224,7 @@ async fn a_claim_that_fails_gives_its_slots_back() {
     let errors = crate::support::Errors::default();
     let queues = ["a", "b"].map(|name| (name, queue(name))).to_vec();
     let builder = errors.of(bench.builder(&database, 1, queues).await);
-    let running = builder.housekeeping(None).presence(false).build().unwrap().start();
+    let running = builder.maintenance_interval(None).presence(false).build().unwrap().start();
     let both = |entries: &[String]| {
         ["\"a\"", "\"b\""].iter().all(|name| entries.iter().any(|entry| entry.contains(name)))
     };

@@ -53,7 +53,7 @@ impl Protocol {
     }
 
     /// The janitor goes on where a settle left off.
-    pub fn keep_house(&self, s: &mut State) -> bool {
+    pub fn run_maintenance(&self, s: &mut State) -> bool {
         match s.janitor {
             JanitorStep::Idle => {
                 if s.rows.group.is_none_or(|row| row.park_to.is_none())

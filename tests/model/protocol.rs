@@ -157,7 +157,7 @@ impl Protocol {
             Action::LeaseEnds => self.lease_ends(s),
             Action::GraceEnds => self.grace_ends(s),
             Action::DelayEnds(job) => self.delay_ends(s, job),
-            Action::Janitor => self.keep_house(s),
+            Action::Janitor => self.run_maintenance(s),
             Action::Ask(request) => self.ask(s, request),
             Action::CarryOut => self.carry_out(s),
             Action::Crash(w) => self.fault(s, |f| &mut f.crashes, |p, s| p.crash(s, w)),

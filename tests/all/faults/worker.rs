@@ -72,7 +72,7 @@ pub async fn work(settings: Settings) {
     tokio::spawn(hog(pool.clone()));
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(100))
-        .housekeeping(settings.housekeeping)
+        .maintenance_interval(settings.housekeeping)
         .on_error(move |error| {
             let debug = format!("{error:?}");
             let variant = debug.split([' ', '(']).next().unwrap_or_default();

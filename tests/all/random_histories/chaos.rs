@@ -111,15 +111,15 @@ impl Chaos {
             Act::PauseQueue(ms) => {
                 client.pause_queue(&self.pool, QUEUE, None).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                client.resume_queue(&self.pool, QUEUE).await.unwrap();
+                client.unpause_queue(&self.pool, QUEUE).await.unwrap();
             }
             Act::PauseGroup(number, ms) => {
                 let group = group(number).0;
                 client.pause_group(&self.pool, QUEUE, &group, None).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                client.resume_group(&self.pool, QUEUE, &group).await.unwrap();
+                client.unpause_group(&self.pool, QUEUE, &group).await.unwrap();
             }
-            Act::Resume => self.resume().await,
+            Act::Resume => self.unhalt_group().await,
             Act::Redrive(most) => self.redrive(most).await,
             Act::Retry(at) => {
                 let Some((id, job)) = self.one_of("status in ('failed', 'cancelled')", at).await
@@ -183,11 +183,11 @@ impl Chaos {
     }
 
     /// Lets halted groups go on.
-    pub async fn resume(&self) {
+    pub async fn unhalt_group(&self) {
         let client = Client::default();
         for group in client.halted_groups(&self.pool, QUEUE).await.unwrap() {
             // Somebody else may have been quicker.
-            let _ = client.resume(&self.pool, QUEUE, &group.group).await;
+            let _ = client.unhalt_group(&self.pool, QUEUE, &group.group).await;
         }
     }
 

@@ -96,7 +96,7 @@ async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
     let patience = if program.sabotage.is_some() { PATIENCE / 6 } else { PATIENCE };
     let (mut last, mut changed) = (u64::MAX, Instant::now());
     loop {
-        chaos.resume().await;
+        chaos.unhalt_group().await;
         let unfinished = Client::default().counts(pool, QUEUE).await.unwrap().unfinished();
         if unfinished == 0 || changed.elapsed() > patience {
             return;

@@ -68,7 +68,7 @@ pub async fn work(settings: Settings) {
     let sabotage = settings.sabotage;
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
-        .housekeeping(Duration::from_millis(100))
+        .maintenance_interval(Duration::from_millis(100))
         .on_error(move |error| {
             let what = chain(error);
             say(format!("error: {error:?}"));

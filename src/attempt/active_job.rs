@@ -1,0 +1,337 @@
+//! What a handler gets: its job, and the transaction that holds it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
+use sqlx_core::transaction::TransactionManager;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::connection::SlotConnection;
+use crate::attempt::failure::{broken, broken_transaction};
+use crate::attempt::hold::hold;
+use crate::attempt::lost::taken_over;
+use crate::job::job::FailureKind;
+use crate::job::outcome::RunResult;
+use crate::liveness::context::Context;
+use crate::liveness::leases::LeaseGuard;
+use crate::liveness::sessions::SessionWatch;
+use crate::slots::queue_slots::SlotGuard;
+use crate::store::{Claim, FREE_PLANS, PINNED_PLANS, SessionId};
+
+/// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
+/// for the transaction. Hence these words, and not its own. What follows them is as in any other hold: behind the savepoint
+/// plans are the handler's own, and behind a success the library's again.
+const SAVEPOINT: &str = "savepoint seriatim_handler; ";
+const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler; ";
+const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
+
+/// The job that a handler runs, and the transaction that holds it.
+pub struct ActiveJob {
+    pub(crate) id: i64,
+    pub(crate) queue: Arc<str>,
+    pub(crate) group: Option<String>,
+    pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) priority: u8,
+    pub(crate) content_type: Option<String>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) run_at: DateTime<Utc>,
+    pub(crate) guard: HoldGuard,
+    pub(crate) savepoint: Savepoint,
+    pub(crate) cancelled: CancellationToken,
+    /// Where a lease keeps it: free again when the settler has the rest.
+    pub(crate) slot: Option<SlotGuard>,
+}
+
+/// What keeps the job and its group.
+#[derive(Debug)]
+pub(crate) enum HoldGuard {
+    Locked(Locks),
+    Leased(Lease),
+}
+
+/// Row locks, in a transaction that is open on a connection.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    pub(crate) conn: SlotConnection,
+    pub(crate) session: SessionId,
+    pub(crate) watch: SessionWatch,
+}
+
+/// A lease, and what it takes to make row locks of it.
+pub(crate) struct Lease {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pool: PgPool,
+    pub(crate) claim: Claim,
+    pub(crate) time: Duration,
+    pub(crate) guard: LeaseGuard,
+    /// Has what succeeded before in the same turn recorded: nobody can while the handler's own transaction has the locks.
+    pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("claim", &self.claim).finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// Locks the job by its token, on a connection of the pool.
+    async fn lock(&self, queue: &Arc<str>) -> Result<Locks, sqlx::Error> {
+        let (answer, recorded) = oneshot::channel();
+        if self.record_first.as_ref().is_some_and(|ask| ask.send(answer).is_ok()) {
+            // Dropped unanswered with the handler.
+            let _ = recorded.await;
+        }
+        let (context, pool, queue) =
+            (Arc::clone(&self.context), self.pool.clone(), Arc::clone(queue));
+        let (claim, lease) = (self.claim.clone(), self.time);
+        // In a task of its own: given up half-way, a begin would leave the connection in an unknown state.
+        let locking = tokio::spawn(async move {
+            let mut conn = SlotConnection::from(pool.acquire().await?);
+            match hold(&context, &queue, &claim, lease, &mut conn).await {
+                Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
+                Ok(None) => Ok(None),
+                Err(error) => {
+                    conn.close();
+                    Err(error)
+                }
+            }
+        });
+        let locked =
+            locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
+        let signals = &self.guard.signals;
+        let Some((conn, session, since)) = locked? else {
+            return Err(taken_over(signals));
+        };
+        let watch =
+            self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());
+        Ok(Locks { conn, session, watch })
+    }
+}
+
+/// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Savepoint {
+    None,
+    /// Being set. Found like this later, the future that set it was dropped, and with it the whole transaction.
+    Entering,
+    Set,
+}
+
+impl ActiveJob {
+    /// The job's id.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The job's queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The job's group, if it has one.
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// Which attempt this is, from 1. Attempts that were ended by a shutdown count here too.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How many attempts the job may use up.
+    pub fn max_attempts(&self) -> u32 {
+        self.max_attempts
+    }
+
+    /// What kind of job it is, as its producer said ([`NewJob::name`](crate::NewJob::name)).
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).
+    pub fn reference(&self) -> Option<&str> {
+        self.reference.as_deref()
+    }
+
+    /// 0 to 9, higher is sooner.
+    pub fn priority(&self) -> u8 {
+        self.priority
+    }
+
+    /// What the raw bytes of the job are; none for a job with JSON data.
+    pub fn content_type(&self) -> Option<&str> {
+        self.content_type.as_deref()
+    }
+
+    /// When the job was enqueued.
+    pub fn created_at(&self) -> DateTime<Utc> {
+        self.created_at
+    }
+
+    /// When the job was due.
+    pub fn run_at(&self) -> DateTime<Utc> {
+        self.run_at
+    }
+
+    /// The transaction that holds the job's and the group's row locks. Under [`Hold::Lease`](crate::Hold::Lease) the
+    /// first call opens it, on a connection of the processor's pool.
+    ///
+    /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
+    /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
+    /// `begin()` on it gives a savepoint. It borrows the job: copy what is bound beside it, `job.group()` for one, before. Its isolation level is READ COMMITTED, and it has no statement timeout: the
+    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
+    /// while the attempt fails and runs again.
+    ///
+    /// # Cancel safety
+    /// A first call that is dropped before it returns ends the attempt as failed.
+    ///
+    /// # Errors
+    /// What the database says; the hold is lost then, and the attempt will be retried.
+    pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        if let HoldGuard::Leased(lease) = &self.guard {
+            // From here on the locks keep the job, and its lease is not extended any more.
+            self.guard = HoldGuard::Locked(lease.lock(&self.queue).await?);
+        }
+        let HoldGuard::Locked(Locks { conn, .. }) = &mut self.guard else {
+            return Err(sqlx::Error::PoolClosed);
+        };
+        match self.savepoint {
+            Savepoint::Set => {}
+            Savepoint::None => {
+                self.savepoint = Savepoint::Entering;
+                if conn.begun {
+                    let savepoint = AssertSqlSafe([SAVEPOINT, FREE_PLANS].concat());
+                    PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
+                } else {
+                    PgTransactionManager::begin(conn, None).await?;
+                    // Behind the savepoint: rolling back to it pins the plans again.
+                    conn.execute(FREE_PLANS).await?;
+                }
+                self.savepoint = Savepoint::Set;
+            }
+            Savepoint::Entering => {
+                let message = "an earlier call of ActiveJob::tx was dropped, which broke the job's transaction";
+                return Err(sqlx::Error::Protocol(message.to_owned()));
+            }
+        }
+        Ok(conn)
+    }
+
+    /// Whether a lease keeps the job, and no transaction is open for it.
+    pub(crate) fn is_leased(&self) -> bool {
+        matches!(self.guard, HoldGuard::Leased(_))
+    }
+
+    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
+    /// job, or a shutdown's deadline has passed.
+    ///
+    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to cancel drops
+    /// nothing: a handler that returns an error then ends the job as `cancelled`, one that returns `Ok` has succeeded.
+    ///
+    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that the handler spawned.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.cancelled.clone().cancelled_owned()
+    }
+
+    /// Whether [`cancelled`](Self::cancelled) has resolved.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+}
+
+impl fmt::Debug for ActiveJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActiveJob")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("group", &self.group)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Leaves the handler's savepoint: releases it behind a success, else rolls back to it. The locks were taken before it
+/// and stay. A deferred constraint fails here, as the attempt, and not at the commit.
+pub(crate) async fn leave_savepoint(
+    job: &mut ActiveJob,
+    result: RunResult,
+) -> Result<RunResult, RunResult> {
+    let conn = match &mut job.guard {
+        HoldGuard::Leased(_) => return Ok(result),
+        HoldGuard::Locked(locks) => &mut locks.conn,
+    };
+    let held = conn.depth_of_hold();
+    let expected = match job.savepoint {
+        Savepoint::None => held,
+        Savepoint::Set => held + 1,
+        Savepoint::Entering => return Err(broken_transaction(result)),
+    };
+    // A nested transaction that the handler forgot to end.
+    while PgTransactionManager::get_transaction_depth(conn) > expected {
+        if PgTransactionManager::rollback(conn).await.is_err() {
+            return Err(broken_transaction(result));
+        }
+    }
+    if PgTransactionManager::get_transaction_depth(conn) < expected {
+        return Err(broken_transaction(result));
+    }
+    if expected == held {
+        return Ok(result);
+    }
+    if conn.begun {
+        return leave_own_savepoint(conn, result).await;
+    }
+    let result = match result {
+        RunResult::Succeeded(output) => {
+            let leave = format!("set constraints all immediate; {PINNED_PLANS}");
+            match conn.execute(AssertSqlSafe(leave)).await {
+                Ok(_) => match PgTransactionManager::commit(conn).await {
+                    Ok(()) => return Ok(RunResult::Succeeded(output)),
+                    Err(error) => return Err(broken(&error, true)),
+                },
+                Err(error) => match broken(&error, true) {
+                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                    refused => refused,
+                },
+            }
+        }
+        other => other,
+    };
+    match PgTransactionManager::rollback(conn).await {
+        Ok(()) => Ok(result),
+        Err(_) => Err(broken_transaction(result)),
+    }
+}
+
+/// The same for the savepoint that sqlx takes for the transaction, and goes on to.
+async fn leave_own_savepoint(
+    conn: &mut SlotConnection,
+    result: RunResult,
+) -> Result<RunResult, RunResult> {
+    let result = match result {
+        RunResult::Succeeded(output) => {
+            let leave = AssertSqlSafe([LEAVE, PINNED_PLANS].concat());
+            match sqlx::raw_sql(leave).execute(&mut **conn).await {
+                Ok(_) => return Ok(RunResult::Succeeded(output)),
+                Err(error) => match broken(&error, true) {
+                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
+                    refused => refused,
+                },
+            }
+        }
+        other => other,
+    };
+    match sqlx::raw_sql(UNDO).execute(&mut **conn).await {
+        Ok(_) => Ok(result),
+        Err(_) => Err(broken_transaction(result)),
+    }
+}

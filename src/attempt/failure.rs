@@ -1,0 +1,47 @@
+//! What went wrong with an attempt, as a result of its run.
+
+use crate::job::job::FailureKind;
+use crate::job::job_error::storable_text;
+use crate::job::outcome::RunResult;
+
+/// The transaction does not stand any more. A success was not committed; another result is recorded as it is.
+pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
+    match result {
+        RunResult::Succeeded(_) => {
+            let message = "the job's transaction was ended or broken inside the handler";
+            RunResult::Broken(FailureKind::Commit, message.to_owned())
+        }
+        other => other,
+    }
+}
+
+/// What an error of the settle itself means for the attempt.
+pub(crate) fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
+    let message = storable_text(&error.to_string());
+    match error {
+        sqlx::Error::Database(e) if !is_shutdown(e.code().as_deref()) => {
+            let kind = if committing { FailureKind::Commit } else { FailureKind::Error };
+            RunResult::Broken(kind, message)
+        }
+        _ => RunResult::Broken(FailureKind::ConnectionLost, message),
+    }
+}
+
+/// 57P01–57P05: the server ends the session.
+fn is_shutdown(code: Option<&str>) -> bool {
+    code.is_some_and(|code| code.starts_with("57P"))
+}
+
+pub(crate) fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
+    match result {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            let message = text.unwrap_or_else(|| String::from("the handler panicked"));
+            RunResult::Broken(FailureKind::Panic, storable_text(&message))
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What users implement.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::attempt::active_job::ActiveJob;
+use crate::job::bytes::JobData;
+use crate::job::job::FailureKind;
+use crate::job::job_error::{JobError, storable, storable_text};
+use crate::job::json::has_nul;
+use crate::job::outcome::RunResult;
+
+/// Runs the jobs of a queue.
+///
+/// While `handle` runs, no other job of the same group is in a handler anywhere. What it writes through
+/// [`ActiveJob::tx`] commits together with the job's success, or not at all.
+///
+/// The future is dropped when the attempt times out, when its hold is lost, and at the end of a shutdown: keep
+/// nothing half-done across an await that is not in the transaction.
+///
+/// ```
+/// use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Posting { account: i32, cents: i64 }
+///
+/// struct Post;
+///
+/// #[async_trait]
+/// impl JobHandler for Post {
+///     type Data = Posting;
+///     type Output = i64;
+///     type Error = JobError;
+///
+///     async fn handle(&self, job: &mut ActiveJob, posting: Posting) -> Result<i64, JobError> {
+///         let balance = sqlx::query_scalar("UPDATE account SET cents = cents + $2 WHERE id = $1 RETURNING cents")
+///             .bind(posting.account)
+///             .bind(posting.cents)
+///             .fetch_optional(job.tx().await?)
+///             .await?;
+///         balance.ok_or_else(|| JobError::fail(format!("no account {}", posting.account)))
+///     }
+/// }
+/// ```
+#[async_trait]
+pub trait JobHandler: Send + Sync + 'static {
+    /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. What does not decode
+    /// into it is a failed attempt, tried again by the queue's policy; its message says what the type expected, not what the
+    /// data was.
+    type Data: DeserializeOwned + Send;
+    /// Stored as the job's `result`.
+    type Output: Serialize + Send;
+    /// [`JobError`], or an error type of your own (each of its values then means retry).
+    type Error: Into<JobError> + Send;
+
+    /// Runs one attempt.
+    async fn handle(
+        &self,
+        job: &mut ActiveJob,
+        data: Self::Data,
+    ) -> Result<Self::Output, Self::Error>;
+}
+
+#[async_trait]
+impl<H: JobHandler> JobHandler for Arc<H> {
+    type Data = H::Data;
+    type Output = H::Output;
+    type Error = H::Error;
+
+    async fn handle(&self, job: &mut ActiveJob, data: H::Data) -> Result<H::Output, H::Error> {
+        self.as_ref().handle(job, data).await
+    }
+}
+
+/// A handler without its types: JSON or raw bytes in, JSON out.
+#[async_trait]
+pub(crate) trait ErasedHandler: Send + Sync + 'static {
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult;
+}
+
+#[async_trait]
+impl<H: JobHandler> ErasedHandler for H {
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult {
+        let data = match data.decode() {
+            Ok(data) => data,
+            Err(error) => return RunResult::Broken(FailureKind::Data, storable_text(&error)),
+        };
+        let output = match self.handle(job, data).await {
+            Ok(output) => output,
+            Err(error) => return RunResult::Failed(error.into()),
+        };
+        match serde_json::to_string(&output) {
+            Ok(json) if has_nul(&json) => {
+                let message = "the output has a NUL character in a string, which jsonb cannot hold";
+                RunResult::Broken(FailureKind::Output, message.to_owned())
+            }
+            Ok(json) => RunResult::Succeeded(json),
+            Err(error) => RunResult::Broken(FailureKind::Output, storable(&error)),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Taking a claimed job's locks, for the handler's whole run or from its first `tx()` on.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep};
+
+use crate::attempt::connection::{PreheldJob, SlotConnection};
+use crate::liveness::context::Context;
+use crate::store::{
+    CLAIM_LEASE, Claim, HeldJob, HoldAnswer, HoldReceipt, begin_hold, begin_short, cannot_check,
+    gave_up_waiting, notice_lost_clients,
+};
+
+/// Between two tries at a row that somebody is looking at.
+pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
+/// How long a hold tries; an adopter or a claim looks at a row for milliseconds.
+const HOLD_LIMIT: Duration = Duration::from_secs(2);
+
+/// Takes the locks of a job on `conn` that the claim has read, in one round trip where nothing is in the way.
+///
+/// As [`hold`]: none says that the claim is lost, and a caller that gives up closes the connection.
+pub(crate) async fn hold_known(
+    context: &Context,
+    queue: &str,
+    claim: &Claim,
+    known: HeldJob,
+    conn: &mut SlotConnection,
+) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
+    let preheld = conn.preheld.take().filter(|preheld| preheld.job == claim.job);
+    let (held, asked_at) = if let Some(PreheldJob { pid, asked_at, .. }) = preheld {
+        (Some(HoldReceipt { pid, session: None }), asked_at)
+    } else {
+        let asked_at = Instant::now();
+        conn.begun = true;
+        let first = (!conn.watched).then_some(&context.limits);
+        match context.store.begin_and_hold(conn, claim, first).await {
+            Err(error) if gave_up_waiting(&error) || cannot_check(&error, &context.limits) => {
+                (None, asked_at)
+            }
+            answer => {
+                let held = answer?;
+                conn.watched = true;
+                (held, asked_at)
+            }
+        }
+    };
+    let Some(HoldReceipt { pid, session }) = held else {
+        conn.rollback().await?;
+        return hold(context, queue, claim, CLAIM_LEASE, conn).await;
+    };
+    // Behind a transaction pooler each transaction may have another one.
+    let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
+        Some(session) => session,
+        None => context.store.session(conn).await?,
+    };
+    conn.session = Some(session);
+    Ok(Some((HeldJob { session, ..known }, asked_at)))
+}
+
+/// Has the server notice when this process is gone.
+async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
+    if !conn.watched {
+        notice_lost_clients(conn, &context.limits).await?;
+        conn.watched = true;
+    }
+    Ok(())
+}
+
+/// Takes the job's locks on `conn`, and clears a first look's doubt; none: the claim is lost.
+///
+/// Also gives the time at which the session was asked, and so lived. `lease` is what the claim is given again where it
+/// was doubted. Not cancel safe: a caller that gives up closes the connection.
+pub(crate) async fn hold(
+    context: &Context,
+    queue: &str,
+    claim: &Claim,
+    lease: Duration,
+    conn: &mut SlotConnection,
+) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
+    let store = &context.store;
+    let deadline = Instant::now() + HOLD_LIMIT;
+    watch_client(context, conn).await?;
+    begin_hold(conn).await?;
+    while Instant::now() < deadline {
+        let asked_at = Instant::now();
+        let answer = match store.hold(conn, queue, claim).await {
+            Err(error) if gave_up_waiting(&error) => {
+                PgTransactionManager::rollback(conn).await?;
+                begin_hold(conn).await?;
+                continue;
+            }
+            answer => answer?,
+        };
+        match answer {
+            HoldAnswer::Held(held) if !held.suspected => return Ok(Some((*held, asked_at))),
+            HoldAnswer::Held(_) => {
+                PgTransactionManager::rollback(conn).await?;
+                begin_short(conn).await?;
+                store.clear_suspicion(conn, claim, lease).await?;
+                PgTransactionManager::commit(conn).await?;
+                begin_hold(conn).await?;
+            }
+            HoldAnswer::Skipped => sleep(RETRY_SKIPPED).await,
+            HoldAnswer::Lost => break,
+        }
+    }
+    PgTransactionManager::rollback(conn).await?;
+    Ok(None)
+}

@@ -1,0 +1,16 @@
+//! One claimed turn: hold, handle, decide, settle.
+//!
+//! It uses `liveness`, `store`, `slots` and `job`. Claiming, and what runs in which slot, belong in `worker`.
+
+pub(crate) mod active_job;
+pub(crate) mod chain;
+pub(crate) mod connection;
+pub(crate) mod failure;
+pub(crate) mod handler;
+pub(crate) mod hold;
+pub(crate) mod leased_turn;
+pub(crate) mod lost;
+pub(crate) mod run;
+pub(crate) mod settle;
+pub(crate) mod settle_batch;
+pub(crate) mod turn;

@@ -1,0 +1,296 @@
+//! One attempt of one claimed job: hold, handle, decide, settle.
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
+use crate::attempt::connection::{NextJob, SlotConnection};
+use crate::attempt::failure::returned;
+use crate::attempt::hold::hold_known;
+use crate::attempt::lost::{lease_lost, session_lost};
+use crate::attempt::settle::ANSWER_LIMIT;
+use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
+use crate::error::BackgroundError;
+use crate::job::group_plan::Disposition;
+use crate::job::job::FailureKind;
+use crate::job::outcome::RunResult;
+use crate::liveness::sessions::Signals;
+use crate::slots::queue_slots::SlotGuard;
+use crate::store::HeldJob;
+
+/// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
+/// With `monitor::LIMIT` it stays below the grace of a take-over.
+const WIND_UP: Duration = Duration::from_millis(150);
+
+/// What stopped a handler before it returned.
+enum Stopped {
+    TimedOut(Duration),
+    HoldLost,
+    Deadline,
+}
+
+impl ClaimedTurn {
+    /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
+    /// return nothing of them is held by this process. `known` is what the claim has read of them.
+    ///
+    /// Says how the last one ended, and gives back the connection, if that can be used again.
+    pub(crate) async fn into_end(
+        mut self,
+        mut known: HashMap<i64, HeldJob>,
+        mut conn: SlotConnection,
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        let mut enqueued = false;
+        while let Some(known_job) = known.remove(&self.claim.job) {
+            match self.run_one(known_job, conn).await {
+                (TurnEnd::Stays, Some(mut left)) => {
+                    if let Some(next) = left.next.take() {
+                        let NextJob { claim, known: job, behind_tx } = *next;
+                        enqueued |= behind_tx;
+                        known.insert(claim.job, job);
+                        self.next_job(claim);
+                    } else if !self.claim.advance() {
+                        return (TurnEnd::Lost, Some(left));
+                    }
+                    conn = left;
+                }
+                (TurnEnd::Drained, left) if enqueued => return (TurnEnd::Finished, left),
+                ended => return ended,
+            }
+        }
+        (TurnEnd::Lost, Some(conn))
+    }
+
+    async fn run_one(
+        &self,
+        known: HeldJob,
+        mut conn: SlotConnection,
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        let context = Arc::clone(&self.context);
+        let mut counted = context.counters.begin();
+        let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
+        let (held, since) = match timeout(ANSWER_LIMIT, held).await {
+            Ok(Ok(Some(held))) => held,
+            Ok(Ok(None)) => return (TurnEnd::Lost, self.not_held(conn, None)),
+            Ok(Err(error)) => return (TurnEnd::Lost, self.not_held(conn, Some(error))),
+            Err(_) => {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                return (TurnEnd::Lost, self.not_held(conn, Some(error.into())));
+            }
+        };
+        let signals = Signals::default();
+        let watch = self.context.session_monitor.watch(
+            self.claim.job,
+            held.session,
+            since,
+            signals.clone(),
+        );
+        let guard = HoldGuard::Locked(Locks { conn, session: held.session, watch });
+        let mut job = self.active(&held, guard);
+        let (result, clean) = self.handle(&mut job, &held, &signals).await;
+        let (end, conn) = self.settle(job, held, &signals, result, clean).await;
+        match end {
+            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.finished(),
+            TurnEnd::Released => counted.released(),
+            TurnEnd::Lost => {}
+        }
+        (end, conn)
+    }
+
+    fn not_held(
+        &self,
+        conn: SlotConnection,
+        source: Option<sqlx::Error>,
+    ) -> Option<SlotConnection> {
+        let broken = source.is_some();
+        self.context.report(&BackgroundError::Hold {
+            queue: self.queue.name.to_string(),
+            job: self.claim.job,
+            source,
+        });
+        if broken {
+            conn.close();
+            return None;
+        }
+        Some(conn)
+    }
+
+    pub(crate) fn active(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
+        ActiveJob {
+            id: self.claim.job,
+            queue: Arc::clone(&self.queue.name),
+            group: self.claim.group.clone(),
+            attempt: held.attempt,
+            max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
+            name: held.name.clone(),
+            reference: held.reference.clone(),
+            priority: held.priority,
+            content_type: held.data.content_type().map(str::to_owned),
+            created_at: held.created_at,
+            run_at: held.run_at,
+            guard,
+            savepoint: Savepoint::None,
+            cancelled: CancellationToken::new(),
+            slot: None,
+        }
+    }
+
+    /// Runs the handler and leaves its savepoint. The second value says whether the connection is in a known state: it
+    /// is not where a handler was dropped after it had begun to use it, or had ended the transaction itself.
+    pub(crate) async fn handle(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        signals: &Signals,
+    ) -> (RunResult, bool) {
+        if held.cancel_requested {
+            return (RunResult::Cancelled, true);
+        }
+        match self.claim.go {
+            Disposition::Run => {}
+            Disposition::Exhausted => return (RunResult::Exhausted, true),
+            Disposition::Expired(at) => return (RunResult::Expired(at), true),
+            Disposition::Ignored => return (RunResult::Ignored, true),
+        }
+        let limit = held.timeout.or(self.queue.options.timeout);
+        let cancelled = job.cancelled.clone();
+        let stopped = {
+            let run = async {
+                let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
+                let result = returned(run.await);
+                // Within the same limits: a query that the handler gave up half-way has to end first.
+                match leave_savepoint(job, result).await {
+                    Ok(result) => (result, true),
+                    Err(result) => (result, false),
+                }
+            };
+            let mut run = pin!(run);
+            let mut expired = pin!(expired(limit));
+            let mut asked = false;
+            let stopped = loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut run => return ended,
+                    () = signals.lost.cancelled() => break Stopped::HoldLost,
+                    () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
+                    () = self.context.release.cancelled() => break Stopped::Deadline,
+                    () = signals.cancel.cancelled(), if !asked => {
+                        asked = true;
+                        cancelled.cancel();
+                    }
+                }
+            };
+            cancelled.cancel();
+            if let Ok((result, clean)) = timeout(WIND_UP, &mut run).await
+                && matches!(stopped, Stopped::Deadline)
+            {
+                // An error because of the deadline is no failure of the job.
+                return match result {
+                    RunResult::Succeeded(_) => (result, clean),
+                    _ => (RunResult::Released, clean),
+                };
+            }
+            stopped
+        };
+        let clean = job.savepoint == Savepoint::None;
+        let result = match stopped {
+            Stopped::TimedOut(limit) => {
+                let message = format!("the handler did not return within {limit:?}");
+                RunResult::Broken(FailureKind::Timeout, message)
+            }
+            Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
+            Stopped::HoldLost => return (session_lost(), false),
+            Stopped::Deadline => RunResult::Released,
+        };
+        (result, clean)
+    }
+
+    /// Records what came of the run: in the hold's own transaction if that still stands, else by token on another
+    /// connection; in a batch where a lease keeps the job.
+    pub(crate) async fn settle(
+        &self,
+        job: ActiveJob,
+        held: HeldJob,
+        signals: &Signals,
+        result: RunResult,
+        clean: bool,
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        match job.guard {
+            // Apart: it is large, and would be moved about with each job that a lease keeps.
+            HoldGuard::Locked(locks) => {
+                Box::pin(self.settle_held(locks, held, signals, result, clean)).await
+            }
+            HoldGuard::Leased(lease) => (self.settle_in_batch(lease, result, job.slot).await, None),
+        }
+    }
+
+    async fn settle_held(
+        &self,
+        locks: Locks,
+        held: HeldJob,
+        signals: &Signals,
+        result: RunResult,
+        clean: bool,
+    ) -> (TurnEnd, Option<SlotConnection>) {
+        let Locks { mut conn, session, watch } = locks;
+        let unrecorded = if clean {
+            let settled = tokio::select! {
+                settled = self.settle_in_hold(&mut conn, &held, result) => settled,
+                () = signals.lost.cancelled() => Err(Unrecorded(Some(session_lost()), None)),
+            };
+            match settled {
+                Ok(end) => return (end, Some(conn)),
+                Err(unrecorded) => unrecorded,
+            }
+        } else {
+            Unrecorded(Some(result), None)
+        };
+        self.report_lost_hold(&unrecorded);
+        // Closed before the record, which needs the locks that its session may still have.
+        conn.close();
+        drop(watch);
+        let end = self.settle_by_token(session, unrecorded).await;
+        (end, None)
+    }
+
+    /// The slot is free again when the settler has the rest.
+    async fn settle_in_batch(
+        &self,
+        lease: Lease,
+        result: RunResult,
+        slot: Option<SlotGuard>,
+    ) -> TurnEnd {
+        let unrecorded = Unrecorded(Some(result), None);
+        self.report_lost_hold(&unrecorded);
+        let settler = self.queue.settler.clone();
+        let (answer, end) = oneshot::channel();
+        let signals = lease.guard.signals.clone();
+        let (guard, since) = (Some(lease.guard), Instant::now());
+        let finished = Finished { run: self.clone(), unrecorded, guard, signals, since, answer };
+        // The settler outlives the slots, unless the runtime ends; the lease runs out then.
+        if settler.send(finished).await.is_err() {
+            return TurnEnd::Lost;
+        }
+        drop(slot);
+        match end.await {
+            Ok(Settled::Ended(end)) => end,
+            _ => TurnEnd::Lost,
+        }
+    }
+}
+
+/// Never, without a limit.
+async fn expired(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}

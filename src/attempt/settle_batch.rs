@@ -1,0 +1,219 @@
+//! Settles finished jobs that leases keep, many in one transaction: those that finished while the last batch was
+//! being written. So nothing waits when there is little to do, and commits are few when there is much.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
+
+use crate::attempt::hold::RETRY_SKIPPED;
+use crate::attempt::settle::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
+use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
+use crate::error::BackgroundError;
+use crate::job::outcome::{Outcome, RunResult};
+use crate::job::redact::redact_detail;
+use crate::liveness::context::Context;
+use crate::store::WorkConnection;
+use crate::store::{Succeeded, begin_short};
+
+/// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s, all of it 5 s.
+const JOBS: usize = 500;
+/// What takes statements of its own counts for so many.
+const APART: usize = 5;
+const BYTES: usize = 4 << 20;
+
+impl Finished {
+    /// If its claim ends with it, and all its jobs have succeeded.
+    fn success(&self) -> Option<Succeeded<'_>> {
+        let ClaimedTurn { queue, claim, done, .. } = &self.run;
+        let (Unrecorded(Some(RunResult::Succeeded(result)), _)
+        | Unrecorded(None, Some(Outcome::Succeeded { result }))) = &self.unrecorded
+        else {
+            return None;
+        };
+        let last = claim.behind.is_empty();
+        last.then_some(Succeeded { queue: &queue.name, claim, earlier: done, result })
+    }
+
+    fn weight(&self) -> usize {
+        let apart = if self.is_success() { 1 } else { APART };
+        self.run.done.len() + apart
+    }
+
+    fn bytes(&self) -> usize {
+        let results = self.run.done.iter().map(|done| done.result.len());
+        results.sum::<usize>() + self.success().map_or(0, |success| success.result.len())
+    }
+
+    fn answer(self, settled: Settled) {
+        // Whoever waited is gone if its runtime ends, or has recorded it together with what came after it.
+        let _ = self.answer.send(settled);
+    }
+
+    fn is_success(&self) -> bool {
+        self.success().is_some()
+    }
+}
+
+/// Settles what comes, until nobody can send any more.
+pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Context>) {
+    let mut waiting: Vec<Finished> = Vec::new();
+    let mut pause = RETRY_SKIPPED;
+    loop {
+        if waiting.is_empty() {
+            match inbox.recv().await {
+                Some(finished) => waiting.push(finished),
+                None => return,
+            }
+        }
+        let mut jobs: usize = waiting.iter().map(Finished::weight).sum();
+        let mut bytes: usize = waiting.iter().map(Finished::bytes).sum();
+        while jobs < JOBS
+            && bytes < BYTES
+            && let Ok(finished) = inbox.try_recv()
+        {
+            jobs += finished.weight();
+            bytes += finished.bytes();
+            waiting.push(finished);
+        }
+        let before = waiting.len();
+        let failed = match settle(&context, &mut waiting).await {
+            Ok(()) => None,
+            // One that the database refuses must not keep the others.
+            Err(_) => settle_each(&context, &mut waiting).await,
+        };
+        give_up(&context, &mut waiting, failed);
+        if waiting.len() == before {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        } else {
+            pause = RETRY_SKIPPED;
+        }
+    }
+}
+
+/// One transaction for all that wait. Those whose rows somebody has for a moment, and all after an error, wait on.
+async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
+    let tried = match timeout(ANSWER_LIMIT, write(context, waiting)).await {
+        Ok(tried) => tried?,
+        Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+    };
+    let mut rest = Vec::new();
+    for (finished, tried) in waiting.drain(..).zip(tried) {
+        let end = match tried {
+            SettleAttempt::Recorded => {
+                Settled::Ended(finished.run.ended_unrecorded(&finished.unrecorded))
+            }
+            SettleAttempt::Stays { paused } => Settled::Stays { paused },
+            SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),
+            // Whoever runs the turn says so.
+            SettleAttempt::Lost if finished.unrecorded.is_empty() => Settled::Ended(TurnEnd::Lost),
+            SettleAttempt::Lost => Settled::Ended(finished.run.claim_lost()),
+            // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
+            // wait here would keep out all others.
+            SettleAttempt::Skipped if finished.unrecorded.is_empty() => Settled::Skipped,
+            SettleAttempt::Skipped => {
+                rest.push(finished);
+                continue;
+            }
+        };
+        finished.answer(end);
+    }
+    *waiting = rest;
+    Ok(())
+}
+
+async fn write(
+    context: &Context,
+    waiting: &mut [Finished],
+) -> Result<Vec<SettleAttempt>, sqlx::Error> {
+    let mut conn = WorkConnection::from(context.side.acquire().await?);
+    begin_short(&mut conn).await?;
+    let settled = settle_successes(context, &mut conn, waiting).await?;
+    let mut tried = Vec::with_capacity(waiting.len());
+    for finished in waiting {
+        tried.push(if settled.contains(&finished.run.claim.token) && finished.is_success() {
+            SettleAttempt::Recorded
+        } else {
+            finished.run.try_unrecorded(&mut conn, &mut finished.unrecorded).await?
+        });
+    }
+    PgTransactionManager::commit(&mut conn).await?;
+    conn.done();
+    Ok(tried)
+}
+
+/// Settles those of which nothing but successes is to be recorded, in a statement for each kind. What it leaves is settled
+/// one by one: it is stale, or somebody has a row for a moment.
+async fn settle_successes(
+    context: &Context,
+    conn: &mut PgConnection,
+    waiting: &[Finished],
+) -> Result<HashSet<Uuid>, sqlx::Error> {
+    let mut settled = HashSet::new();
+    for (keep, grouped) in [(true, true), (true, false), (false, true), (false, false)] {
+        let of_kind = |finished: &&Finished| {
+            let run = &finished.run;
+            run.queue.keep.succeeded == keep && run.claim.group.is_some() == grouped
+        };
+        let successes: Vec<Succeeded<'_>> =
+            waiting.iter().filter(of_kind).filter_map(Finished::success).collect();
+        if !successes.is_empty() {
+            settled.extend(context.store.settle_many(conn, &successes, keep).await?);
+        }
+    }
+    Ok(settled)
+}
+
+async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {
+    let mut failed = None;
+    let mut rest = Vec::new();
+    for finished in waiting.drain(..) {
+        let mut one = vec![finished];
+        if let Err(error) = settle(context, &mut one).await
+            && let Some(mut finished) = one.pop()
+        {
+            if !is_refusal(&error) {
+                failed = Some(error);
+                rest.push(finished);
+            } else if finished.unrecorded.is_empty() {
+                finished.answer(Settled::Refused);
+            } else {
+                // Its next try records the failure.
+                let Finished { run, unrecorded, .. } = &mut finished;
+                run.refused(unrecorded, &error);
+                rest.push(finished);
+            }
+        }
+        rest.append(&mut one);
+    }
+    *waiting = rest;
+    failed
+}
+
+/// What nobody will be able to record is left to a take-over. As long as its lease stands, it is tried.
+fn give_up(context: &Context, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
+    let now = Instant::now();
+    let mut rest = Vec::new();
+    for finished in waiting.drain(..) {
+        if !finished.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
+            rest.push(finished);
+            continue;
+        }
+        let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
+        context.report(&BackgroundError::Settle {
+            queue,
+            job,
+            source: failed.take().map(redact_detail),
+        });
+        finished.answer(Settled::Ended(TurnEnd::Lost));
+    }
+    *waiting = rest;
+}

@@ -1,0 +1,98 @@
+//! What operators ask about groups that stopped, or whose jobs stepped aside; and what a group does by itself.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::client::redrive::Redriven;
+use crate::error::ControlError;
+use crate::job::counts::ParkedUnit;
+use crate::job::name;
+use crate::job::queue_options::OutOfAttempts;
+
+impl Client {
+    /// Says what a group does with a job that is out of attempts, instead of what its queue's
+    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts) says. `None` takes it back. It counts for attempts that end from
+    /// now on.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a deadline that cannot be used.
+    pub async fn set_group_policy(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        policy: Option<OutOfAttempts>,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        if let Some((value, range)) = policy.and_then(OutOfAttempts::mistake) {
+            return Err(ControlError::OutOfRange { setting: "policy", value, range });
+        }
+        Ok(self.store.set_group_policy(executor, queue, group, policy).await?)
+    }
+
+    /// The failed jobs of a queue that others were parked with, by group and then in their order.
+    pub async fn parked_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<ParkedUnit>, sqlx::Error> {
+        self.store.parked_units(executor, queue).await
+    }
+
+    /// Queues a failed job and those that are parked with it again, all at once, in their original order: the failed one goes
+    /// first, with all its attempts. Without `job`, everything that is parked in the group.
+    ///
+    /// [`Redriven::overtaken`] says how many later jobs of the group have begun to run meanwhile. An expiry no longer counts.
+    /// What waits in the group now runs behind them. If the first one fails for good again, it parks again, with those and
+    /// with whatever has come behind them.
+    ///
+    /// # Errors
+    /// [`ControlError::NotParked`]; [`ControlError::GroupBusy`] if another transaction is changing some of them, or they are
+    /// still being parked.
+    pub async fn redrive_parked(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        job: Option<i64>,
+    ) -> Result<Redriven, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        let report = self.store.redrive_parked(executor, queue, group, job).await?;
+        match report.jobs {
+            _ if report.busy => Err(group_busy(queue, group)),
+            0 => Err(not_parked(queue, group, job)),
+            jobs => Ok(Redriven { jobs, groups: report.groups, overtaken: report.overtaken }),
+        }
+    }
+
+    /// Gives up what is parked with a failed job (without `job`: everything that is parked in the group): those jobs are
+    /// cancelled. The failed job stays a dead letter. How many were cancelled.
+    ///
+    /// # Errors
+    /// As [`redrive_parked`](Self::redrive_parked).
+    pub async fn discard_parked(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        job: Option<i64>,
+    ) -> Result<u64, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        match self.store.discard_parked(executor, queue, group, job).await? {
+            None => Err(group_busy(queue, group)),
+            Some(0) => Err(not_parked(queue, group, job)),
+            Some(jobs) => Ok(jobs),
+        }
+    }
+}
+
+fn group_busy(queue: &str, group: &str) -> ControlError {
+    ControlError::GroupBusy { queue: queue.to_owned(), group: group.to_owned() }
+}
+
+fn not_parked(queue: &str, group: &str, job: Option<i64>) -> ControlError {
+    ControlError::NotParked { queue: queue.to_owned(), group: group.to_owned(), job }
+}

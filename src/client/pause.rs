@@ -1,0 +1,126 @@
+//! Pausing queues and groups.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::error::ControlError;
+use crate::job::counts::{PausedGroup, PausedQueue};
+use crate::job::name;
+
+impl Client {
+    /// Lets no job of a queue start, on any machine, until [`resume_queue`](Self::unpause_queue). Enqueues go on, and so do
+    /// the jobs that run; what is being claimed, or was claimed for a slot about to be free (0.1 s before at most), may still
+    /// start. A job whose worker dies meanwhile waits for the resume.
+    ///
+    /// A queue that is paused stays so, with the new `reason`. In a transaction it takes effect when that commits; until
+    /// then a queue with a limit of jobs in flight claims nothing.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn pause_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        reason: Option<&str>,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        check_reason(reason)?;
+        Ok(self.store.pause_queue(executor, queue, reason).await?)
+    }
+
+    /// Lets a paused queue go on, and wakes its workers.
+    ///
+    /// # Errors
+    /// [`ControlError::NotPaused`]; [`ControlError::Database`].
+    pub async fn unpause_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        if self.store.unpause_queue(executor, queue).await? {
+            return Ok(());
+        }
+        Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
+    }
+
+    /// Lets no job of a group start until [`resume_group`](Self::unpause_group); it need not have any jobs yet. Enqueues go
+    /// on, and so does the job that runs, also on another worker if its own dies. A claim that is under way may still
+    /// start a job.
+    ///
+    /// A group that is paused stays so, with the new `reason`. A pause is not a halt: each ends by its own request.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn pause_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        reason: Option<&str>,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        check_reason(reason)?;
+        Ok(self.store.pause_group(executor, queue, group, reason).await?)
+    }
+
+    /// Lets a paused group go on with its next job.
+    ///
+    /// In a transaction it takes effect when that commits. Call it at READ COMMITTED (the default): at a stricter level it
+    /// may miss a job that ran when the transaction began, and the group then waits for the sweep of maintenance.
+    ///
+    /// # Errors
+    /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn unpause_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        if self.store.unpause_group(executor, queue, group).await? {
+            return Ok(());
+        }
+        Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })
+    }
+
+    /// Since when and why a queue is paused; none if it is not.
+    pub async fn paused_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Option<PausedQueue>, sqlx::Error> {
+        self.store.paused_queue(executor, queue).await
+    }
+
+    /// The paused groups of a queue, the longest paused first.
+    pub async fn paused_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<PausedGroup>, sqlx::Error> {
+        self.store.paused_groups(executor, queue).await
+    }
+}
+
+/// Any text that `PostgreSQL` can hold.
+fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
+    const LIMIT: usize = 4_000;
+    let Some(reason) = reason else {
+        return Ok(());
+    };
+    let out_of_range = |value| ControlError::OutOfRange {
+        setting: "the reason of the pause",
+        value,
+        range: "text of at most 4000 characters without NUL",
+    };
+    if reason.contains('\0') {
+        return Err(out_of_range(String::from("a text with a NUL character")));
+    }
+    match reason.chars().count() {
+        length if length > LIMIT => Err(out_of_range(format!("a text of {length} characters"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,425 @@
+//! Pull: take jobs by hand, without a [`Processor`](crate::Processor). The same functions that other languages call.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::PgExecutor;
+use sqlx::postgres::PgDatabaseError;
+use uuid::Uuid;
+
+use crate::client::client::Client;
+use crate::job::job_error::storable_text;
+use crate::job::json::has_nul;
+use crate::job::redact::{Redacted, json_error, redact_detail};
+use crate::store::{ReceiptState, ReceivedRow};
+
+/// What to receive: `Receive::new("queue").max(10)`.
+#[derive(Debug, Clone)]
+#[must_use = "a Receive does nothing until it is passed to Client::receive"]
+pub struct Receive {
+    queue: String,
+    most: u32,
+    visibility: Duration,
+    group: Option<String>,
+    attempt_id: Option<String>,
+}
+
+impl Receive {
+    /// One job of `queue`, for 30 s.
+    pub fn new(queue: impl Into<String>) -> Self {
+        Self {
+            queue: queue.into(),
+            most: 1,
+            visibility: Duration::from_secs(30),
+            group: None,
+            attempt_id: None,
+        }
+    }
+
+    /// At most this many jobs: 1 to 1000, of one named [`group`](Self::group) 1 to 10. Default 1. Beyond that
+    /// [`Client::receive`] refuses.
+    pub fn max(mut self, jobs: u32) -> Self {
+        self.most = jobs;
+        self
+    }
+
+    /// How long nobody else gets the jobs, unless they are extended: 0 to 12 hours. Default 30 s. Jobs of one group that
+    /// are received together have one visibility.
+    pub fn visibility(mut self, time: Duration) -> Self {
+        self.visibility = time;
+        self
+    }
+
+    /// Only jobs of this group, in order. Default: of any, and jobs without a group.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// A name for this receive, 1 to 128 characters: whoever repeats it within 5 minutes (because the answer was lost on
+    /// the way) gets the same jobs with the same receipts, as far as their claims still stand. Default none.
+    pub fn attempt_id(mut self, id: impl Into<String>) -> Self {
+        self.attempt_id = Some(id.into());
+        self
+    }
+}
+
+/// A job that was received.
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Received {
+    /// What [`Client::ack`], [`Client::nack`] and [`Client::extend`] want to see.
+    pub receipt: Receipt,
+    /// The job's id; in a group, their order.
+    pub id: i64,
+    /// Its group, if it has one.
+    pub group: Option<String>,
+    /// Which attempt this is, from 1. Attempts that went back with the one before them count here too.
+    pub attempt: u32,
+    /// What the producer gave; JSON `null` where it gave a payload. JSON that only `PostgreSQL` can read (nested deeper than
+    /// 127 levels, numbers beyond `f64`) comes as a string: its text.
+    pub data: Value,
+    /// The bytes that the producer gave instead.
+    pub payload: Option<Vec<u8>>,
+    /// What the bytes are.
+    pub content_type: Option<String>,
+    /// The job's name.
+    pub name: Option<String>,
+    /// The producer's own id of it.
+    pub reference: Option<String>,
+    /// When it was enqueued: the begin of the producer's transaction.
+    pub enqueued_at: DateTime<Utc>,
+    /// When its visibility ends, unless it is extended; by the database's clock. Somebody else may get it 1.75 s after
+    /// that was noticed, and [`Client::ack`] and [`Client::extend`] work until somebody does.
+    pub visible_until: DateTime<Utc>,
+}
+
+/// Without what the job carries: a job may be logged.
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("receipt", &self.receipt)
+            .field("id", &self.id)
+            .field("group", &self.group)
+            .field("attempt", &self.attempt)
+            .field("data", &Redacted)
+            .field("payload", &self.payload.as_ref().map(|_| Redacted))
+            .field("content_type", &self.content_type)
+            .field("name", &self.name)
+            .field("reference", &self.reference)
+            .field("enqueued_at", &self.enqueued_at)
+            .field("visible_until", &self.visible_until)
+            .finish()
+    }
+}
+
+impl Received {
+    /// The data as a type. Not for raw bytes: those are in [`payload`](Self::payload).
+    ///
+    /// # Errors
+    /// What serde said.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.data).map_err(|error| serde_json::Error::custom(json_error(&error)))
+    }
+}
+
+/// Proof of a claim: of which job, and its token. As text (`Display`, `FromStr`, serde) it is what the SQL functions take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Receipt {
+    job: i64,
+    token: Uuid,
+}
+
+impl Receipt {
+    /// The job.
+    pub fn job(&self) -> i64 {
+        self.job
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.job, self.token.hyphenated())
+    }
+}
+
+/// A text is not a [`Receipt`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a receipt: pass it as it was received")]
+pub struct ParseReceiptError {
+    text: String,
+}
+
+impl FromStr for Receipt {
+    type Err = ParseReceiptError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = || {
+            let (job, token) = text.split_once('.')?;
+            let receipt = Self {
+                job: job.parse().ok()?,
+                token: Uuid::try_parse_ascii(token.as_bytes()).ok()?,
+            };
+            (receipt.to_string() == text).then_some(receipt)
+        };
+        parsed().ok_or_else(|| ParseReceiptError { text: text.chars().take(80).collect() })
+    }
+}
+
+impl Serialize for Receipt {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Receipt {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Why a pull call failed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PullError {
+    /// The receipt is not good any more.
+    #[error(
+        "the receipt of job {job} is stale: its visibility ended and somebody else has the job, or it was acked, nacked or deleted; undo what this attempt did"
+    )]
+    Stale {
+        /// The job.
+        job: i64,
+    },
+    /// Somebody has had the job's or its group's row for half a second.
+    #[error("job {job} is locked by another transaction: try again")]
+    Busy {
+        /// The job.
+        job: i64,
+    },
+    /// An argument is out of its range, or the transaction is not READ COMMITTED.
+    #[error("{message} ({hint})")]
+    Refused {
+        /// What is wrong.
+        message: String,
+        /// What to do instead.
+        hint: String,
+    },
+    /// The result could not be serialized.
+    #[error("the result of job {job} cannot be serialized to JSON")]
+    Serialize {
+        /// The job.
+        job: i64,
+        /// What serde said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The database refused.
+    #[error("the call did not reach the database")]
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for PullError {
+    fn from(error: sqlx::Error) -> Self {
+        if let sqlx::Error::Database(e) = &error
+            && let Some(e) = e.try_downcast_ref::<PgDatabaseError>()
+            && let (Some(hint), "22023" | "0A000") = (e.hint(), e.code())
+        {
+            return Self::Refused { message: e.message().to_owned(), hint: hint.to_owned() };
+        }
+        Self::Database(redact_detail(error))
+    }
+}
+
+impl Client {
+    /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If that is fewer than asked
+    /// for, further jobs of the same groups, in order, up to 10 of a group; a job that was tried before comes alone.
+    ///
+    /// Nobody else gets these jobs, nor others of their groups, until each is [acked](Self::ack) or
+    /// [nacked](Self::nack), or the visibility is over by 1.75 s. Empty: nothing is due, or the queue is paused. Receivers and
+    /// [`Processor`](crate::Processor)s may share a queue.
+    ///
+    /// On a pool or an idle connection it commits by itself. In a transaction, it keeps other workers from adopting new
+    /// groups of the queue until that ends, and from claiming at all where the queue has a limit of jobs in flight.
+    ///
+    /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts unless it says so itself,
+    /// 10 by default; [`QueueOptions`](crate::QueueOptions) are a processor's and do not count here. Nobody tells a
+    /// receiver that its job was cancelled: its ack counts, its nack ends the job as cancelled.
+    ///
+    /// # Errors
+    /// [`PullError::Refused`], [`PullError::Database`].
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the jobs may have been claimed, and are received again when their visibility is over; or at once,
+    /// by the same [`attempt_id`](Receive::attempt_id).
+    pub async fn receive(
+        &self,
+        executor: impl PgExecutor<'_>,
+        what: Receive,
+    ) -> Result<Vec<Received>, PullError> {
+        let Receive { queue, most, visibility, group, attempt_id } = what;
+        for (field, text) in [
+            ("queue", Some(&queue)),
+            ("group", group.as_ref()),
+            ("receive attempt id", attempt_id.as_ref()),
+        ] {
+            // All else is checked by the function of the database.
+            if text.is_some_and(|text| text.contains('\0')) {
+                return Err(has_a_nul(&format!("the {field}")));
+            }
+        }
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
+        let rows = self.store.receive(executor, &queue, most, visibility, group, attempt_id);
+        rows.await?.into_iter().map(received).collect()
+    }
+
+    /// Ends a received job as succeeded. In the caller's transaction it commits together with what the caller wrote there:
+    /// exactly once, if the caller rolls back on an error. Jobs of a group that were received together may be acked in any
+    /// order.
+    ///
+    /// # Errors
+    /// [`PullError::Stale`], [`PullError::Busy`], [`PullError::Refused`], [`PullError::Database`].
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the job may be acked. A second ack then says stale.
+    pub async fn ack(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+    ) -> Result<(), PullError> {
+        let said = self.store.ack(executor, &receipt.to_string(), None).await?;
+        done(said, receipt)
+    }
+
+    /// [`ack`](Self::ack) with a result to be kept with the job.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack), and [`PullError::Serialize`].
+    pub async fn ack_with(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        result: &(impl Serialize + ?Sized),
+    ) -> Result<(), PullError> {
+        let result = serde_json::to_string(result)
+            .map_err(|source| PullError::Serialize { job: receipt.job, source })?;
+        if has_nul(&result) {
+            return Err(has_a_nul(&format!("the result of job {}", receipt.job)));
+        }
+        let said = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
+        done(said, receipt)
+    }
+
+    /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years); its group waits for it.
+    /// The attempt counts. The later jobs of its group that were received with it go back too, with nothing held against
+    /// them, and their receipts become stale. Out of attempts, it ends as failed, and its group does what
+    /// [`set_group_policy`](Self::set_group_policy) said (default: it goes on). To park, and to end a halt with a deadline,
+    /// needs a processor with maintenance.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack).
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the job may be given back. A second nack then says stale.
+    pub async fn nack(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        delay: Duration,
+    ) -> Result<(), PullError> {
+        let said = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
+        done(said, receipt)
+    }
+
+    /// [`nack`](Self::nack) with what went wrong, for the job's error and history.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack).
+    pub async fn nack_with(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        delay: Duration,
+        error: &str,
+    ) -> Result<(), PullError> {
+        let error = storable_text(error);
+        let said = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
+        done(said, receipt)
+    }
+
+    /// Gives a claim this much time from now on (0 to 12 hours), instead of what is left of it. Jobs of a group that were
+    /// received together have one claim: it is extended for all of them.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack).
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn extend(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        visibility: Duration,
+    ) -> Result<(), PullError> {
+        let said = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
+        done(said, receipt)
+    }
+}
+
+fn has_a_nul(what: &str) -> PullError {
+    PullError::Refused {
+        message: format!("{what} has a NUL character, which PostgreSQL cannot hold"),
+        hint: String::from("Remove or encode it."),
+    }
+}
+
+fn done(said: ReceiptState, receipt: &Receipt) -> Result<(), PullError> {
+    match said {
+        ReceiptState::Done => Ok(()),
+        ReceiptState::Stale => Err(PullError::Stale { job: receipt.job }),
+        ReceiptState::Busy => Err(PullError::Busy { job: receipt.job }),
+    }
+}
+
+fn received(row: ReceivedRow) -> Result<Received, PullError> {
+    let receipt = row.receipt.parse().map_err(|error: ParseReceiptError| {
+        PullError::Database(sqlx::Error::Decode(Box::new(error)))
+    })?;
+    Ok(Received {
+        receipt,
+        id: row.id,
+        group: row.group,
+        attempt: row.attempt,
+        data: row.data.unwrap_or(Value::Null),
+        payload: row.payload,
+        content_type: row.content_type,
+        name: row.name,
+        reference: row.reference,
+        enqueued_at: row.enqueued_at,
+        visible_until: row.visible_until,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_is_read_as_it_is_written_and_nothing_else_is() {
+        let text = "17.3f0c1d9e-52a6-4a35-9c1b-0123456789ab";
+        let receipt: Receipt = text.parse().unwrap_or_else(|e| unreachable!("{e}"));
+        assert_eq!((receipt.job(), receipt.to_string().as_str()), (17, text));
+        let json = serde_json::to_value(receipt).unwrap_or_default();
+        assert_eq!(json, text);
+        assert_eq!(serde_json::from_value::<Receipt>(json).ok(), Some(receipt));
+        for bad in ["", "17", "17.", ".3f0c", "x.y", "17.3F0C1D9E-52A6-4A35-9C1B-0123456789AB"] {
+            assert!(bad.parse::<Receipt>().is_err(), "{bad}");
+        }
+    }
+}

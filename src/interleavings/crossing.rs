@@ -1,0 +1,96 @@
+//! Two workers with the jobs of the same groups in opposite order: neither waits for the other.
+
+use crate::interleavings::support::scene::TERMS;
+use crate::interleavings::support::scene::{Q, Scene, begin, commit, pid, run};
+
+#[tokio::test]
+async fn batches_that_lock_flagged_jobs_without_skipping_deadlock() {
+    let scene = Scene::new().await;
+    let ids = [scene.enqueue("g").await, scene.enqueue("g").await];
+    let mut one = scene.session().await;
+    let mut two = scene.session().await;
+    let one_pid = pid(&mut one).await;
+    begin(&mut one).await;
+    begin(&mut two).await;
+    run(&mut two, "set local deadlock_timeout = '10ms'").await;
+    run(&mut one, "set local deadlock_timeout = '1min'").await;
+    let lock = |id: i64| format!("select 1 from seriatim.job where id = {id} for no key update");
+    run(&mut one, &lock(ids[0])).await;
+    run(&mut two, &lock(ids[1])).await;
+    let (first, second) = (lock(ids[0]), lock(ids[1]));
+    let waiting = tokio::spawn(async move { run(&mut one, &second).await });
+    scene.until_waits(one_pid, "transactionid").await;
+    let error = sqlx::query(sqlx::AssertSqlSafe(first)).execute(&mut two).await.unwrap_err();
+    let code = error.as_database_error().and_then(|e| e.code().map(std::borrow::Cow::into_owned));
+    assert_eq!(code.as_deref(), Some("40P01"), "{error}");
+    drop(two);
+    waiting.await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
+    let scene = Scene::new().await;
+    let first = scene.enqueue("g").await;
+    scene.enqueue("h").await;
+    scene.enqueue("h").await;
+    scene.enqueue("g").await;
+    let mut one = scene.session().await;
+    let mut two = scene.session().await;
+    // Every step of the one is followed by a whole claim of the other.
+    begin(&mut one).await;
+    assert!(scene.store.peek(&mut one, Q).await.unwrap().adopter);
+    begin(&mut two).await;
+    let peek = scene.store.peek(&mut two, Q).await.unwrap();
+    assert!(peek.others_adopt && !peek.adopter);
+    assert_eq!(scene.store.adopt(&mut one, Q, 128).await.unwrap().groups, 2);
+    assert!(scene.take_and_write(&mut two).await.is_empty());
+    let turns = scene.store.take_turns(&mut one, Q, 1).await.unwrap();
+    assert!(scene.claim(&mut two, 10).await.is_empty());
+    let looks = scene.store.look(&mut one, Q, &turns, TERMS).await.unwrap();
+    assert!(scene.claim(&mut two, 10).await.is_empty());
+    let started = scene.write(&mut one, &turns, &looks).await;
+    assert_eq!(started.len(), 1);
+    // The other group is in line now for whoever comes.
+    let other = scene.claim_one(&mut two).await;
+    assert_ne!(other.group, started[0].group);
+    assert!([started[0].job, other.job].contains(&first));
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn two_claims_take_different_groups_and_an_adopter_beside_them_waits_for_neither() {
+    let scene = Scene::new().await;
+    let groups = ["a", "b", "c", "d"];
+    let mut first = Vec::new();
+    for group in groups {
+        first.push(scene.enqueue(group).await);
+    }
+    let mut adopter = scene.session().await;
+    scene.adopt(&mut adopter).await;
+    commit(&mut adopter).await;
+    let (mut one, mut two) = (scene.session().await, scene.session().await);
+    begin(&mut one).await;
+    begin(&mut two).await;
+    let take_one = scene.store.take_turns(&mut one, Q, 2).await.unwrap();
+    let take_two = scene.store.take_turns(&mut two, Q, 4).await.unwrap();
+    assert_eq!((take_one.len(), take_two.len()), (2, 2));
+    for group in groups.iter().rev() {
+        scene.enqueue(group).await;
+    }
+    // All four rows are locked, and all four flags stay.
+    assert_eq!(scene.adopt(&mut adopter).await, 0);
+    let look_two = scene.store.look(&mut two, Q, &take_two, TERMS).await.unwrap();
+    let look_one = scene.store.look(&mut one, Q, &take_one, TERMS).await.unwrap();
+    let two = scene.write(&mut two, &take_two, &look_two).await;
+    commit(&mut adopter).await;
+    let one = scene.write(&mut one, &take_one, &look_one).await;
+    let mut started: Vec<i64> = one.iter().chain(&two).map(|claim| claim.job).collect();
+    started.sort_unstable();
+    assert_eq!(started, first);
+    // Shared now, and the flags go.
+    assert_eq!(scene.adopt(&mut adopter).await, 4);
+    commit(&mut adopter).await;
+    assert_eq!(scene.id("select count(*) from seriatim.job where flagged").await, 0);
+    scene.end().await;
+}

@@ -1,0 +1,151 @@
+//! What a batch of a deep group costs whoever ends a part of it, takes it over, or looks at it (P7).
+//!
+//! A range of an index on queue, group and id that ends within a group is read to the group's end: PostgreSQL stops where the
+//! group ends. 100 k jobs are some 400 pages then.
+
+use sqlx::PgConnection;
+
+use crate::interleavings::plans::reads;
+use crate::interleavings::support::scene::{Q, Scene, TERMS, begin, commit, rollback, run};
+use crate::store::{ClaimOptions, ScanStart, Subject};
+
+const BACKLOG: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
+    select 'q', 'g', '1', n = 1 from generate_series(1, 100000) n";
+/// For a batch of five.
+const FEW: i64 = 200;
+
+/// The pages that a statement reads. It is undone, and done again: where the leaf of an index is full, the first write to it
+/// reads more.
+async fn pages(conn: &mut PgConnection, sql: &str) -> i64 {
+    let mut pages = 0;
+    for _ in 0..3 {
+        run(conn, "savepoint before").await;
+        let before = reads(conn).await.pages;
+        run(conn, sql).await;
+        pages = reads(conn).await.pages - before;
+        run(conn, "rollback to before").await;
+    }
+    pages
+}
+
+#[tokio::test]
+async fn an_ack_a_nack_and_a_receive_again_read_the_batch_alone() {
+    let scene = Scene::new().await;
+    scene.run(BACKLOG).await;
+    let mut conn = scene.session().await;
+    let receive = "select receipt from seriatim.receive('q', 5) order by id";
+    let receipts: Vec<String> = sqlx::query_scalar(receive).fetch_all(&mut conn).await.unwrap();
+    assert_eq!(receipts.len(), 5);
+    begin(&mut conn).await;
+    run(&mut conn, "set local statement_timeout = 0").await;
+    for name in ["ack", "nack", "extend"] {
+        let more = if name == "extend" { ", '60 s'" } else { "" };
+        for receipt in [&receipts[0], &receipts[2], &receipts[4]] {
+            let sql = format!("select seriatim.{name}('{receipt}'{more})");
+            let pages = pages(&mut conn, &sql).await;
+            assert!(pages < FEW, "{name}: {pages} pages");
+        }
+    }
+    let lapsed =
+        "update seriatim.queue_group set suspect = claim, ready_at = now() - interval '1 s'";
+    run(&mut conn, lapsed).await;
+    let pages = pages(&mut conn, "select count(*) from seriatim.receive('q', 5)").await;
+    assert!(pages < FEW, "receive: {pages} pages");
+    rollback(&mut conn).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
+    let scene = Scene::new().await;
+    scene.run(BACKLOG).await;
+    let mut conn = scene.session().await;
+    let options = ClaimOptions { jobs_per_turn: 5, ..TERMS };
+    let from = ScanStart::default();
+    let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
+    assert_eq!(claimed.jobs[0].behind.len(), 4);
+    let mut read = 0;
+    for _ in 0..3 {
+        begin(&mut conn).await;
+        let before = reads(&mut conn).await.pages;
+        scene.store.return_batches(&mut conn, Q, &["g"]).await.unwrap();
+        read = reads(&mut conn).await.pages - before;
+        rollback(&mut conn).await;
+    }
+    assert!(read < FEW, "{read} pages");
+    begin(&mut conn).await;
+    scene.store.return_batches(&mut conn, Q, &["g"]).await.unwrap();
+    commit(&mut conn).await;
+    let left =
+        "select count(*) from seriatim.job where status = 'started' or attempts_forgiven > 0";
+    assert_eq!(scene.id(left).await, 5);
+    scene.end().await;
+}
+
+/// The pages that an explain of the group reads. Thousands of jobs behind its head are counted, in some hundreds.
+async fn explained(scene: &Scene, conn: &mut PgConnection) -> i64 {
+    let mut pages = 0;
+    for _ in 0..3 {
+        let before = reads(conn).await.pages;
+        let facts = scene.store.facts(conn, Subject::Group(Q, "g")).await.unwrap();
+        pages = reads(conn).await.pages - before;
+        assert!(
+            facts.is_some_and(|facts| facts.line.is_some_and(|line| line.claimed_job.is_some()))
+        );
+    }
+    pages
+}
+
+/// Somebody may have deleted them by hand.
+#[tokio::test]
+async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
+    for jobs_per_turn in [1, 5] {
+        let scene = Scene::new().await;
+        scene.run(BACKLOG).await;
+        let mut conn = scene.session().await;
+        let options = ClaimOptions { jobs_per_turn, ..TERMS };
+        let from = ScanStart::default();
+        let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
+        assert_eq!(claimed.jobs[0].behind.len() + 1, jobs_per_turn);
+        let whole = explained(&scene, &mut conn).await;
+        scene.run("delete from seriatim.job where status = 'started'").await;
+        let gone = explained(&scene, &mut conn).await;
+        assert!(
+            gone < whole + FEW / 4,
+            "explain, {jobs_per_turn} a turn: {gone} pages, and {whole} before"
+        );
+        let lapsed =
+            "update seriatim.queue_group set suspect = claim, ready_at = now() - interval '1 s'";
+        scene.run(lapsed).await;
+        begin(&mut conn).await;
+        let turns = scene.store.take_turns(&mut conn, Q, 1).await.unwrap();
+        assert_eq!(turns.len(), 1);
+        let before = reads(&mut conn).await.pages;
+        scene.store.look(&mut conn, Q, &turns, options).await.unwrap();
+        let looked = reads(&mut conn).await.pages - before;
+        assert!(looked < FEW, "look, {jobs_per_turn} a turn: {looked} pages");
+        rollback(&mut conn).await;
+        scene.end().await;
+    }
+}
+
+/// Flags far behind the head: jobs that were queued again by hand, or are late.
+#[tokio::test]
+async fn a_sweep_looks_at_a_groups_first_flag_alone() {
+    let scene = Scene::new().await;
+    scene.run(BACKLOG).await;
+    scene.run("update seriatim.job set flagged = true where id > 1").await;
+    scene.run("update seriatim.job set flagged = false where id = 1").await;
+    scene.run("vacuum analyze seriatim.job").await;
+    let mut conn = scene.session().await;
+    begin(&mut conn).await;
+    let before = reads(&mut conn).await.pages;
+    assert!(
+        scene.store.rescue(&mut conn, Q, "g").await.unwrap(),
+        "nothing would wake the first job"
+    );
+    let read = reads(&mut conn).await.pages - before;
+    assert!(read < FEW, "{read} pages");
+    rollback(&mut conn).await;
+    scene.end().await;
+}

@@ -1,0 +1,210 @@
+//! Jobs that were claimed ahead, and a worker that dies in the middle of its turn (P9).
+
+use sqlx::Connection;
+
+use crate::interleavings::support::scene::{
+    KEEP, Q, Scene, begin, commit, enqueue, failed, rollback, run, succeeded,
+};
+use crate::job::group_plan::Disposition;
+use crate::store::{Claim, ClaimOptions, ScanStart, UnrecordedSuccess};
+use crate::worker::claim_steps::{self, ClaimCursor};
+
+/// Attempts that count, in order of the ids.
+async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
+    let mut counted = Vec::new();
+    for job in jobs {
+        let sql = format!(
+            "select (attempts - attempts_forgiven)::int8 from seriatim.job where id = {job}"
+        );
+        counted.push(scene.id(&sql).await);
+    }
+    counted
+}
+
+/// Drains a group whose third job kills each worker that begins it. A worker records each success, or all with the last
+/// job of its turn. How often each job was begun, and the attempts that count in the end.
+async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
+    let mut scene = Scene::new().await;
+    scene.options = scene.options.clone().jobs_per_turn(4);
+    let mut conn = scene.session().await;
+    let jobs = enqueue(&mut conn, &["g"; 5]).await;
+    let killer = jobs[2];
+    let mut begun = vec![0; jobs.len()];
+    while scene.row("g").await.is_some() || begun[0] == 0 {
+        let mut claims = scene.claim(&mut conn, 1).await;
+        let Some(mut claim) = claims.pop() else {
+            // Doubted, or its grace is over.
+            if scene.row("g").await.is_some() {
+                scene.lease("g", -1).await;
+            }
+            continue;
+        };
+        let mut done: Vec<UnrecordedSuccess> = Vec::new();
+        loop {
+            let held = scene.hold(&mut conn, &claim).await;
+            if claim.go == Disposition::Run {
+                begun[jobs.iter().position(|job| *job == claim.job).unwrap()] += 1;
+                if claim.job == killer {
+                    rollback(&mut conn).await;
+                    scene.lease("g", -1).await;
+                    break;
+                }
+            }
+            let last = claim.behind.is_empty();
+            if claim.go == Disposition::Run {
+                done.push(UnrecordedSuccess { job: claim.job, result: "null".into() });
+            }
+            if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
+                let earlier = if last { &done[..done.len() - 1] } else { &done[..] };
+                scene.store.record_done(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
+            }
+            if last {
+                let outcome = if claim.go == Disposition::Run { succeeded() } else { failed() };
+                scene.settle(&mut conn, &claim, &held, &outcome).await;
+            }
+            commit(&mut conn).await;
+            if record_each {
+                done.clear();
+            }
+            if !claim.advance() {
+                break;
+            }
+        }
+    }
+    let counted = counted(&scene, &jobs).await;
+    for (n, job) in jobs.iter().enumerate() {
+        let expected = if n == 2 { "failed" } else { "succeeded" };
+        assert_eq!(scene.status(*job).await, expected, "job {n}");
+    }
+    conn.close().await.unwrap();
+    scene.end().await;
+    (begun, counted)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_kills_its_worker_runs_out_of_attempts_and_no_other_does() {
+    let (begun, counted) = with_a_killer(true).await;
+    assert_eq!(begun, [1, 1, 3, 1, 1]);
+    assert_eq!(counted, [1, 1, 3, 1, 1]);
+}
+
+/// Successes that were not recorded are charged to their own jobs, once each: what was tried runs alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_where_successes_are_recorded_together() {
+    let (begun, counted) = with_a_killer(false).await;
+    // The first turn dies at the third job, which is charged to the first job: that runs alone then. So does the second
+    // after the next death, and then the third, whose own attempts count from there on.
+    assert_eq!(begun, [2, 3, 5, 1, 1]);
+    assert_eq!(counted, [2, 2, 3, 1, 1]);
+}
+
+/// When everything else was enqueued that is not to be ignored.
+const IGNORED: &str = "created_at = now() - interval '1 day'";
+
+/// A claim of turns, in one round trip or statement by statement.
+async fn turns(
+    scene: &Scene,
+    conn: &mut sqlx::PgConnection,
+    slots: usize,
+    thorough: bool,
+) -> Vec<Claim> {
+    if thorough {
+        let mut cursor = ClaimCursor::default();
+        cursor.thorough = true;
+        let claim =
+            claim_steps::claim(&scene.store, conn, &scene.options, slots, None, &mut cursor).await;
+        claim.unwrap().jobs
+    } else {
+        let options = ClaimOptions::new(&scene.options, None);
+        let (slots, from) = (i32::try_from(slots).unwrap(), ScanStart::default());
+        scene.store.quick_claim(conn, Q, slots, false, options, from).await.unwrap().jobs
+    }
+}
+
+/// What a claim has written, but for times and tokens.
+async fn written(conn: &mut sqlx::PgConnection) -> String {
+    let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.aging, \
+        g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
+        from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
+    sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had() {
+    // Which job of six is so, and how many run behind the first then.
+    let cases = [
+        (2, "run_at = run_at", 3),
+        (2, "run_at = now() + interval '1 hour'", 1),
+        (2, "expires_at = now() + interval '1 hour'", 1),
+        (2, "attempts = 1", 1),
+        (2, "attempts = 1, attempts_forgiven = 1", 3),
+        (2, "max_attempts = 1", 1),
+        (2, "lease_ms = 1000", 3),
+        (2, IGNORED, 1),
+        (2, "status = 'cancelled', finished_at = now()", 3),
+        (2, "locked", 1),
+        (0, "attempts = 1", 0),
+        (0, "attempts = 1, attempts_forgiven = 1", 3),
+        (0, "attempts = 3", 0),
+        (0, "max_attempts = 1", 3),
+        (0, "expires_at = now()", 0),
+        (0, IGNORED, 0),
+    ];
+    for (which, what, expected) in cases {
+        let mut both = Vec::new();
+        for thorough in [false, true] {
+            let mut scene = Scene::new().await;
+            let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
+            scene.options = scene.options.clone().jobs_per_turn(4).ignore_before(since);
+            let (mut worker, mut other) = (scene.session().await, scene.session().await);
+            let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
+            enqueue(&mut worker, &["h"; 3]).await;
+            begin(&mut other).await;
+            let job = jobs[which];
+            if what == "locked" {
+                run(&mut other, &format!("select from seriatim.job where id = {job} for share"))
+                    .await;
+            } else {
+                scene.run(&format!("update seriatim.job set {what} where id = {job}")).await;
+            }
+            if what.starts_with("status") {
+                jobs.remove(which);
+            }
+            let mut claims = turns(&scene, &mut worker, 2, thorough).await;
+            claims.sort_by_key(|claim| claim.job);
+            let [claim, beside] = &claims[..] else { panic!("{claims:?}") };
+            let case = format!("{which}: {what}, thorough: {thorough}");
+            assert_eq!((claim.job, &claim.behind[..]), (jobs[0], &jobs[1..=expected]), "{case}");
+            assert_eq!(beside.behind.len(), 2, "{case}");
+            commit(&mut other).await;
+            both.push(written(&mut worker).await);
+            scene.end().await;
+        }
+        assert_eq!(both[0], both[1], "{which}: {what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
+    let mut scene = Scene::new().await;
+    scene.options = scene.options.clone().jobs_per_turn(4);
+    let mut worker = scene.session().await;
+    enqueue(&mut worker, &["g"; 6]).await;
+    let first = turns(&scene, &mut worker, 1, false).await.remove(0);
+    assert_eq!(first.behind.len(), 3);
+    let before = written(&mut worker).await;
+    begin(&mut worker).await;
+    assert_eq!(scene.store.release(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
+    commit(&mut worker).await;
+    let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
+        or last_started_at is not null or history <> '[]'";
+    assert_eq!(scene.id(begun).await, 0);
+    let claimed = "select count(*) from seriatim.queue_group where claim is not null \
+        or job_id is not null or batch_end is not null or batch_size <> 1";
+    assert_eq!(scene.id(claimed).await, 0);
+    let again = turns(&scene, &mut worker, 1, false).await.remove(0);
+    assert_eq!((again.job, &again.behind), (first.job, &first.behind));
+    assert_eq!(written(&mut worker).await, before);
+    scene.end().await;
+}

@@ -1,0 +1,149 @@
+//! New groups that are few: a claim puts them in line and starts their heads at once.
+
+use crate::interleavings::support::scene::{
+    Q, Scene, TERMS, begin, commit, enqueue, number, pid, rollback, run,
+};
+use crate::store::ScanStart;
+
+#[tokio::test]
+async fn a_flag_that_comes_between_the_insert_and_the_look_is_not_passed() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut late = scene.session().await;
+        begin(&mut late).await;
+        let low = enqueue(&mut late, &["g"]).await[0];
+        let high = scene.enqueue("g").await;
+        let mut worker = scene.session().await;
+        run(&mut worker, "set application_name = 'worker'").await;
+        scene.gate("worker", "insert", "queue_group").await;
+        let stopped = pid(&mut worker).await;
+        let comes_late = async {
+            scene.until_waits(stopped, "advisory").await;
+            commit(&mut late).await;
+            scene.open_gate().await;
+        };
+        if wrong {
+            // Wrong: the statement that inserts also looks.
+            let sql = format!(
+                "with inserted as (insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+                   values ('{Q}', 'g', now(), {high}) returning group_id) \
+                 select min(j.id) from seriatim.job j join inserted i on j.group_id = i.group_id where j.flagged"
+            );
+            let (head, ()) = tokio::join!(number(&mut worker, &sql), comes_late);
+            assert_eq!(head, high);
+        } else {
+            let (claimed, ()) = tokio::join!(scene.claim(&mut worker, 10), comes_late);
+            assert_eq!(claimed.iter().map(|claim| claim.job).collect::<Vec<_>>(), [low]);
+            scene.run_job(&mut worker, &claimed[0]).await;
+            assert_eq!(scene.drain().await, [high]);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn each_row_is_written_once() {
+    let scene = Scene::new().await;
+    for group in ["a", "b", "c"] {
+        scene.enqueue(group).await;
+    }
+    let mut worker = scene.session().await;
+    begin(&mut worker).await;
+    let from = ScanStart::default();
+    let claim = scene.store.quick_claim(&mut worker, Q, 3, false, TERMS, from).await.unwrap();
+    assert_eq!((claim.jobs.len(), claim.thorough), (3, false));
+    for (table, rows) in [("job", [0, 3]), ("queue_group", [3, 0])] {
+        for (what, expected) in ["inserted", "updated"].into_iter().zip(rows) {
+            let sql =
+                format!("select pg_stat_get_xact_tuples_{what}('seriatim.{table}'::regclass)");
+            assert_eq!(number(&mut worker, &sql).await, expected, "{table} {what}");
+        }
+    }
+    commit(&mut worker).await;
+    assert_eq!(scene.id("select count(*) from seriatim.job where flagged").await, 0);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_is_in_line_for_the_next_claim() {
+    let scene = Scene::new().await;
+    let job = scene.enqueue("g").await;
+    let other = scene.enqueue("h").await;
+    let mut somebody = scene.session().await;
+    begin(&mut somebody).await;
+    let lock = format!("select 1 from seriatim.job where id = {job} for update");
+    run(&mut somebody, &lock).await;
+    let mut worker = scene.session().await;
+    assert_eq!(scene.claim_one(&mut worker).await.job, other);
+    let row = scene.row("g").await.unwrap();
+    assert_eq!((row.job, row.head), (None, job));
+    rollback(&mut somebody).await;
+    let claim = loop {
+        // By a look, it is deferred for a moment.
+        if let Some(claim) = scene.claim(&mut worker, 10).await.pop() {
+            break claim;
+        }
+    };
+    assert_eq!(claim.job, job);
+    scene.run_job(&mut worker, &claim).await;
+    assert!(!scene.rescue("g").await);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn more_than_there_are_slots_are_put_in_line_for_others() {
+    let scene = Scene::new().await;
+    let jobs = [scene.enqueue("a").await, scene.enqueue("b").await, scene.enqueue("c").await];
+    let mut worker = scene.session().await;
+    let first = scene.claim(&mut worker, 2).await;
+    assert_eq!(first.len(), 2);
+    for group in ["a", "b", "c"] {
+        assert!(scene.row(group).await.is_some(), "{group}");
+    }
+    let last = scene.claim_one(&mut worker).await;
+    let mut claimed = [first[0].job, first[1].job, last.job];
+    claimed.sort_unstable();
+    assert_eq!(claimed, jobs);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows() {
+    let receive = format!("select count(*) from seriatim.receive('{Q}')");
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        let mut first = scene.session().await;
+        begin(&mut first).await;
+        let from = ScanStart::default();
+        let claim = scene.store.quick_claim(&mut first, Q, 9, false, TERMS, from).await.unwrap();
+        assert_eq!(claim.jobs[0].job, job);
+        // It is not committed when others come, for a flag that it has not seen.
+        let behind = scene.enqueue("g").await;
+        let mut second = scene.session().await;
+        if wrong {
+            let adopt =
+                format!("select in_line::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
+            assert_eq!(number(&mut second, &adopt).await, 1);
+        } else {
+            let at_once = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from);
+            let at_once = at_once.await.unwrap();
+            assert!(at_once.jobs.is_empty() && at_once.more);
+            begin(&mut second).await;
+            assert!(scene.store.peek(&mut second, Q).await.unwrap().others_adopt);
+            commit(&mut second).await;
+            assert_eq!(number(&mut second, &receive).await, 0);
+        }
+        commit(&mut first).await;
+        let begun = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from).await.unwrap();
+        let rows = scene.id("select count(*) from seriatim.queue_group").await;
+        if wrong {
+            assert_eq!((begun.jobs[0].job, rows), (behind, 2), "beside the one before it");
+        } else {
+            assert_eq!((begun.jobs.len(), rows), (0, 1));
+            scene.run_job(&mut first, &claim.jobs[0]).await;
+            assert_eq!(scene.claim_one(&mut second).await.job, behind);
+        }
+        scene.end().await;
+    }
+}

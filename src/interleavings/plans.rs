@@ -1,0 +1,488 @@
+//! What the hot path's statements read, at 100 k jobs (P7).
+//!
+//! Measured, not explained: the session's own counters of scans and of rows and index entries read, around the crate's
+//! functions, in the sessions and transactions that they run in. Whatever plan a statement got counts.
+
+use std::ops::Range;
+
+use sqlx::{PgConnection, Row};
+
+use crate::NewJob;
+use crate::interleavings::support::scene::TERMS;
+use crate::interleavings::support::scene::{
+    KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded,
+};
+use crate::job::group_plan::Plan;
+use crate::store::{
+    AfterSettle, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store, Succeeded,
+    UnrecordedSuccess,
+};
+
+/// A queue without a backlog.
+const BESIDE: &str = "beside";
+
+/// Scans of whole tables, and rows and index entries read.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::interleavings) struct Reads {
+    table_scans: i64,
+    rows: i64,
+    /// Pages: of what an index reads and rejects itself, nothing else is counted.
+    pub(in crate::interleavings) pages: i64,
+}
+
+pub(in crate::interleavings) async fn reads(conn: &mut PgConnection) -> Reads {
+    let sql = "select coalesce(sum(pg_stat_get_xact_numscans(c.oid)) \
+                 filter (where c.relname in ('job', 'queue_group')), 0)::int8, \
+               sum(pg_stat_get_xact_tuples_returned(c.oid))::int8, \
+               sum(pg_stat_get_xact_blocks_fetched(c.oid))::int8 \
+               from pg_class c where c.relnamespace = 'seriatim'::regnamespace and c.relkind in ('r', 'i')";
+    let row = sqlx::query(sql).fetch_one(conn).await.unwrap();
+    Reads { table_scans: row.get(0), rows: row.get(1), pages: row.get(2) }
+}
+
+/// What was read too much, step by step.
+struct Meter {
+    name: String,
+    before: Reads,
+    wrong: Vec<String>,
+}
+
+impl Meter {
+    async fn new(conn: &mut PgConnection, name: String) -> Self {
+        let before = reads(conn).await;
+        Self { name, before, wrong: Vec::new() }
+    }
+
+    async fn restart(&mut self, conn: &mut PgConnection) {
+        self.before = reads(conn).await;
+    }
+
+    /// Scans of `queue_group` do not count while it has but one page.
+    async fn tolerate_small_scans(&mut self, scene: &Scene, conn: &mut PgConnection) {
+        let pages = "select pg_relation_size('seriatim.queue_group') / 8192";
+        if scene.id(pages).await <= 1 {
+            self.before.table_scans = reads(conn).await.table_scans;
+        }
+    }
+
+    /// The step since the last look has read at most so many rows and index entries, and pages, and scanned no table. There is
+    /// room for what the rounds before have left; an index that a plan could read as a whole has some hundred pages.
+    async fn check(&mut self, conn: &mut PgConnection, step: &str, most: [i64; 2]) {
+        let now = reads(conn).await;
+        let rows = now.rows - self.before.rows;
+        let pages = now.pages - self.before.pages;
+        let scans = now.table_scans - self.before.table_scans;
+        if scans > 0 || rows > most[0] || pages > most[1] {
+            let what = format!(
+                "{}: {step} scanned {scans} tables, read {rows} rows and {pages} pages",
+                self.name
+            );
+            self.wrong.push(what);
+        }
+        self.restart(conn).await;
+    }
+}
+
+/// What a claim does before it takes turns, and what a presence looks at; how many groups it put in line.
+async fn before_the_turns(
+    scene: &Scene,
+    conn: &mut PgConnection,
+    meter: &mut Meter,
+    slots: i64,
+) -> usize {
+    let store = &scene.store;
+    store.peek(conn, Q).await.unwrap();
+    // Some hundreds of flags were cleared by the round before.
+    meter.check(conn, "peek", [600, 600]).await;
+    let adopted = store.adopt(conn, Q, 128).await.unwrap();
+    // A page of 256 flags: the flag, its group's row and its update.
+    meter.check(conn, "adopt", [256 * 12, 256 * 30]).await;
+    store.age_priority_groups(conn, Q).await.unwrap();
+    store.age_priority_ungrouped(conn, Q).await.unwrap();
+    meter.check(conn, "boost", [40 * 8, 40 * 20]).await;
+    let room = store.room(conn, Q).await.unwrap();
+    assert!(matches!(room, crate::store::Room::For(Some(900..=1000))), "{room:?}");
+    meter.check(conn, "room", [150, 200]).await;
+    let server = store.server_since(conn).await.unwrap();
+    let asks = HeartbeatQuery {
+        queues: &[BESIDE],
+        house: true,
+        ..HeartbeatQuery::new(7, 1, false, server)
+    };
+    run(conn, &store.presence_sql(asks)).await;
+    meter.check(conn, "presence look", [20, 80]).await;
+    // Past the flags and rows of the round before, like a peek.
+    run(conn, &store.presence_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
+    meter.check(conn, "look for a queue", [600, 600]).await;
+    store.take_lapsed(conn, Q, slots).await.unwrap();
+    // Behind what the adoptions of all rounds have left, of which more or less is marked as dead (an insert marks it only in a unique index).
+    meter.check(conn, "take lapsed", [500, 500]).await;
+    adopted.groups
+}
+
+/// One round of everything, from a claim for `slots` to a settle. Rolls back what it can, so that rounds are alike.
+async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -> Vec<String> {
+    let store = &scene.store;
+    let slots = 10;
+    let set_mode = format!("set local plan_cache_mode = {mode}");
+    // Some have just slept, and get their head start; thousands sleep on.
+    scene
+        .run(
+            "update seriatim.queue_group set aging = 1 \
+             where group_id <> 'g1' and claim is null and ready_at <= now() and head_id % 300 = 1",
+        )
+        .await;
+    begin(conn).await;
+    run(conn, &set_mode).await;
+    let mut meter = Meter::new(conn, format!("{name}, {mode}")).await;
+    let adopted = before_the_turns(scene, conn, &mut meter, slots).await;
+    let turns = store.take_turns(conn, Q, slots).await.unwrap();
+    meter.check(conn, "take", [32 * slots, 200]).await;
+    let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
+    meter.check(conn, "look", [16 * slots + 300, 50 * slots]).await;
+    let plans = plans(&turns, &looks);
+    let heads: Vec<(&str, i64)> = plans
+        .iter()
+        .filter_map(|turn| match turn.plan {
+            Plan::Start { job, .. } => Some((turn.group.as_str(), job)),
+            _ => None,
+        })
+        .collect();
+    store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
+    meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
+    let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
+    meter.check(conn, "start", [24 * slots, 60 * slots]).await;
+    store.defer(conn, Q, &plans).await.unwrap();
+    meter.check(conn, "defer and retire", [8 * slots, 100]).await;
+    assert!(adopted < 2000);
+    commit(conn).await;
+    let Some(claim) = started.first() else {
+        return meter.wrong;
+    };
+    for success in [true, false] {
+        assert!(matches!(scene.try_hold(conn, claim).await, HoldAnswer::Held(_)));
+        rollback(conn).await;
+        crate::store::begin_hold(conn).await.unwrap();
+        run(conn, &set_mode).await;
+        meter.restart(conn).await;
+        store.hold(conn, Q, claim).await.unwrap();
+        meter.check(conn, "hold", [20, 150]).await;
+        store.cancel_requested(conn, claim.job).await.unwrap();
+        meter.check(conn, "cancel_requested", [5, 10]).await;
+        let outcome = if success {
+            succeeded()
+        } else {
+            crate::interleavings::support::scene::retried(std::time::Duration::ZERO)
+        };
+        if success {
+            let done = [UnrecordedSuccess { job: claim.job, result: "null".into() }];
+            run(conn, "savepoint recorded").await;
+            store.record_done(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
+            meter.check(conn, "record", [20, 100]).await;
+            run(conn, "rollback to recorded").await;
+            let success = || Succeeded { queue: Q, claim, earlier: &[], result: "null" };
+            meter.restart(conn).await;
+            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
+            assert!(settled.unwrap().ended);
+            meter.check(conn, "settle of a success", [100, 200]).await;
+            run(conn, "rollback to recorded").await;
+            meter.restart(conn).await;
+            store.settle_many(conn, &[success()], true).await.unwrap();
+            // Behind what the two before have left.
+            meter.check(conn, "settle of many", [100, 250]).await;
+            run(conn, "rollback to recorded").await;
+        }
+        // As if nothing followed, so that it tries to retire.
+        let settled = store.settle(conn, Q, claim, &outcome, KEEP, false).await;
+        settled.unwrap();
+        meter.check(conn, "settle", [60, 200]).await;
+        rollback(conn).await;
+    }
+    run(conn, "begin").await;
+    run(conn, &set_mode).await;
+    meter.restart(conn).await;
+    for group in [Some("g1"), None] {
+        let mut job = NewJob::new(Q, &1);
+        if let Some(group) = group {
+            job = job.group(group);
+        }
+        crate::enqueue(&mut *conn, job).await.unwrap();
+        meter.check(conn, "enqueue", [40, 150]).await;
+    }
+    run(conn, "rollback").await;
+    by_hand(conn, &set_mode, &mut meter).await;
+    at_once(store, conn, &set_mode, &mut meter).await;
+    meter.wrong
+}
+
+/// What the round before has claimed, as if it had not.
+const UNCLAIMED: [&str; 2] = [
+    "update seriatim.job set status = 'queued', attempts = 0 \
+     where id = any(array(select job_id from seriatim.queue_group where claim is not null))",
+    "update seriatim.queue_group set claim = null, job_id = null, ready_at = now() where claim is not null",
+];
+
+/// Of every group that is claimed for several jobs: a settle gives those back.
+const PAUSE: &str = "insert into seriatim.group_setting (queue, group_id, paused_at) \
+    select queue, group_id, now() from seriatim.queue_group where batch_end is not null on conflict do nothing";
+
+/// So that what follows is planned behind a hold alone, and not behind the claim of the same transaction.
+const PLANNED_IN_A_HOLD: [&str; 5] = [
+    "savepoint held",
+    "discard plans",
+    "set local enable_sort = on",
+    "set local enable_mergejoin = on",
+    "set local enable_hashjoin = on",
+];
+
+/// What a worker's round trips read: a claim, and a hold and a settle of one of its jobs.
+async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    // New groups of a queue beside the one that is full.
+    run(conn, "begin").await;
+    for group in ["a", "b", "c"] {
+        crate::enqueue(&mut *conn, NewJob::new(BESIDE, &1).group(group)).await.unwrap();
+    }
+    run(conn, set_mode).await;
+    meter.restart(conn).await;
+    let claimed =
+        store.quick_claim(conn, BESIDE, 10, false, TERMS, ScanStart::default()).await.unwrap();
+    assert_eq!(claimed.jobs.len(), 3);
+    meter.check(conn, "claim of new groups", [60, 300]).await;
+    run(conn, "rollback").await;
+    for (ungrouped_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
+        let options = ClaimOptions { jobs_per_turn, ..TERMS };
+        run(conn, "begin").await;
+        run(conn, "update seriatim.queue set in_flight_limit = null").await;
+        for what in UNCLAIMED {
+            run(conn, what).await;
+        }
+        run(conn, set_mode).await;
+        meter.restart(conn).await;
+        let claimed = store
+            .quick_claim(conn, Q, 10, ungrouped_first, options, ScanStart::default())
+            .await
+            .unwrap();
+        let behind: usize = claimed.jobs.iter().map(|claim| claim.behind.len()).sum();
+        let deep =
+            ["one deep group", "10 k groups"].iter().any(|name| meter.name.starts_with(name));
+        assert!(behind > 0 || !deep || jobs_per_turn == 1, "{}", meter.name);
+        // A page of 64 flags, and ten jobs, behind what the rounds before have left.
+        let most = [1500 + 64 * 12 + 10 * 40, 4000];
+        let behind = i64::try_from(behind).unwrap();
+        meter.check(conn, "claim at once", [most[0] + behind * 10, most[1] + behind * 40]).await;
+        let given: Vec<_> = claimed.jobs.iter().skip(2).collect();
+        assert_eq!(store.release(conn, Q, &given).await.unwrap().len(), given.len());
+        meter.check(conn, "giving back", [300 + behind * 10, 1000 + behind * 20]).await;
+        for claim in claimed.jobs.iter().take(2) {
+            let held = store.begin_and_hold(conn, claim, None).await.unwrap();
+            assert!(held.is_some());
+            meter.check(conn, "hold at once", [20, 150]).await;
+            let behind = i64::try_from(claim.behind.len()).unwrap();
+            if behind > 0 {
+                run(conn, PAUSE).await;
+                meter.restart(conn).await;
+            }
+            // Planned behind a hold alone, and not behind a claim, as here.
+            for sql in PLANNED_IN_A_HOLD {
+                run(conn, sql).await;
+            }
+            meter.restart(conn).await;
+            let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
+            store.settle_and_chain(conn, success, true, AfterSettle::Nothing, TERMS).await.unwrap();
+            // From `head_id` on: behind what the rounds before have left.
+            meter.check(conn, "settle and going on", [600, 800]).await;
+            run(conn, "rollback to held").await;
+            meter.restart(conn).await;
+            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
+            assert!(settled.unwrap().ended);
+            meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 15 * behind]).await;
+        }
+        run(conn, "rollback").await;
+    }
+}
+
+/// What the functions for other languages read: a receive, and what is said about its jobs.
+async fn by_hand(conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    run(conn, "begin").await;
+    run(conn, set_mode).await;
+    meter.restart(conn).await;
+    let receive = "select receipt from seriatim.receive('q', 10)";
+    let receipts: Vec<String> = sqlx::query_scalar(receive).fetch_all(&mut *conn).await.unwrap();
+    // Sixteen pages of flags may be adopted, of which there are two; ten jobs.
+    meter.check(conn, "receive", [600 * 12 + 1000, 5000]).await;
+    for (n, receipt) in receipts.iter().enumerate() {
+        let (name, more) = [("extend", ", '60 s'"), ("nack", ""), ("ack", "")][n % 3];
+        run(conn, &format!("select seriatim.{name}('{receipt}'{more})")).await;
+        meter.check(conn, name, [150, 300]).await;
+    }
+    run(conn, "rollback").await;
+}
+
+/// A thousand jobs in one statement. What it leaves behind is cleared away.
+async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -> Vec<String> {
+    for groups in [true, false] {
+        run(conn, "begin").await;
+        run(conn, &format!("set local plan_cache_mode = {mode}")).await;
+        let mut meter = Meter::new(conn, format!("{name}, {mode}")).await;
+        let jobs = (0..1000).map(|n| {
+            let job = NewJob::new(Q, &1);
+            if groups { job.group(format!("g{n}")) } else { job }
+        });
+        let client = crate::Client::default();
+        client.enqueue_many(&mut *conn, jobs).await.unwrap();
+        // In its caller's session: a table of one page may be read as a whole for each job.
+        meter.tolerate_small_scans(scene, conn).await;
+        meter.check(conn, "enqueue of 1000", [1000 * 4, 20000]).await;
+        run(conn, "rollback").await;
+        if !meter.wrong.is_empty() {
+            return meter.wrong;
+        }
+    }
+    scene.run("vacuum (index_cleanup on) seriatim.job").await;
+    Vec::new()
+}
+
+/// When statistics of the tables were last taken.
+const NEVER: &[&str] = &[];
+const WHILE_EMPTY: &[&str] = &["analyze"];
+/// A vacuum knows for sure how small a table is.
+const VACUUMED: &[&str] = &["vacuum analyze"];
+const WITH_ONE_GROUP: &[&str] = &[
+    "insert into seriatim.job (queue, group_id, data) values ('q', 'g1', '1')",
+    "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) values ('q', 'g1', now(), 1)",
+    "vacuum analyze",
+];
+
+/// What 100 k jobs look like, in line as claims would have put them by and by; 300 flags are left.
+const SHAPES: [(&str, &str); 5] = [
+    (
+        "one deep group",
+        "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g1', '1', n % 333 = 0 \
+         from generate_series(1, 100000) n",
+    ),
+    (
+        "10 k groups",
+        "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g' || n % 10000, '1', n <= 300 \
+         from generate_series(1, 100000) n",
+    ),
+    (
+        "history, and few jobs",
+        "insert into seriatim.job (queue, group_id, data, flagged, status, finished_at) \
+         select 'q', 'g' || n % 1000, '1', n > 99700, \
+           case when n > 99000 then 'queued' else 'succeeded' end::seriatim.job_status, \
+           case when n <= 99000 then now() end from generate_series(1, 100000) n",
+    ),
+    (
+        "no groups, and a few",
+        "insert into seriatim.job (queue, group_id, data, flagged) \
+         select 'q', case when n > 99000 then 'g' || n end, '1', n > 99700 from generate_series(1, 100000) n",
+    ),
+    (
+        "groups whose time is to come",
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
+         select 'q', 'g' || n, '1', n <= 300 or n > 1000, now() + interval '1 hour' * (n > 1000)::int \
+         from generate_series(1, 100000) n",
+    ),
+];
+
+async fn check(shapes: Range<usize>, statistics: &[&str]) {
+    let mut wrong = Vec::new();
+    for (name, insert) in &SHAPES[shapes] {
+        wrong.extend(read_too_much(name, insert, statistics).await);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+async fn read_too_much(name: &str, insert: &str, statistics: &[&str]) -> Vec<String> {
+    let scene = Scene::new().await;
+    for table in ["job", "queue_group"] {
+        let off = format!("alter table seriatim.{table} set (autovacuum_enabled = off)");
+        scene.run(&off).await;
+    }
+    for statement in statistics {
+        scene.run(statement).await;
+    }
+    scene.run("insert into seriatim.queue (name, in_flight_limit) values ('q', 1000)").await;
+    // Sessions whose statements were planned, for good, while the tables were as good as empty.
+    let mut old = scene.session().await;
+    let mut pinned = scene.session().await;
+    for _ in 0..8 {
+        for (conn, mode) in [(&mut old, "auto"), (&mut pinned, "force_generic_plan")] {
+            enqueue(conn, &["w1", "w1", "w1", "w2", "w2", "w3"]).await;
+            round(&scene, conn, "warm-up", mode).await;
+            scene.run("delete from seriatim.queue_group").await;
+            scene.run("delete from seriatim.job").await;
+        }
+    }
+    scene.run(insert).await;
+    scene
+        .run(
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+             select queue, group_id, now(), min(id) from seriatim.job \
+             where group_id is not null and status = 'queued' and run_at <= now() group by 1, 2",
+        )
+        .await;
+    scene
+        .run(
+            "update seriatim.queue_group set aging = 1, ready_at = now() + interval '1 hour' \
+             where group_id <> 'g1' and head_id % 2 = 0",
+        )
+        .await;
+    let mut wrong = round(&scene, &mut old, name, "auto").await;
+    let planned_before = format!("{name}, planned before");
+    wrong.extend(round(&scene, &mut pinned, &planned_before, "force_generic_plan").await);
+    let mut new = scene.session().await;
+    for mode in ["force_generic_plan", "force_custom_plan"] {
+        wrong.extend(round(&scene, &mut new, name, mode).await);
+    }
+    wrong.extend(batch(&scene, &mut old, name, "auto").await);
+    scene.run("vacuum (analyze, index_cleanup on) seriatim.job").await;
+    scene.run("vacuum (analyze, index_cleanup on) seriatim.queue_group").await;
+    for mode in ["force_generic_plan", "force_custom_plan"] {
+        let name = format!("{name}, analysed");
+        wrong.extend(round(&scene, &mut new, &name, mode).await);
+        wrong.extend(batch(&scene, &mut new, &name, mode).await);
+    }
+    scene.end().await;
+    wrong
+}
+
+#[tokio::test]
+async fn one_deep_group_costs_a_claim_no_more_than_a_short_one() {
+    check(0..1, NEVER).await;
+}
+
+#[tokio::test]
+async fn ten_thousand_groups_cost_a_claim_no_more_than_ten() {
+    check(1..2, NEVER).await;
+}
+
+#[tokio::test]
+async fn history_costs_the_hot_path_nothing() {
+    check(2..3, NEVER).await;
+}
+
+#[tokio::test]
+async fn a_backlog_without_groups_costs_ordered_groups_nothing() {
+    check(3..4, NEVER).await;
+}
+
+#[tokio::test]
+async fn groups_whose_time_is_to_come_cost_a_claim_nothing() {
+    check(4..5, NEVER).await;
+}
+
+#[tokio::test]
+async fn statistics_of_empty_tables_cost_nothing_later() {
+    check(0..SHAPES.len(), WHILE_EMPTY).await;
+}
+
+#[tokio::test]
+async fn a_vacuum_of_empty_tables_costs_nothing_later() {
+    check(0..SHAPES.len(), VACUUMED).await;
+}
+
+#[tokio::test]
+async fn a_vacuum_of_tables_with_one_group_costs_nothing_later() {
+    check(0..SHAPES.len(), WITH_ONE_GROUP).await;
+}

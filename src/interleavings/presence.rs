@@ -1,0 +1,183 @@
+//! A process that dies while its claim is being committed.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, PgConnection};
+
+use crate::interleavings::support::scene::{PATIENCE, Q, Scene, TERMS, begin, commit, plans};
+use crate::store::{ClaimOptions, HeartbeatQuery, ProcessorRow};
+
+const DEAD: i64 = 7;
+const JUDGE: i64 = 8;
+const KEY: i64 = 77;
+
+fn row(id: i64) -> ProcessorRow {
+    ProcessorRow { id, node: "node".to_owned(), host: None, pid: 1 }
+}
+
+/// A claim by a process that died meanwhile: announced, with its session gone, and what it claimed not committed yet.
+async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
+    scene.enqueue("g").await;
+    let mut presence = scene.session().await;
+    let server = scene.store.server_since(&mut presence).await.unwrap();
+    assert!(scene.store.take_presence(&mut presence, KEY).await.unwrap());
+    scene.store.announce(&mut presence, &row(DEAD), Some(KEY), server).await.unwrap();
+    let pid = crate::interleavings::support::scene::number(
+        &mut presence,
+        "select pg_backend_pid()::int8",
+    )
+    .await;
+    let mut claim = scene.session().await;
+    assert_eq!(scene.adopt(&mut claim).await, 1);
+    let turns = scene.store.take_turns(&mut claim, Q, 10).await.unwrap();
+    let options = ClaimOptions { processor: Some(DEAD), ..TERMS };
+    let looks = scene.store.look(&mut claim, Q, &turns, options).await.unwrap();
+    let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), options).await.unwrap();
+    assert_eq!(started.len(), 1);
+    presence.close().await.unwrap();
+    scene.until_gone(i32::try_from(pid).unwrap()).await;
+    claim
+}
+
+async fn judge(scene: &Scene, conn: &mut PgConnection) -> u64 {
+    let server = scene.store.server_since(conn).await.unwrap();
+    begin(conn).await;
+    let suspected = scene.store.judge(conn, JUDGE, false, server).await.unwrap();
+    commit(conn).await;
+    suspected
+}
+
+#[tokio::test]
+async fn a_dead_process_that_is_forgotten_at_once_keeps_what_is_committed_later() {
+    let scene = Scene::new().await;
+    let mut claim = dies_in_its_claim(&scene).await;
+    let mut judges = scene.session().await;
+    assert_eq!(judge(&scene, &mut judges).await, 0, "it sees nothing of the claim");
+    // Wrong: nothing is claimed by it.
+    let forgotten = format!(
+        "delete from seriatim.processor where id = {DEAD} \
+         and not exists (select from seriatim.queue_group where claimed_by = {DEAD})"
+    );
+    assert_eq!(scene.run(&forgotten).await, 1);
+    commit(&mut claim).await;
+    assert_eq!(judge(&scene, &mut judges).await, 0, "its lease alone would end it");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn what_a_dead_process_committed_late_is_doubted_before_it_is_forgotten() {
+    let scene = Scene::new().await;
+    let mut claim = dies_in_its_claim(&scene).await;
+    let mut judges = scene.session().await;
+    assert_eq!(judge(&scene, &mut judges).await, 0, "it sees nothing of the claim");
+    commit(&mut claim).await;
+    assert_eq!(judge(&scene, &mut judges).await, 1);
+    assert_eq!(judge(&scene, &mut judges).await, 0, "once");
+    // Forgotten when nothing is its own any more, and nothing can come.
+    let known = format!("select count(*) from seriatim.processor where id = {DEAD}");
+    let last_seen = format!(
+        "update seriatim.processor set seen_at = seen_at - interval '3 min' where id = {DEAD}"
+    );
+    scene.run(&last_seen).await;
+    judge(&scene, &mut judges).await;
+    assert_eq!(scene.id(&known).await, 1, "it has a claim");
+    scene.lease("g", -1).await;
+    let over = scene.claim_one(&mut claim).await;
+    scene.run_job(&mut claim, &over).await;
+    judge(&scene, &mut judges).await;
+    assert_eq!(scene.id(&known).await, 0);
+    scene.end().await;
+}
+
+/// In how many seconds the queue has something due, and whether the house awaits somebody, by a look that asks for other queues as well.
+async fn waits(scene: &Scene) -> (Option<u64>, bool) {
+    let mut conn = scene.session().await;
+    let server = scene.store.server_since(&mut conn).await.unwrap();
+    let asks = HeartbeatQuery::new(JUDGE, KEY, false, server);
+    let asks = HeartbeatQuery { queues: &["it's another", "NULL", Q], house: true, ..asks };
+    let (due_in, awaits_maintenance) = look_at_all(scene, &mut conn, asks).await;
+    let [None, None, due_in] = due_in[..] else { panic!("{due_in:?}") };
+    (due_in.map(|due_in| (due_in + Duration::from_millis(500)).as_secs()), awaits_maintenance)
+}
+
+/// One that comes to all that is asked for: a look that takes long, as the session's first one may, does not.
+async fn look_at_all(
+    scene: &Scene,
+    conn: &mut PgConnection,
+    asks: HeartbeatQuery<'_>,
+) -> (Vec<Option<Duration>>, bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = scene.store.presence_look(&mut *conn, asks).await.unwrap();
+        if let Some(waits) = found.awaits_maintenance
+            && found.due_in.len() == asks.queues.len()
+        {
+            return (found.due_in, waits);
+        }
+        assert!(Instant::now() < deadline, "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_look_for_all_queues_sees_what_a_claim_would_find() {
+    let scene = Scene::new().await;
+    assert_eq!(waits(&scene).await, (None, false));
+    scene.enqueue("g").await;
+    assert_eq!(waits(&scene).await, (Some(0), false), "a flag");
+    let mut conn = scene.session().await;
+    let claim = scene.claim_one(&mut conn).await;
+    scene.lease("g", 60).await;
+    assert_eq!(waits(&scene).await, (Some(60), false), "claimed");
+    scene.lease("g", -1).await;
+    assert_eq!(waits(&scene).await, (Some(0), false), "its lease ran out");
+    scene.run("update seriatim.queue_group set ready_at = 'infinity'").await;
+    assert_eq!(waits(&scene).await, (None, false), "a halted group, or a paused one");
+    scene.run_job(&mut conn, &claim).await;
+    assert_eq!(waits(&scene).await, (None, false), "done");
+
+    let ungrouped = "insert into seriatim.job (queue, data, run_at, turn_at) \
+                 values ('q', '1', now() + interval '1 min', now() + interval '1 min')";
+    scene.run(ungrouped).await;
+    assert_eq!(waits(&scene).await, (Some(60), false), "later");
+    let due = "update seriatim.job set run_at = now(), turn_at = now() where status = 'queued'";
+    scene.run(due).await;
+    assert_eq!(waits(&scene).await, (Some(0), false), "without a group");
+    let claim = scene.claim_one(&mut conn).await;
+    let lease =
+        "update seriatim.job set lease_until = now() + interval '1.4 s' where status = 'started'";
+    scene.run(lease).await;
+    assert_eq!(waits(&scene).await, (Some(1), false), "doubted");
+    scene.run("update seriatim.job set lease_until = now() where status = 'started'").await;
+    assert_eq!(waits(&scene).await, (Some(0), false), "its lease ran out");
+    scene.run_job(&mut conn, &claim).await;
+
+    scene.run("insert into seriatim.cancel_request (job_id) values (1)").await;
+    assert_eq!(waits(&scene).await, (None, true), "a request");
+    scene.run("delete from seriatim.cancel_request").await;
+    let halt = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, halted_at, halt_reason, halt_then, halt_until) \
+                values ('q', 'h', 'infinity', 1, now(), 'for a minute', 'resume', now())";
+    scene.run(halt).await;
+    assert_eq!(waits(&scene).await, (None, true), "a halt is over");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_look_for_queues_that_cannot_be_had_costs_no_presence() {
+    let scene = Scene::new().await;
+    let (mut conn, mut host) = (scene.session().await, scene.session().await);
+    let server = scene.store.server_since(&mut conn).await.unwrap();
+    assert!(scene.store.take_presence(&mut conn, KEY).await.unwrap());
+    begin(&mut host).await;
+    crate::interleavings::support::scene::run(&mut host, "lock table seriatim.cancel_request")
+        .await;
+    let asks = HeartbeatQuery {
+        queues: &[Q],
+        house: true,
+        ..HeartbeatQuery::new(JUDGE, KEY, false, server)
+    };
+    let found = scene.store.presence_look(&mut conn, asks).await.unwrap();
+    assert!(found.held && found.awaits_maintenance.is_none(), "{found:?}");
+    commit(&mut host).await;
+    assert_eq!(look_at_all(&scene, &mut conn, asks).await, (vec![None], false));
+    scene.end().await;
+}

@@ -1,0 +1,185 @@
+//! A group's row is about to be deleted while a job of the group comes (P3).
+
+use sqlx::PgConnection;
+
+use crate::interleavings::support::scene::{
+    Q, Scene, begin, commit, enqueue, pid, rollback, run, succeeded,
+};
+use crate::store::{Claim, HeldJob};
+
+/// One job of group `g`, held by a session that is about to settle it.
+async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim, HeldJob) {
+    let mut worker = scene.session().await;
+    scene.enqueue("g").await;
+    let claim = scene.claim_one(&mut worker).await;
+    let held = scene.hold(&mut worker, &claim).await;
+    assert!(!held.followed);
+    (worker, claim, held)
+}
+
+#[tokio::test]
+async fn one_delete_that_locks_and_looks_strands_a_job_adopted_meanwhile() {
+    let scene = Scene::new().await;
+    let (mut worker, claim, _) = about_to_settle(&scene).await;
+    run(
+        &mut worker,
+        "update seriatim.job set status = 'succeeded', finished_at = clock_timestamp() where status = 'started'",
+    )
+    .await;
+    let worker_pid = pid(&mut worker).await;
+    scene.close_gate().await;
+    // Wrong: the snapshot of the look is older than the lock of the same statement.
+    let settle = tokio::spawn(async move {
+        let deleted = run(
+            &mut worker,
+            "with moment as materialized (select pass_gate() as passed), \
+             sole as materialized (select g.group_id from seriatim.queue_group g, moment where passed \
+               for update of g skip locked) \
+             delete from seriatim.queue_group where group_id in (select group_id from sole) and not exists \
+               (select from seriatim.job where group_id = 'g' and status in ('queued', 'started'))",
+        )
+        .await;
+        commit(&mut worker).await;
+        deleted
+    });
+    scene.until_waits(worker_pid, "advisory").await;
+    let late = scene.enqueue("g").await;
+    let mut adopter = scene.session().await;
+    assert_eq!(scene.adopt(&mut adopter).await, 1);
+    commit(&mut adopter).await;
+    scene.open_gate().await;
+    assert_eq!(settle.await.unwrap(), 1, "the row of {claim:?} is deleted");
+    assert!(scene.is_stranded(late).await);
+    scene.end().await;
+}
+
+/// Stops the crate's settle of `g`'s last job in a trigger, adopts a job that came meanwhile, and lets it go on.
+async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bool) {
+    let scene = Scene::new().await;
+    let (mut worker, claim, held) = about_to_settle(&scene).await;
+    run(&mut worker, "set local application_name = 'settler'").await;
+    let worker_pid = pid(&mut worker).await;
+    scene.gate("settler", event, table).await;
+    let store = std::sync::Arc::clone(&scene.store);
+    let settle = tokio::spawn(async move {
+        let settled = store
+            .settle(
+                &mut worker,
+                Q,
+                &claim,
+                &succeeded(),
+                crate::interleavings::support::scene::KEEP,
+                held.followed,
+            )
+            .await;
+        settled.unwrap();
+        commit(&mut worker).await;
+    });
+    scene.until_waits(worker_pid, "advisory").await;
+    let late = scene.enqueue("g").await;
+    let mut adopter = scene.session().await;
+    scene.adopt(&mut adopter).await;
+    if adopter_commits_first {
+        commit(&mut adopter).await;
+        scene.open_gate().await;
+        settle.await.unwrap();
+    } else {
+        scene.open_gate().await;
+        // It does not wait for the adopter.
+        settle.await.unwrap();
+        commit(&mut adopter).await;
+    }
+    assert!(!scene.is_stranded(late).await);
+    assert!(!scene.rescue("g").await);
+    assert_eq!(scene.drain().await, [late]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_job_adopted_before_settle_locks_alone_is_seen_by_its_look() {
+    adopt_inside_settle("update", "job", true).await;
+}
+
+#[tokio::test]
+async fn a_settle_neither_retires_a_group_that_an_adopter_shares_nor_waits_for_it() {
+    adopt_inside_settle("update", "job", false).await;
+}
+
+#[tokio::test]
+async fn a_job_that_comes_while_its_group_is_deleted_keeps_its_flag() {
+    adopt_inside_settle("delete", "queue_group", true).await;
+    adopt_inside_settle("delete", "queue_group", false).await;
+}
+
+#[tokio::test]
+async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let (mut worker, claim, held) = about_to_settle(&scene).await;
+        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        // The row is deleted, but that is not committed yet.
+        let late = scene.enqueue("g").await;
+        let mut adopter = scene.session().await;
+        if wrong {
+            begin(&mut adopter).await;
+            run(
+                &mut adopter,
+                "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+                 select 'q', 'g', now(), 1 where not exists \
+                   (select from seriatim.queue_group where group_id = 'g')",
+            )
+            .await;
+            run(&mut adopter, "update seriatim.job set flagged = false where flagged").await;
+        } else {
+            assert_eq!(scene.adopt(&mut adopter).await, 0);
+        }
+        commit(&mut adopter).await;
+        commit(&mut worker).await;
+        assert_eq!(scene.is_stranded(late).await, wrong);
+        if !wrong {
+            assert!(scene.flagged(late).await);
+            assert_eq!(scene.drain().await, [late]);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_of_a_group_that_is_rolled_back_strands_nothing() {
+    let scene = Scene::new().await;
+    let (mut worker, claim, held) = about_to_settle(&scene).await;
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    let late = scene.enqueue("g").await;
+    let mut other = scene.session().await;
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    rollback(&mut worker).await;
+    // The first job is still claimed, and runs again by the same token.
+    assert_eq!(scene.row("g").await.unwrap().job, Some(claim.job));
+    scene.run_job(&mut worker, &claim).await;
+    assert_eq!(scene.drain().await, [late]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_enqueue_from_a_handler_keeps_its_own_group_and_revives_a_drained_one() {
+    let scene = Scene::new().await;
+    let (mut worker, claim, held) = about_to_settle(&scene).await;
+    // Into its own group, into one that is being retired, and into one that was.
+    let mut other = scene.session().await;
+    scene.enqueue("h").await;
+    let of_h = scene.claim_one(&mut other).await;
+    let held_h = scene.hold(&mut other, &of_h).await;
+    scene.settle(&mut other, &of_h, &held_h, &succeeded()).await;
+    let ids = enqueue(&mut worker, &["g", "h"]).await;
+    commit(&mut other).await;
+    assert_eq!(scene.row("h").await, None);
+    let later = enqueue(&mut worker, &["h"]).await[0];
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    commit(&mut worker).await;
+    assert!(scene.row("g").await.unwrap().job.is_none());
+    let mut ran = scene.drain().await;
+    assert!(ran.iter().position(|id| *id == ids[1]) < ran.iter().position(|id| *id == later));
+    ran.sort_unstable();
+    assert_eq!(ran, [ids[0], ids[1], later]);
+    scene.end().await;
+}

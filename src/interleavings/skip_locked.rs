@@ -1,0 +1,180 @@
+//! Nobody queues up, and skipped is not lost (P2, P3).
+
+use crate::interleavings::support::scene::TERMS;
+use crate::interleavings::support::scene::{
+    Q, Scene, begin, commit, enqueue, pid, rollback, run, succeeded,
+};
+use crate::store::HoldAnswer;
+
+/// A claim whose snapshot is older than a row it locks: it rejects the row's new version, and keeps its lock.
+#[tokio::test]
+async fn a_hold_that_meets_a_claim_with_an_older_snapshot_is_skipped_and_not_lost() {
+    let scene = Scene::new().await;
+    let job = scene.enqueue("g").await;
+    let (mut worker, mut older) = (scene.session().await, scene.session().await);
+    scene.adopt(&mut worker).await;
+    commit(&mut worker).await;
+    // Two looks at once, the way `take` does it, with a moment between the snapshot and the lock.
+    scene.close_gate().await;
+    let older_pid = pid(&mut older).await;
+    let looking = tokio::spawn(async move {
+        begin(&mut older).await;
+        let sql = "with moment as materialized (select pass_gate() as passed) \
+                   select count(*) from (select 1 from seriatim.queue_group g, moment \
+                   where passed and g.ready_at <= now() for no key update of g skip locked) taken";
+        let taken = crate::interleavings::support::scene::number(&mut older, sql).await;
+        (older, taken)
+    });
+    scene.until_waits(older_pid, "advisory").await;
+    let claim = scene.claim_one(&mut worker).await;
+    assert_eq!(claim.job, job);
+    scene.open_gate().await;
+    let (mut older, taken) = looking.await.unwrap();
+    assert_eq!(taken, 0, "its condition was checked again");
+    // Wrong: no row, so it is lost. A plain read shows that the token is still ours.
+    let answer = scene.try_hold(&mut worker, &claim).await;
+    assert!(matches!(answer, HoldAnswer::Skipped), "{answer:?}");
+    rollback(&mut older).await;
+    let answer = scene.store.hold(&mut worker, Q, &claim).await.unwrap();
+    assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
+    rollback(&mut worker).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_hold_whose_jobs_row_somebody_looks_at_is_skipped_and_keeps_the_group() {
+    let scene = Scene::new().await;
+    scene.enqueue("g").await;
+    let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
+    let claim = scene.claim_one(&mut worker).await;
+    // As an adopter that saw the job flagged.
+    begin(&mut adopter).await;
+    run(&mut adopter, "select 1 from seriatim.job for no key update").await;
+    let answer = scene.try_hold(&mut worker, &claim).await;
+    assert!(matches!(answer, HoldAnswer::Skipped), "{answer:?}");
+    // The group is kept between the tries: nobody else can even doubt the claim.
+    scene.enqueue("g").await;
+    let mut other = scene.session().await;
+    let free = "select count(*) from (select 1 from seriatim.queue_group for no key update skip locked) free";
+    assert_eq!(super::support::scene::number(&mut other, free).await, 0);
+    rollback(&mut adopter).await;
+    let answer = scene.store.hold(&mut worker, Q, &claim).await.unwrap();
+    assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
+    rollback(&mut worker).await;
+    // Only another token, or no row, is a loss.
+    scene.run("update seriatim.queue_group set claim = gen_random_uuid()").await;
+    let answer = scene.try_hold(&mut worker, &claim).await;
+    assert!(matches!(answer, HoldAnswer::Lost), "{answer:?}");
+    rollback(&mut worker).await;
+    scene.run("delete from seriatim.queue_group").await;
+    let answer = scene.try_hold(&mut worker, &claim).await;
+    assert!(matches!(answer, HoldAnswer::Lost), "{answer:?}");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
+    let scene = Scene::new().await;
+    scene.enqueue("g").await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let claim = scene.claim_one(&mut worker).await;
+    scene.lease("g", -1).await;
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    begin(&mut other).await;
+    run(&mut other, "select 1 from seriatim.queue_group for no key update").await;
+    for still_doubted in [true, false] {
+        begin(&mut worker).await;
+        scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
+        commit(&mut worker).await;
+        assert_eq!(scene.row("g").await.unwrap().suspected, still_doubted);
+        if still_doubted {
+            rollback(&mut other).await;
+        }
+    }
+    scene.end().await;
+}
+
+/// `SKIP LOCKED` skips locked rows; it waits for a lock on the newer version of a row that its locker has written.
+#[tokio::test]
+async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
+    let scene = Scene::new().await;
+    scene.enqueue("g").await;
+    let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
+    let claim = scene.claim_one(&mut worker).await;
+    scene.hold(&mut worker, &claim).await;
+    run(&mut worker, "update seriatim.queue_group set suspect = null").await;
+    run(&mut worker, "select 1 from seriatim.queue_group for update").await;
+    scene.enqueue("g").await;
+    let adopter_pid = pid(&mut adopter).await;
+    let store = std::sync::Arc::clone(&scene.store);
+    let waiting = tokio::spawn(async move {
+        begin(&mut adopter).await;
+        store.peek(&mut adopter, Q).await.unwrap();
+        store.adopt(&mut adopter, Q, 128).await.unwrap();
+        commit(&mut adopter).await;
+    });
+    scene.until_waits(adopter_pid, "transactionid").await;
+    rollback(&mut worker).await;
+    waiting.await.unwrap();
+    scene.end().await;
+}
+
+/// The same lock: whatever makes a claim wait, it must not wait for as long as a handler runs, nor fail.
+#[tokio::test]
+async fn a_claim_that_would_wait_gives_up_and_looks_again() {
+    let scene = Scene::new().await;
+    scene.enqueue("g").await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let claim = scene.claim_one(&mut worker).await;
+    scene.hold(&mut worker, &claim).await;
+    run(&mut worker, "update seriatim.queue_group set suspect = null").await;
+    run(&mut worker, "select 1 from seriatim.queue_group for update").await;
+    let second = scene.enqueue("g").await;
+    let (store, mut cursor) = (&scene.store, crate::worker::claim_steps::ClaimCursor::default());
+    let claimed =
+        crate::worker::claim_steps::claim(store, &mut other, &scene.options, 10, None, &mut cursor)
+            .await;
+    let claimed = claimed.unwrap();
+    assert!(claimed.more && claimed.jobs.is_empty());
+    rollback(&mut worker).await;
+    // On the same connection, in a new transaction.
+    scene.run_job(&mut worker, &claim).await;
+    assert_eq!(scene.claim_one(&mut other).await.job, second);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_adopter_waits_for_no_hold_and_no_settle() {
+    for followed in [true, false] {
+        let scene = Scene::new().await;
+        scene.enqueue("g").await;
+        let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
+        let claim = scene.claim_one(&mut worker).await;
+        scene.hold(&mut worker, &claim).await;
+        // Held.
+        let second = scene.enqueue("g").await;
+        assert_eq!(scene.adopt(&mut adopter).await, 1);
+        rollback(&mut adopter).await;
+        // Held by a handler that has written and enqueued.
+        let own = enqueue(&mut worker, &["g", "h"]).await;
+        assert_eq!(scene.adopt(&mut adopter).await, 1);
+        rollback(&mut adopter).await;
+        // Settled, with and without a try to retire, and not committed.
+        let keep = crate::interleavings::support::scene::KEEP;
+        let outcome = succeeded();
+        let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, keep, followed);
+        settled.await.unwrap();
+        let third = scene.enqueue("g").await;
+        let shared = scene.adopt(&mut adopter).await;
+        assert_eq!(shared, usize::from(followed), "the stronger lock of a try stays");
+        // And a settle does not wait for an adopter.
+        commit(&mut worker).await;
+        commit(&mut adopter).await;
+        let mut ran = scene.drain().await;
+        ran.retain(|id| *id != own[1]);
+        let mut expected = vec![second, own[0], third];
+        expected.sort_unstable();
+        assert_eq!(ran, expected);
+        scene.end().await;
+    }
+}

@@ -1,0 +1,187 @@
+//! The stress's producers, and the people who ask for things.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sqlx::postgres::PgTransactionManager;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::sleep;
+
+use crate::interleavings::support::scene::{Q, run};
+use crate::interleavings::support::stress::Stress;
+use crate::store::begin_short;
+use crate::{Client, NewJob};
+
+pub(in crate::interleavings) fn pause(rng: &mut fastrand::Rng, most_ms: u64) -> Duration {
+    Duration::from_micros(rng.u64(0..=most_ms * 1000))
+}
+
+fn some_jobs(stress: &Stress, rng: &mut fastrand::Rng) -> Vec<NewJob> {
+    let count = [1, 1, 1, 2, 4][rng.usize(0..5)];
+    (0..count)
+        .map(|_| {
+            let job = NewJob::new(Q, &1).group(stress.some_group(rng));
+            match rng.u8(0..10) {
+                0 => job.delay(pause(rng, 100)),
+                1 => job.max_attempts(1),
+                _ => job,
+            }
+        })
+        .collect()
+}
+
+/// Enqueues in `conn`'s transaction; when it began, and the jobs.
+pub(in crate::interleavings) async fn enqueue_some(
+    stress: &Stress,
+    rng: &mut fastrand::Rng,
+    conn: &mut PgConnection,
+) -> Result<Vec<(u64, i64)>, crate::EnqueueError> {
+    let jobs = some_jobs(stress, rng);
+    let began = stress.book.begin();
+    let client = Client::default().notify(rng.bool());
+    let enqueued = client.enqueue_many(conn, jobs).await?;
+    Ok(enqueued.iter().map(|job| (began, job.id())).collect())
+}
+
+/// Enqueues at any isolation level, with old snapshots, open transactions, savepoints and rollbacks.
+pub(in crate::interleavings) async fn produce(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+    let mut conn = stress.session("producer").await;
+    while !stress.stop.load(Ordering::Relaxed) {
+        if let Err(error) = produce_once(&stress, &mut rng, &mut conn).await {
+            stress.book.violation(format!("an enqueue failed: {error}"));
+            conn = stress.session("producer").await;
+        }
+        sleep(pause(&mut rng, stress.producer_pause_ms)).await;
+    }
+}
+
+async fn produce_once(
+    stress: &Stress,
+    rng: &mut fastrand::Rng,
+    conn: &mut PgConnection,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let level = ["read committed", "repeatable read", "serializable"][rng.usize(0..3)];
+    let begin = format!("begin isolation level {level}");
+    PgTransactionManager::begin(conn, Some(AssertSqlSafe(begin).into_sql_str())).await?;
+    if rng.u8(0..3) == 0 {
+        run(conn, "select count(*) from seriatim.queue_group").await;
+        sleep(pause(rng, 10)).await;
+    }
+    let mut jobs = enqueue_some(stress, rng, conn).await?;
+    if rng.u8(0..5) == 0 {
+        let mut savepoint = conn.begin().await?;
+        enqueue_some(stress, rng, &mut savepoint).await?;
+        savepoint.rollback().await?;
+        jobs.extend(enqueue_some(stress, rng, conn).await?);
+    }
+    if rng.u8(0..3) == 0 {
+        sleep(pause(rng, 30)).await;
+    }
+    if rng.u8(0..7) == 0 {
+        PgTransactionManager::rollback(conn).await?;
+        stress.book.count("enqueues rolled back");
+    } else {
+        PgTransactionManager::commit(conn).await?;
+        stress.book.committed(&jobs);
+    }
+    Ok(())
+}
+
+/// Cancels, retries, skips and resumes, in transactions that stay open for a moment and may be rolled back.
+pub(in crate::interleavings) async fn ask(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+    let mut conn = stress.session("operator").await;
+    while !stress.stop.load(Ordering::Relaxed) {
+        if let Err(error) = ask_once(&stress, &mut rng, &mut conn).await {
+            stress.book.violation(format!("a request failed: {error}"));
+            conn = stress.session("operator").await;
+        }
+        sleep(pause(&mut rng, 40)).await;
+    }
+}
+
+async fn pick(conn: &mut PgConnection, condition: &str) -> Result<Option<i64>, sqlx::Error> {
+    let sql = format!("select id from seriatim.job where {condition} order by random() limit 1");
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_optional(conn).await
+}
+
+async fn ask_once(
+    stress: &Stress,
+    rng: &mut fastrand::Rng,
+    conn: &mut PgConnection,
+) -> Result<(), sqlx::Error> {
+    let store = &stress.store;
+    PgTransactionManager::begin(conn, None).await?;
+    let request = rng.u8(0..10);
+    let (what, done) = match request {
+        0..=5 => {
+            let condition = ["status = 'queued'", "status = 'started'", "flagged"][rng.usize(0..3)];
+            match pick(conn, condition).await? {
+                Some(job) => ("cancelled", store.cancel(&mut *conn, job).await?.done),
+                None => ("cancelled", false),
+            }
+        }
+        6 => match pick(conn, "status = 'queued'").await? {
+            Some(job) => ("skipped", store.skip(&mut *conn, job).await?.done),
+            None => ("skipped", false),
+        },
+        _ => match pick(conn, "status in ('failed', 'cancelled')").await? {
+            Some(job) => {
+                stress.book.revive(job);
+                ("retried", store.retry(&mut *conn, job).await?.done)
+            }
+            None => ("retried", false),
+        },
+    };
+    if rng.u8(0..3) == 0 {
+        sleep(pause(rng, 15)).await;
+    }
+    if rng.u8(0..5) == 0 {
+        return PgTransactionManager::rollback(conn).await;
+    }
+    PgTransactionManager::commit(conn).await?;
+    if done {
+        stress.book.count(what);
+    }
+    for halted in store.halted_groups(&mut *conn, Q).await? {
+        store.unhalt_group(&mut *conn, Q, &halted.group).await?;
+        stress.book.count("resumed");
+    }
+    Ok(())
+}
+
+/// Housekeeping, the sweep that must find nothing, and leases and graces that run out before their time.
+pub(in crate::interleavings) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+    let mut conn = stress.session("janitor").await;
+    while !stress.drained.load(Ordering::Relaxed) {
+        if let Err(error) = keep_house_once(&stress, &mut conn).await {
+            stress.book.violation(format!("maintenance failed: {error}"));
+            conn = stress.session("janitor").await;
+        }
+        let lapse = "update seriatim.queue_group g set ready_at = clock_timestamp() from \
+            (select group_id from seriatim.queue_group where claim is not null and random() < 0.3 \
+             for no key update skip locked) lapsed where g.group_id = lapsed.group_id";
+        let lapsed = run(&mut conn, lapse).await;
+        for _ in 0..lapsed {
+            stress.book.count("leases cut short");
+        }
+        sleep(pause(&mut rng, 60)).await;
+    }
+}
+
+async fn keep_house_once(stress: &Stress, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    begin_short(conn).await?;
+    stress.store.settle_requests(conn).await?;
+    PgTransactionManager::commit(conn).await?;
+    begin_short(conn).await?;
+    let mut group = String::new();
+    while let Some(next) = stress.store.next_group(conn, Q, &group).await? {
+        if stress.store.rescue(conn, Q, &next).await? {
+            let what = format!("the sweep found {next} stranded");
+            stress.book.violation(what);
+        }
+        group = next;
+    }
+    PgTransactionManager::rollback(conn).await
+}

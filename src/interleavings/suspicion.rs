@@ -1,0 +1,234 @@
+//! Who is next, and who takes over (P2, P3, P8).
+
+use crate::interleavings::support::scene::TERMS;
+use crate::interleavings::support::scene::{
+    Q, Scene, begin, commit, failed, pid, plans, rollback, run, succeeded,
+};
+use crate::job::group_plan::{Disposition, Plan};
+use crate::store::HoldAnswer;
+
+#[tokio::test]
+async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        scene.enqueue("long").await;
+        let next_of_long = scene.enqueue("long").await;
+        let claim = scene.claim_one(&mut worker).await;
+        let held = scene.hold(&mut worker, &claim).await;
+        // While the long handler runs, another group gets in line.
+        let waiting = scene.enqueue("waiting").await;
+        let mut adopter = scene.session().await;
+        scene.adopt(&mut adopter).await;
+        commit(&mut adopter).await;
+        if wrong {
+            run(
+                &mut worker,
+                "update seriatim.job set status = 'succeeded', finished_at = now() where status = 'started'",
+            )
+            .await;
+            run(
+                &mut worker,
+                "update seriatim.queue_group set claim = null, job_id = null, ready_at = now() where group_id = 'long'",
+            )
+            .await;
+        } else {
+            scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        }
+        commit(&mut worker).await;
+        let next = scene.claim(&mut worker, 1).await.remove(0).job;
+        assert_eq!(next, if wrong { next_of_long } else { waiting });
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
+    let scene = Scene::new().await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let job = scene.enqueue("g").await;
+    let claim = scene.claim_one(&mut worker).await;
+    scene.hold(&mut worker, &claim).await;
+    let session = pid(&mut worker).await;
+    scene.run(&format!("select pg_terminate_backend({session})")).await;
+    scene.until_gone(session).await;
+    // The handler does not know yet. Wrong: a look that takes what is due would run its job beside it.
+    scene.lease("g", -1).await;
+    let due = "select count(*) from seriatim.queue_group where ready_at <= clock_timestamp()";
+    assert_eq!(scene.id(due).await, 1);
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    let row = scene.row("g").await.unwrap();
+    assert!(row.suspected && !row.due, "{row:?}");
+    // Doubted, and the grace is not over.
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    assert_eq!(scene.id(due).await, 0);
+    scene.lease("g", -1).await;
+    let over = scene.claim_one(&mut other).await;
+    assert_eq!((over.job, over.go), (job, Disposition::Run));
+    assert_ne!(over.token, claim.token);
+    let held = scene.hold(&mut other, &over).await;
+    assert_eq!((held.attempt, held.suspected), (2, false));
+    scene.settle(&mut other, &over, &held, &succeeded()).await;
+    commit(&mut other).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
+    let scene = Scene::new().await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    scene.enqueue("g").await;
+    let claim = scene.claim_one(&mut worker).await;
+    scene.lease("g", -1).await;
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    assert!(scene.hold(&mut worker, &claim).await.suspected);
+    // Wrong: to go on with the doubt standing. If this hold broke now, the next look would take over at once.
+    rollback(&mut worker).await;
+    begin(&mut worker).await;
+    scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
+    commit(&mut worker).await;
+    assert!(!scene.row("g").await.unwrap().suspected);
+    assert!(!scene.hold(&mut worker, &claim).await.suspected);
+    rollback(&mut worker).await;
+    scene.lease("g", -1).await;
+    assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted again");
+    assert!(scene.row("g").await.unwrap().suspected);
+    scene.lease("g", -1).await;
+    let over = scene.claim_one(&mut other).await;
+    // Too late now: neither the hold nor the trust of the old token does anything.
+    assert!(matches!(scene.try_hold(&mut worker, &claim).await, HoldAnswer::Lost));
+    rollback(&mut worker).await;
+    scene.run_job(&mut other, &over).await;
+    scene.end().await;
+}
+
+/// A claim whose worker died in its last attempt, doubted and due.
+async fn used_up(scene: &Scene) -> i64 {
+    let mut worker = scene.session().await;
+    let job = scene.enqueue("g").await;
+    scene.claim_one(&mut worker).await;
+    scene.run("update seriatim.job set max_attempts = 1").await;
+    scene.lease("g", -1).await;
+    assert!(scene.claim(&mut worker, 10).await.is_empty());
+    scene.lease("g", -1).await;
+    job
+}
+
+#[tokio::test]
+async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let dead = used_up(&scene).await;
+        let mut other = scene.session().await;
+        begin(&mut other).await;
+        let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
+        let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
+        // A claimed row can be shared while the take-over has it locked, and the flag goes.
+        let meanwhile = scene.enqueue("g").await;
+        let mut adopter = scene.session().await;
+        assert_eq!(scene.adopt(&mut adopter).await, 1);
+        commit(&mut adopter).await;
+        assert!(!scene.flagged(meanwhile).await);
+        if wrong {
+            run(
+                &mut other,
+                "update seriatim.job set status = 'failed', finished_at = now() where status = 'started'",
+            )
+            .await;
+            run(&mut other, "delete from seriatim.queue_group").await;
+            commit(&mut other).await;
+            assert!(scene.is_stranded(meanwhile).await);
+        } else {
+            let planned = plans(&turns, &looks);
+            assert_eq!(
+                planned[0].plan,
+                Plan::Start { job: dead, go: Disposition::Exhausted, fresh: false }
+            );
+            let over = scene.write(&mut other, &turns, &looks).await.remove(0);
+            let held = scene.hold(&mut other, &over).await;
+            scene.settle(&mut other, &over, &held, &failed()).await;
+            commit(&mut other).await;
+            assert!(!scene.rescue("g").await);
+            assert_eq!(scene.drain().await, [meanwhile]);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_take_over_that_finds_its_job_gone_frees_the_row_and_does_not_delete_it() {
+    let scene = Scene::new().await;
+    used_up(&scene).await;
+    scene.run("delete from seriatim.job").await;
+    let mut other = scene.session().await;
+    begin(&mut other).await;
+    let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
+    let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
+    let meanwhile = scene.enqueue("g").await;
+    let mut adopter = scene.session().await;
+    assert_eq!(scene.adopt(&mut adopter).await, 1);
+    commit(&mut adopter).await;
+    assert!(scene.write(&mut other, &turns, &looks).await.is_empty());
+    assert_eq!(scene.row("g").await.unwrap().job, None);
+    assert_eq!(scene.drain().await, [meanwhile]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lost() {
+    let scene = Scene::new().await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let job = scene.enqueue("g").await;
+    scene.claim_one(&mut worker).await;
+    scene.run("update seriatim.job set expires_at = now()").await;
+    for _ in 0..2 {
+        assert!(scene.claim(&mut other, 10).await.is_empty(), "it is running, or may be");
+        scene.lease("g", -1).await;
+    }
+    let over = scene.claim_one(&mut other).await;
+    assert!(matches!(over.go, Disposition::Expired(_)), "{over:?}");
+    let held = scene.hold(&mut other, &over).await;
+    assert_eq!((over.job, held.attempt), (job, 1));
+    scene.settle(&mut other, &over, &held, &failed()).await;
+    commit(&mut other).await;
+    let lost = "select count(*) from seriatim.job where history -> 0 ->> 'kind' = 'worker_lost' \
+                and jsonb_array_length(history) = 2";
+    assert_eq!(scene.id(lost).await, 1);
+    scene.end().await;
+}
+
+/// All presences go with a restart, and a process that the server told so keeps its handlers for some seconds. Wrong: a doubt
+/// of before, taken for one that its process could have heard of.
+#[tokio::test]
+async fn a_doubt_from_before_the_servers_start_is_doubted_anew_when_processes_can_be_back() {
+    for (group, receives) in [(true, false), (false, false), (true, true), (false, true)] {
+        let scene = Scene::new().await;
+        let (mut worker, mut other) = (scene.session().await, scene.session().await);
+        let job = crate::NewJob::new(Q, &1);
+        let job = if group { job.group("g") } else { job };
+        crate::enqueue(&mut worker, job).await.unwrap();
+        assert_eq!(scene.claim(&mut worker, 1).await.len(), 1);
+        let (table, due) = if group { ("queue_group", "ready_at") } else { ("job", "lease_until") };
+        let lapse = format!("update seriatim.{table} set {due} = clock_timestamp()");
+        let in_seconds = format!(
+            "select round(extract(epoch from {due} - clock_timestamp()))::int8 \
+             from seriatim.{table} where suspect = claim"
+        );
+        let mut looks = async || {
+            scene.run(&lapse).await;
+            if receives {
+                run(&mut other, "select seriatim.receive('q', 1)").await
+            } else {
+                scene.claim(&mut other, 10).await.len() as u64
+            }
+        };
+        assert_eq!(looks().await, 0);
+        assert_eq!(scene.id(&in_seconds).await, 2, "1.75, rounded");
+        scene.started_at("now").await;
+        assert_eq!(looks().await, 0);
+        assert!((14..=15).contains(&scene.id(&in_seconds).await));
+        scene.started_at("2000-01-01").await;
+        assert_eq!(looks().await, 1);
+        scene.end().await;
+    }
+}

@@ -1,0 +1,27 @@
+//! Wake-ups that come while nobody listens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::interleavings::support::scene::PATIENCE;
+use crate::processor::listener;
+use crate::testing::TestDatabase;
+
+#[tokio::test]
+async fn who_looked_before_somebody_listened_looks_again() {
+    let db = TestDatabase::create().await.unwrap();
+    let wake = Arc::new(Notify::new());
+    let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);
+    let stop = CancellationToken::new();
+    let listening = listener::run(db.pool(), "seriatim.wake", workers, &stop, |_| {});
+    let woken = async {
+        timeout(PATIENCE, wake.notified()).await.unwrap();
+        stop.cancel();
+    };
+    tokio::join!(listening, woken);
+    db.remove().await.unwrap();
+}

@@ -1,0 +1,158 @@
+//! Raw bytes as a job's data.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::value::{BytesDeserializer, Error as ValueError};
+use serde::de::{DeserializeOwned, Error, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::job::redact::{data_error, json_error};
+
+/// A job's raw bytes, as its handler takes them: `type Data = seriatim::Bytes`.
+///
+/// For jobs of [`NewJob::bytes`](crate::NewJob::bytes). A job with JSON data does not decode into it, also if the JSON
+/// is a string: that is a failed attempt of the kind [`FailureKind::Data`](crate::FailureKind::Data), as is a job with
+/// raw bytes for a handler whose data comes from JSON. Any other type that serde can make from bytes takes them too,
+/// `String` (if they are UTF-8) for one.
+///
+/// Its `Debug` shows how many bytes there are, not which.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Bytes(Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} bytes)", self.0.len())
+    }
+}
+
+impl Bytes {
+    /// The bytes, owned.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<Bytes> for Vec<u8> {
+    fn from(bytes: Bytes) -> Self {
+        bytes.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Raw;
+        impl Visitor<'_> for Raw {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a job with raw bytes (NewJob::bytes)")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(bytes.to_vec()))
+            }
+
+            fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+                Ok(Bytes(bytes))
+            }
+        }
+        // Not as bytes: JSON would hand over the text of a string. As a newtype it comes to no visit above.
+        from.deserialize_newtype_struct("Bytes", Raw)
+    }
+}
+
+/// What a job is about, as the database has it.
+pub(crate) enum JobData {
+    /// The text of JSON.
+    Json(String),
+    Bytes {
+        content_type: Option<String>,
+        bytes: Vec<u8>,
+    },
+}
+
+impl fmt::Debug for JobData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(text) => write!(f, "Json({} bytes)", text.len()),
+            Self::Bytes { content_type, bytes } => {
+                write!(f, "Bytes({} bytes of {content_type:?})", bytes.len())
+            }
+        }
+    }
+}
+
+impl JobData {
+    pub(crate) fn content_type(&self) -> Option<&str> {
+        match self {
+            Self::Json(_) => None,
+            Self::Bytes { content_type, .. } => content_type.as_deref(),
+        }
+    }
+
+    /// The handler's type, or what is wrong, without what the data says.
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
+        match self {
+            Self::Json(text) => serde_json::from_str(text).map_err(|error| json_error(&error)),
+            Self::Bytes { content_type, bytes } => {
+                let raw = BytesDeserializer::<ValueError>::new(bytes);
+                T::deserialize(raw).map_err(|error| {
+                    let (size, what) = (bytes.len(), content_type.as_deref().unwrap_or("unknown type"));
+                    format!(
+                        "the job has {size} raw bytes ({what}), not JSON, and the handler's data does not decode from \
+                         them: {}; take them as seriatim::Bytes",
+                        data_error(&error.to_string())
+                    )
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(bytes: &[u8]) -> JobData {
+        JobData::Bytes { content_type: Some("text/plain".into()), bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn bytes_decode_into_bytes_and_text() {
+        assert_eq!(raw(&[0, 255]).decode(), Ok(Bytes(vec![0, 255])));
+        assert_eq!(raw(b"").decode(), Ok(Bytes::default()));
+        assert_eq!(raw("\u{fc}".as_bytes()).decode(), Ok("\u{fc}".to_owned()));
+        assert!(raw(&[255]).decode::<String>().is_err());
+    }
+
+    #[test]
+    fn json_and_bytes_are_not_mixed_up() {
+        let error = raw(b"{}").decode::<serde_json::Value>().unwrap_err();
+        assert!(error.contains("2 raw bytes (text/plain), not JSON"), "{error}");
+        for json in ["\"text\"", "[1, 2]", "null", "{}"] {
+            let error = JobData::Json(json.to_owned()).decode::<Bytes>().unwrap_err();
+            assert!(error.contains("a job with raw bytes"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a look at queues and groups shows.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::job::queue_options::AfterHalt;
+
+/// How many jobs of a queue are in which state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QueueCounts {
+    /// Queued and due, behind others of their group perhaps.
+    pub queued: u64,
+    /// Queued and not due yet: delayed, or waiting for a retry.
+    pub delayed: u64,
+    /// Claimed by a worker.
+    pub started: u64,
+    /// Succeeded and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub succeeded: u64,
+    /// Failed (dead letters) and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub failed: u64,
+    /// Cancelled and kept, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub cancelled: u64,
+    /// Parked behind a job that failed, counted up to [`QueueCounts::FINISHED_LIMIT`].
+    pub parked: u64,
+}
+
+impl QueueCounts {
+    /// Finished and parked jobs are counted up to this number: a count that reaches it means "or more". So a long history costs
+    /// the call nothing. Unfinished jobs are counted exactly.
+    pub const FINISHED_LIMIT: u64 = 10_000;
+
+    /// All unfinished jobs.
+    pub fn unfinished(&self) -> u64 {
+        self.queued + self.delayed + self.started
+    }
+}
+
+/// A queue that is paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PausedQueue {
+    /// The queue.
+    pub queue: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// What was given as the reason.
+    pub reason: Option<String>,
+}
+
+/// A group that is paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PausedGroup {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// What was given as the reason.
+    pub reason: Option<String>,
+}
+
+/// A group that stopped, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HaltedGroup {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// Since when, by the database's clock.
+    pub since: DateTime<Utc>,
+    /// For how long, by the database's clock.
+    pub age: Duration,
+    /// The message of the failure that halted it.
+    pub reason: Option<String>,
+    /// The job that halted it.
+    pub job: Option<i64>,
+    /// When it is decided by itself; none: it waits for somebody.
+    pub until: Option<DateTime<Utc>>,
+    /// What is done then.
+    pub then: Option<AfterHalt>,
+}
+
+/// A failed job, and the jobs of its group that stepped aside with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParkedUnit {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// The job that failed.
+    pub job: i64,
+    /// When it failed, by the database's clock.
+    pub since: Option<DateTime<Utc>>,
+    /// The message of its failure.
+    pub reason: Option<String>,
+    /// How many jobs are parked with it.
+    pub parked: u64,
+}

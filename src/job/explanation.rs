@@ -1,0 +1,463 @@
+//! Why a job or a group is where it is: one value, and one sentence of it. Pure.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::job::job::JobStatus;
+
+/// Why a job is where it is; prints as one sentence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct JobExplanation {
+    /// The job.
+    pub job: i64,
+    /// Its queue.
+    pub queue: String,
+    /// Its group, if it has one.
+    pub group: Option<String>,
+    /// Its state.
+    pub status: JobStatus,
+    /// Why.
+    pub reason: Reason,
+    /// The unfinished jobs behind it in its group.
+    pub behind: BoundedCount,
+}
+
+/// Why a group is where it is; prints as one sentence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct GroupExplanation {
+    /// The queue.
+    pub queue: String,
+    /// The group.
+    pub group: String,
+    /// The job that runs or is next; none: the group has no unfinished job.
+    pub head: Option<i64>,
+    /// What is with that job.
+    pub reason: Reason,
+    /// The unfinished jobs behind it.
+    pub behind: BoundedCount,
+}
+
+/// A number that was counted up to [`BoundedCount::LIMIT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct BoundedCount {
+    /// How many there are, or at least are.
+    pub count: u64,
+    /// There are more than were counted.
+    pub or_more: bool,
+}
+
+/// Which run of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct AttemptInfo {
+    /// Which, from 1.
+    pub attempt: u32,
+    /// How many there can be (those that are not held against the job included), if the job itself says so; otherwise its queue's
+    /// workers do.
+    pub of: Option<u32>,
+}
+
+/// The processor that claimed a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProcessorInfo {
+    /// Its id.
+    pub id: i64,
+    /// The name of its node.
+    pub node: String,
+    /// Its host.
+    pub host: Option<String>,
+    /// Its process id there.
+    pub pid: Option<i32>,
+}
+
+/// The database session that holds a running job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Its process id in the server.
+    pub pid: i32,
+    /// Its state (`active`, `idle in transaction`, …), if the role may see it.
+    pub state: Option<String>,
+    /// Its current or last query, if the role may see it.
+    pub query: Option<String>,
+    /// When that began.
+    pub query_start: Option<DateTime<Utc>>,
+    /// Where it comes from; none: a local socket.
+    pub client_address: Option<String>,
+    /// When it was opened.
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// What a job, or the head of a group, does or waits for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// Its handler runs, in a transaction that holds it.
+    Running {
+        /// Which run.
+        attempt: AttemptInfo,
+        /// For how long, in seconds.
+        seconds: f64,
+        /// Who claimed it, if that is known.
+        processor: Option<ProcessorInfo>,
+        /// The session that has the lock.
+        session: SessionInfo,
+    },
+    /// A worker or a receiver claimed it and no session holds it: it is kept by its lease or visibility, or its handler is
+    /// about to begin.
+    Claimed {
+        /// Which run.
+        attempt: AttemptInfo,
+        /// For how long, in seconds.
+        seconds: f64,
+        /// Who claimed it, if that is known; none for a job that was received by hand.
+        processor: Option<ProcessorInfo>,
+        /// When the lease, or the visibility, ends, unless it is extended.
+        lease_until: DateTime<Utc>,
+    },
+    /// Its worker seems lost.
+    Suspected {
+        /// Which run.
+        attempt: AttemptInfo,
+        /// Who claimed it, if that is known.
+        processor: Option<ProcessorInfo>,
+        /// From when on another worker takes it over, unless its own shows itself.
+        taken_over_at: DateTime<Utc>,
+    },
+    /// Another job of its group comes first.
+    Behind {
+        /// That job.
+        head: i64,
+        /// What is with that job.
+        why: Box<Reason>,
+    },
+    /// It is not due: delayed, or waiting for a retry.
+    NotDue {
+        /// When it will be.
+        until: DateTime<Utc>,
+        /// In how many seconds.
+        seconds: f64,
+        /// Runs so far.
+        attempt: AttemptInfo,
+        /// Why the last one failed.
+        last_error: Option<String>,
+    },
+    /// Its group stopped until somebody decides.
+    Halted {
+        /// Since when.
+        since: DateTime<Utc>,
+        /// For how many seconds.
+        seconds: f64,
+        /// The message of the failure.
+        why: Option<String>,
+        /// The job that failed.
+        by: Option<i64>,
+        /// When it is decided by itself.
+        until: Option<DateTime<Utc>>,
+    },
+    /// The jobs of its group are stepping aside behind one that failed.
+    Parking {
+        /// The job that failed.
+        by: Option<i64>,
+    },
+    /// Its group is paused.
+    GroupPaused {
+        /// Since when.
+        since: DateTime<Utc>,
+        /// Why.
+        why: Option<String>,
+    },
+    /// Its queue is paused.
+    QueuePaused {
+        /// Since when.
+        since: DateTime<Utc>,
+        /// Why.
+        why: Option<String>,
+    },
+    /// As many jobs of its queue are in flight as may be.
+    AtLimit {
+        /// How many are.
+        in_flight: u64,
+        /// How many may be.
+        limit: u64,
+    },
+    /// It is due, and no worker has taken it yet.
+    Turn {
+        /// Since when, in seconds.
+        seconds: f64,
+        /// Groups (or jobs without one) of its queue that are due before it.
+        before: BoundedCount,
+    },
+    /// It is due and flagged, and no worker has put its group in line yet.
+    NotAdopted {
+        /// Since when, in seconds.
+        seconds: f64,
+    },
+    /// Nothing would wake it: tables were written by hand. The sweep will find it.
+    Stranded,
+    /// It expired before it began, and ends without a run when its turn comes.
+    Expired {
+        /// When.
+        at: DateTime<Utc>,
+    },
+    /// It stepped aside with a job that failed, until it is redriven or discarded.
+    Parked {
+        /// That job.
+        with: Option<i64>,
+    },
+    /// It has ended.
+    Ended {
+        /// How.
+        status: JobStatus,
+        /// When.
+        at: Option<DateTime<Utc>>,
+        /// Why, if it did not succeed.
+        error: Option<String>,
+        /// The job that it is parked as, if later jobs stepped aside with it.
+        parked: bool,
+    },
+    /// The group has no unfinished job.
+    Nothing,
+}
+
+impl BoundedCount {
+    /// Nothing is counted beyond this number.
+    pub const LIMIT: u64 = 10_000;
+
+    /// Of what was counted up to one more than the limit.
+    pub(crate) fn new(count: u64) -> Self {
+        Self { count: count.min(Self::LIMIT), or_more: count > Self::LIMIT }
+    }
+}
+
+impl fmt::Display for BoundedCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.count, if self.or_more { " or more" } else { "" })
+    }
+}
+
+impl fmt::Display for AttemptInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attempt {}", self.attempt)?;
+        self.of.map_or(Ok(()), |of| write!(f, " of {of}"))
+    }
+}
+
+impl fmt::Display for ProcessorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "processor {}", self.node)?;
+        match (&self.host, self.pid) {
+            (Some(host), Some(pid)) => write!(f, " (host {host}, pid {pid})"),
+            (Some(host), None) => write!(f, " (host {host})"),
+            (None, Some(pid)) => write!(f, " (pid {pid})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for SessionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "database session {}", self.pid)?;
+        if let Some(state) = &self.state {
+            write!(f, " {state}")?;
+        }
+        self.query.as_ref().map_or(Ok(()), |query| write!(f, ": {}", one_line(query)))
+    }
+}
+
+/// The beginning of a text, without line breaks.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 160;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.chars().count() <= LONGEST {
+        return words;
+    }
+    words.chars().take(LONGEST).chain(['…']).collect()
+}
+
+/// Seconds as people say them.
+fn time(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else if seconds < 7200.0 {
+        format!("{:.0} min", seconds / 60.0)
+    } else {
+        format!("{:.1} h", seconds / 3600.0)
+    }
+}
+
+fn at(time: &DateTime<Utc>) -> String {
+    time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+fn because(why: Option<&String>) -> String {
+    why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default()
+}
+
+fn by(processor: Option<&ProcessorInfo>) -> String {
+    processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
+}
+
+/// What is said of a job, behind its name.
+impl fmt::Display for Reason {
+    #[allow(clippy::too_many_lines)] // One sentence per variant.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running { attempt, seconds, processor, session } => {
+                write!(f, "is running ({attempt}, for {})", time(*seconds))?;
+                if let Some(processor) = processor {
+                    write!(f, " in {processor}")?;
+                }
+                write!(f, ", {session}")
+            }
+            Self::Claimed { attempt, seconds, processor, lease_until } => write!(
+                f,
+                "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
+                time(*seconds),
+                by(processor.as_ref()),
+                at(lease_until)
+            ),
+            Self::Suspected { attempt, processor, taken_over_at } => write!(
+                f,
+                "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
+                by(processor.as_ref()),
+                at(taken_over_at)
+            ),
+            Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
+            Self::NotDue { until, seconds, attempt, last_error } => match last_error {
+                Some(error) => write!(
+                    f,
+                    "waits for its retry in {}, at {} ({attempt} failed: {})",
+                    time(*seconds),
+                    at(until),
+                    one_line(error)
+                ),
+                None => write!(f, "is delayed for {}, until {}", time(*seconds), at(until)),
+            },
+            Self::Halted { seconds, why, by, until, .. } => {
+                write!(f, "waits because its group has been halted for {}", time(*seconds))?;
+                if let Some(job) = by {
+                    write!(f, " by job {job}")?;
+                }
+                f.write_str(&because(why.as_ref()))?;
+                match until {
+                    Some(until) => write!(f, ", until {} or until somebody decides", at(until)),
+                    None => f.write_str(", until somebody decides"),
+                }
+            }
+            Self::Parking { by } => {
+                f.write_str("waits while jobs of its group are being parked")?;
+                by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
+            }
+            Self::GroupPaused { since, why } => {
+                write!(f, "waits because its group has been paused since {}", at(since))?;
+                f.write_str(&because(why.as_ref()))
+            }
+            Self::QueuePaused { since, why } => {
+                write!(f, "waits because its queue has been paused since {}", at(since))?;
+                f.write_str(&because(why.as_ref()))
+            }
+            Self::AtLimit { in_flight, limit } => write!(
+                f,
+                "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
+            ),
+            Self::Turn { seconds, before } => {
+                write!(
+                    f,
+                    "waits for its turn (due for {}): no worker has taken it yet",
+                    time(*seconds)
+                )?;
+                match before.count {
+                    0 => f.write_str(", and nothing is due before it"),
+                    1 => f.write_str(", and 1 is due before it"),
+                    _ => write!(f, ", and {before} are due before it"),
+                }
+            }
+            Self::NotAdopted { seconds } => {
+                write!(
+                    f,
+                    "has been due for {}, and no worker has looked at its group yet",
+                    time(*seconds)
+                )
+            }
+            Self::Stranded => {
+                f.write_str("waits and nothing would wake it, until a processor's sweep finds it")
+            }
+            Self::Expired { at: time } => {
+                write!(f, "expired at {} and ends without a run at its turn", at(time))
+            }
+            Self::Parked { with: Some(job) } => write!(
+                f,
+                "is parked with job {job}, which failed, until that is redriven or discarded"
+            ),
+            Self::Parked { with: None } => f.write_str("is parked"),
+            Self::Ended { status, at: time, error, parked } => {
+                write!(
+                    f,
+                    "has {}",
+                    if *status == JobStatus::Cancelled {
+                        "been cancelled"
+                    } else {
+                        status.as_str()
+                    }
+                )?;
+                if let Some(time) = time {
+                    write!(f, " at {}", at(time))?;
+                }
+                if let Some(error) = error {
+                    write!(f, ": {}", one_line(error))?;
+                }
+                f.write_str(if *parked { "; later jobs are parked with it" } else { "" })
+            }
+            Self::Nothing => f.write_str("has nothing to do"),
+        }
+    }
+}
+
+fn jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
+    match behind.count {
+        0 => Ok(()),
+        1 => write!(f, "; 1 job is behind job {job}"),
+        _ => write!(f, "; {behind} jobs are behind job {job}"),
+    }
+}
+
+impl fmt::Display for JobExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, queue, group, status: _, reason, behind } = self;
+        match (reason, group) {
+            (Reason::Behind { head, why }, Some(group)) => {
+                write!(f, "job {job} waits behind job {head} of group {group:?}, which {why}")?;
+            }
+            (_, Some(group)) => write!(f, "job {job} of group {group:?} {reason}")?,
+            (_, None) => write!(f, "job {job} of queue {queue:?} {reason}")?,
+        }
+        jobs_behind(f, *behind, *job)
+    }
+}
+
+impl fmt::Display for GroupExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, group, head, reason, behind } = self;
+        match head {
+            Some(head) => {
+                write!(f, "job {head} of group {group:?} {reason}")?;
+                jobs_behind(f, *behind, *head)
+            }
+            None if *reason == Reason::Nothing => {
+                write!(f, "group {group:?} of queue {queue:?} has no unfinished job")
+            }
+            None => {
+                write!(f, "group {group:?} of queue {queue:?} has no unfinished job, and {reason}")
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What was read about a job or a group, and the reason that follows from it. Pure.
+
+use chrono::{DateTime, Utc};
+
+use crate::job::explanation::{
+    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
+};
+use crate::job::job::JobStatus;
+
+/// All of one snapshot.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) now: DateTime<Utc>,
+    pub(crate) queue: String,
+    pub(crate) group: Option<String>,
+    /// The job that was asked about.
+    pub(crate) job: Option<JobFacts>,
+    /// The claimed job of the group, or its lowest unfinished one; a job without a group is its own.
+    pub(crate) head: Option<JobFacts>,
+    pub(crate) line: Option<LineFacts>,
+    pub(crate) queue_paused: Option<(DateTime<Utc>, Option<String>)>,
+    pub(crate) group_paused: Option<(DateTime<Utc>, Option<String>)>,
+    pub(crate) limit: Option<u64>,
+    pub(crate) in_flight: u64,
+    pub(crate) due_before: u64,
+    pub(crate) behind: u64,
+    pub(crate) processor: Option<ProcessorInfo>,
+    /// What is written as the locker of the row that a hold locks.
+    pub(crate) locked_by: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct JobFacts {
+    pub(crate) id: i64,
+    pub(crate) status: JobStatus,
+    pub(crate) attempts: u32,
+    pub(crate) forgiven: u32,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) run_at: DateTime<Utc>,
+    pub(crate) started_at: Option<DateTime<Utc>>,
+    pub(crate) finished_at: Option<DateTime<Utc>>,
+    pub(crate) expires_at: Option<DateTime<Utc>>,
+    pub(crate) error: Option<String>,
+    pub(crate) flagged: bool,
+    pub(crate) parked_with: Option<i64>,
+    /// Of a job without a group: when its lease ends, and whether it is doubted.
+    pub(crate) lease_until: Option<DateTime<Utc>>,
+    pub(crate) suspected: bool,
+}
+
+/// The group's row.
+#[derive(Debug, Clone)]
+pub(crate) struct LineFacts {
+    /// None: infinity.
+    pub(crate) ready_at: Option<DateTime<Utc>>,
+    pub(crate) claimed_job: Option<i64>,
+    pub(crate) suspected: bool,
+    pub(crate) halted_at: Option<DateTime<Utc>>,
+    pub(crate) halt_reason: Option<String>,
+    pub(crate) halt_job: Option<i64>,
+    pub(crate) halt_until: Option<DateTime<Utc>>,
+    pub(crate) parking: bool,
+}
+
+impl JobFacts {
+    fn attempt(&self) -> AttemptInfo {
+        let of = self.max_attempts.map(|max| max + self.forgiven);
+        AttemptInfo { attempt: self.attempts, of }
+    }
+}
+
+impl Facts {
+    /// Whether a worker has the job, or the group: then there may be a session to look for.
+    pub(crate) fn claimed(&self) -> bool {
+        match (&self.line, &self.head) {
+            (Some(line), _) => line.claimed_job.is_some(),
+            (None, Some(head)) => self.group.is_none() && head.status == JobStatus::Started,
+            (None, None) => false,
+        }
+    }
+
+    /// About the job that was asked for.
+    pub(crate) fn job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
+        let job = self.job.as_ref()?;
+        let reason = match (job.status, &self.head) {
+            (status, _) if status.is_final() => Reason::Ended {
+                status,
+                at: job.finished_at,
+                error: job.error.clone().filter(|_| status != JobStatus::Succeeded),
+                parked: job.parked_with == Some(job.id),
+            },
+            (JobStatus::Parked, _) => Reason::Parked { with: job.parked_with },
+            // One of several that were received together: whoever has them may work on any. (No processor is named then;
+            // the jobs of a processor's turn run one after the other.)
+            (JobStatus::Started, Some(head))
+                if head.id != job.id && self.claimed() && self.processor.is_none() =>
+            {
+                self.begun(job, session)
+            }
+            (_, Some(head)) if head.id != job.id => {
+                Reason::Behind { head: head.id, why: Box::new(self.reason(session)) }
+            }
+            _ => self.reason(session),
+        };
+        Some(JobExplanation {
+            job: job.id,
+            status: job.status,
+            reason,
+            behind: BoundedCount::new(self.behind),
+            queue: self.queue,
+            group: self.group,
+        })
+    }
+
+    /// About the group that was asked for.
+    pub(crate) fn group(self, session: Option<SessionInfo>) -> GroupExplanation {
+        GroupExplanation {
+            head: self.head.as_ref().map(|head| head.id),
+            reason: self.reason(session),
+            behind: BoundedCount::new(self.behind),
+            queue: self.queue,
+            group: self.group.unwrap_or_default(),
+        }
+    }
+
+    /// What is with the head, the strongest reason first.
+    fn reason(&self, session: Option<SessionInfo>) -> Reason {
+        if let Some(halted) = self.halted() {
+            return halted;
+        }
+        let Some(head) = &self.head else { return Reason::Nothing };
+        if self.claimed() { self.begun(head, session) } else { self.waiting(head) }
+    }
+
+    fn halted(&self) -> Option<Reason> {
+        let line = self.line.as_ref()?;
+        let since = line.halted_at?;
+        if line.parking {
+            return Some(Reason::Parking { by: line.halt_job });
+        }
+        Some(Reason::Halted {
+            since,
+            seconds: self.seconds_since(since),
+            why: line.halt_reason.clone(),
+            by: line.halt_job,
+            until: line.halt_until,
+        })
+    }
+
+    /// About a job that is claimed, with its group if it has one.
+    fn begun(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
+        let (lease_until, suspected) = match &self.line {
+            Some(line) => (line.ready_at, line.suspected),
+            None => (job.lease_until, job.suspected),
+        };
+        let lease_until = lease_until.unwrap_or(self.now);
+        let (attempt, processor) = (job.attempt(), self.processor.clone());
+        let seconds = self.seconds_since(job.started_at.unwrap_or(self.now));
+        match session {
+            Some(session) => Reason::Running { attempt, seconds, processor, session },
+            None if suspected => {
+                Reason::Suspected { attempt, processor, taken_over_at: lease_until }
+            }
+            None => Reason::Claimed { attempt, seconds, processor, lease_until },
+        }
+    }
+
+    fn waiting(&self, head: &JobFacts) -> Reason {
+        if let Some((since, why)) = self.queue_paused.clone() {
+            return Reason::QueuePaused { since, why };
+        }
+        if let Some((since, why)) = self.group_paused.clone() {
+            return Reason::GroupPaused { since, why };
+        }
+        if let Some(at) = head.expires_at.filter(|at| *at <= self.now) {
+            return Reason::Expired { at };
+        }
+        if head.run_at > self.now {
+            return Reason::NotDue {
+                until: head.run_at,
+                seconds: -self.seconds_since(head.run_at),
+                attempt: head.attempt(),
+                last_error: head.error.clone().filter(|_| head.attempts > 0),
+            };
+        }
+        if let Some(limit) = self.limit.filter(|limit| self.in_flight >= *limit) {
+            return Reason::AtLimit { in_flight: self.in_flight, limit };
+        }
+        let seconds = self.seconds_since(head.run_at);
+        match (&self.group, &self.line) {
+            (Some(_), None) if head.flagged => Reason::NotAdopted { seconds },
+            (Some(_), None) => Reason::Stranded,
+            (_, line) => {
+                let ready = line.as_ref().and_then(|line| line.ready_at);
+                let seconds = ready.map_or(seconds, |ready| self.seconds_since(ready).min(seconds));
+                Reason::Turn {
+                    seconds: seconds.max(0.0),
+                    before: BoundedCount::new(self.due_before),
+                }
+            }
+        }
+    }
+
+    fn seconds_since(&self, time: DateTime<Utc>) -> f64 {
+        self.now.signed_duration_since(time).as_seconds_f64()
+    }
+}

@@ -1,0 +1,244 @@
+//! Jobs: what an enqueue answers, and what a look at one shows.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::job::redact::Redacted;
+
+/// What an enqueue did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Enqueued {
+    /// The job was written.
+    New {
+        /// The job's id. Within a group jobs run in the order of their ids.
+        id: i64,
+    },
+    /// A job with the same deduplication id was enqueued within the window: nothing was written.
+    Duplicate {
+        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of another group.
+        id: i64,
+    },
+}
+
+impl Enqueued {
+    /// The job's id; of a duplicate, that of the first.
+    pub fn id(self) -> i64 {
+        match self {
+            Self::New { id } | Self::Duplicate { id } => id,
+        }
+    }
+
+    /// Whether nothing was written, because the job was there already.
+    pub fn is_duplicate(self) -> bool {
+        matches!(self, Self::Duplicate { .. })
+    }
+}
+
+/// The state of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum JobStatus {
+    /// Waiting: for its turn, for its time, or for a retry.
+    Queued,
+    /// Claimed by a worker.
+    Started,
+    /// Its handler returned `Ok`, and what it wrote is committed.
+    Succeeded,
+    /// Out of attempts, or failed for good: a dead letter.
+    Failed,
+    /// Cancelled before it ran to an end.
+    Cancelled,
+    /// Stepped aside with a job of its group that failed: see [`OutOfAttempts::Park`](crate::OutOfAttempts::Park).
+    Parked,
+}
+
+impl JobStatus {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Queued, Self::Started, Self::Succeeded, Self::Failed, Self::Cancelled, Self::Parked];
+
+    /// The word that the database uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Started => "started",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Parked => "parked",
+        }
+    }
+
+    /// Whether the job has ended.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+impl fmt::Display for JobStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A job as the database has it.
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Job {
+    /// Its id.
+    pub id: i64,
+    /// Its queue.
+    pub queue: String,
+    /// Its group, if it has one.
+    pub group: Option<String>,
+    /// Its state.
+    pub status: JobStatus,
+    /// What the producer gave; null if it gave raw bytes. JSON that only `PostgreSQL` can read (nested deeper than 127 levels,
+    /// numbers beyond `f64`) comes as a string: its text. So does such a `result`.
+    pub data: serde_json::Value,
+    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes).
+    pub payload: Option<Vec<u8>>,
+    /// What the raw bytes are, as the producer said.
+    pub content_type: Option<String>,
+    /// What kind of job it is, as the producer said.
+    pub name: Option<String>,
+    /// The producer's own id of the job.
+    pub reference: Option<String>,
+    /// 0 to 9, higher is sooner.
+    pub priority: u8,
+    /// It is not begun after this time.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The lease that the producer gave; none: the queue's.
+    pub lease: Option<Duration>,
+    /// The deduplication id that it was enqueued with, given or computed from its content.
+    pub dedup_id: Option<String>,
+    /// What the handler returned, once succeeded.
+    pub result: Option<serde_json::Value>,
+    /// The failure of the last attempt that did not succeed.
+    pub error: Option<Failure>,
+    /// Runs begun.
+    pub attempts: u32,
+    /// The limit that the producer gave; none: the queue's.
+    pub max_attempts: Option<u32>,
+    /// Not before this time; after a retry, that of the next attempt.
+    pub run_at: DateTime<Utc>,
+    /// When it was enqueued: the begin of the producer's transaction.
+    pub created_at: DateTime<Utc>,
+    /// When its last attempt was claimed.
+    pub last_started_at: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub finished_at: Option<DateTime<Utc>>,
+    /// The attempts that did not succeed, oldest first, at most the last [`Job::HISTORY_LIMIT`].
+    pub history: Vec<AttemptRecord>,
+}
+
+/// Without what the job carries: a job may be logged.
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("group", &self.group)
+            .field("status", &self.status)
+            .field("data", &Redacted)
+            .field("payload", &self.payload.as_ref().map(|_| Redacted))
+            .field("content_type", &self.content_type)
+            .field("name", &self.name)
+            .field("reference", &self.reference)
+            .field("priority", &self.priority)
+            .field("expires_at", &self.expires_at)
+            .field("lease", &self.lease)
+            .field("dedup_id", &self.dedup_id)
+            .field("result", &self.result.as_ref().map(|_| Redacted))
+            .field("error", &self.error)
+            .field("attempts", &self.attempts)
+            .field("max_attempts", &self.max_attempts)
+            .field("run_at", &self.run_at)
+            .field("created_at", &self.created_at)
+            .field("last_started_at", &self.last_started_at)
+            .field("finished_at", &self.finished_at)
+            .field("history", &self.history)
+            .finish()
+    }
+}
+
+impl Job {
+    /// How many attempts the history keeps.
+    pub const HISTORY_LIMIT: u32 = 20;
+}
+
+/// An attempt that did not succeed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttemptRecord {
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// When it was claimed.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When its outcome was recorded.
+    pub finished_at: DateTime<Utc>,
+    /// How it ended.
+    pub kind: FailureKind,
+    /// What was wrong, in one line; none for a release or a request.
+    pub message: Option<String>,
+}
+
+/// Why an attempt did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Failure {
+    /// How it ended.
+    pub kind: FailureKind,
+    /// The error's message.
+    pub message: String,
+    /// The messages of its sources, outermost first.
+    #[serde(default)]
+    pub chain: Vec<String>,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+}
+
+/// The ways in which an attempt can end without success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The handler returned an error.
+    Error,
+    /// The handler returned [`JobError::fail`](crate::JobError::fail): no further attempt.
+    Permanent,
+    /// The handler panicked.
+    Panic,
+    /// The handler ran longer than its timeout.
+    Timeout,
+    /// The data does not decode into the handler's type.
+    Data,
+    /// The handler's output could not be stored.
+    Output,
+    /// The handler's transaction could not be committed (a deferred constraint, say).
+    Commit,
+    /// The session that held the job was lost.
+    ConnectionLost,
+    /// The lease of the job ended, or the presence of its process could not be proved in time.
+    LeaseLost,
+    /// The worker died or was lost before the attempt ended.
+    WorkerLost,
+    /// A shutdown ended the attempt; it is not held against the job.
+    Released,
+    /// Cancelled on request.
+    Cancelled,
+    /// Given up by [`skip`](crate::Client::skip).
+    Skipped,
+    /// Its time was over before an attempt could begin.
+    Expired,
+    /// Older than [`QueueOptions::ignore_before`](crate::QueueOptions::ignore_before) allows.
+    Ignored,
+}

@@ -1,0 +1,118 @@
+//! The error of a handler, and what it asks for.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use crate::job::job::{Failure, FailureKind};
+
+type BoxError = Box<dyn StdError + Send + Sync + 'static>;
+
+/// A failed attempt, and whether there is to be another.
+///
+/// Any [`std::error::Error`] becomes one by `?` and means retry. For errors that do not implement that trait (a
+/// string, `anyhow::Error`) there are [`retry`](Self::retry) and [`fail`](Self::fail).
+pub struct JobError {
+    error: BoxError,
+    decision: FailureDecision,
+}
+
+/// What a failed attempt asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureDecision {
+    /// Another attempt, after the given time or the policy's.
+    Retry(Option<Duration>),
+    /// None.
+    Fail,
+}
+
+impl JobError {
+    /// Try again after the policy's delay, if attempts are left.
+    pub fn retry(error: impl Into<BoxError>) -> Self {
+        Self { error: error.into(), decision: FailureDecision::Retry(None) }
+    }
+
+    /// Try again after `delay`, if attempts are left. The rest of the group waits.
+    pub fn retry_after(error: impl Into<BoxError>, delay: Duration) -> Self {
+        Self {
+            error: error.into(),
+            decision: FailureDecision::Retry(Some(delay.min(crate::job::retry::MAX_DELAY))),
+        }
+    }
+
+    /// Do not try again: the job ends as `failed`.
+    pub fn fail(error: impl Into<BoxError>) -> Self {
+        Self { error: error.into(), decision: FailureDecision::Fail }
+    }
+
+    pub(crate) fn into_failure(self, attempt: u32) -> (Failure, FailureDecision) {
+        let kind = match self.decision {
+            FailureDecision::Retry(_) => FailureKind::Error,
+            FailureDecision::Fail => FailureKind::Permanent,
+        };
+        let mut chain = Vec::new();
+        let mut source = self.error.source();
+        while let Some(error) = source {
+            chain.push(storable(error));
+            source = error.source();
+        }
+        (Failure { kind, message: storable(self.error.as_ref()), chain, attempt }, self.decision)
+    }
+}
+
+/// An error's message as jsonb can hold it, cut to a length that does no harm to the table.
+pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
+    storable_text(&error.to_string())
+}
+
+pub(crate) fn storable_text(text: &str) -> String {
+    const LIMIT: usize = 4_000;
+    text.chars().take(LIMIT).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for JobError {
+    fn from(error: E) -> Self {
+        Self::retry(error)
+    }
+}
+
+impl fmt::Debug for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobError")
+            .field("verdict", &self.decision)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+// Not std::error::Error: the blanket From above would then conflict with From<T> for T.
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] std::fmt::Error);
+
+    #[test]
+    fn any_error_converts_and_keeps_its_chain() {
+        let convert = || -> Result<(), JobError> { Err(Outer(std::fmt::Error))? };
+        let Err(error) = convert() else { panic!("no error") };
+        let (failure, decision) = error.into_failure(4);
+        assert_eq!(decision, FailureDecision::Retry(None));
+        assert_eq!((failure.message.as_str(), failure.attempt), ("outer", 4));
+        assert_eq!(failure.chain, [std::fmt::Error.to_string()]);
+    }
+
+    #[test]
+    fn a_message_is_cut_and_loses_its_nul() {
+        assert_eq!(storable_text("a\0b"), "a\u{fffd}b");
+        assert_eq!(storable_text(&"x".repeat(9_000)).len(), 4_000);
+    }
+}

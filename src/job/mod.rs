@@ -1,0 +1,22 @@
+//! Values and decisions: jobs, queues, groups, outcomes, explanations.
+//!
+//! Everything here is pure: no SQL, no tokio, no clock. It uses nothing of the crate but itself.
+//! A rule that needs the database belongs in `store`, a rule that needs time passing in `liveness` or `worker`.
+
+pub(crate) mod bytes;
+pub(crate) mod counts;
+pub(crate) mod error;
+pub(crate) mod explanation;
+pub(crate) mod facts;
+pub(crate) mod group_plan;
+pub(crate) mod job;
+pub(crate) mod job_error;
+pub(crate) mod json;
+pub(crate) mod name;
+pub(crate) mod new_job;
+pub(crate) mod outcome;
+pub(crate) mod queue_options;
+pub(crate) mod queue_settings;
+pub(crate) mod redact;
+pub(crate) mod retry;
+pub(crate) mod stall;

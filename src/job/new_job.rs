@@ -1,0 +1,419 @@
+//! What a producer writes.
+
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, Datelike, Utc};
+use serde::Serialize;
+
+use crate::job::bytes::JobData;
+use crate::job::error::EnqueueError;
+use crate::job::json::{DEPTH_LIMIT, depth, has_nul};
+use crate::job::name;
+use crate::job::retry::MAX_DELAY;
+
+/// A job to be enqueued: `NewJob::new("postings", &data).group("account-42")`.
+///
+/// Nothing is checked until [`enqueue`](crate::enqueue), which names what is wrong.
+///
+/// ```
+/// # use std::time::Duration;
+/// use seriatim::NewJob;
+///
+/// #[derive(serde::Serialize)]
+/// struct Posting { account: u32, cents: i64 }
+///
+/// let job = NewJob::new("postings", &Posting { account: 42, cents: 1_500 })
+///     .group("account-42")
+///     .max_attempts(5)
+///     .timeout(Duration::from_secs(10));
+/// ```
+#[derive(Debug)]
+#[must_use = "a NewJob does nothing until it is enqueued"]
+pub struct NewJob {
+    queue: String,
+    group: Option<String>,
+    content: Content,
+    start: Start,
+    end: Expiry,
+    max_attempts: Option<u32>,
+    timeout: Option<Duration>,
+    lease: Option<Duration>,
+    name: Option<String>,
+    reference: Option<String>,
+    priority: u8,
+    dedup: Dedup,
+}
+
+/// What a job is about.
+enum Content {
+    Json(Result<String, serde_json::Error>),
+    Bytes { content_type: String, bytes: Vec<u8> },
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(Ok(data)) => f.debug_struct("Json").field("length", &data.len()).finish(),
+            Self::Json(Err(error)) => f.debug_tuple("Json").field(error).finish(),
+            Self::Bytes { content_type, bytes } => f
+                .debug_struct("Bytes")
+                .field("content_type", content_type)
+                .field("length", &bytes.len())
+                .finish(),
+        }
+    }
+}
+
+/// When a job may first run.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    Unsaid,
+    After(Duration),
+    At(DateTime<Utc>),
+}
+
+/// When a job may no longer be begun.
+#[derive(Debug, Clone, Copy)]
+enum Expiry {
+    Never,
+    After(Duration),
+    At(DateTime<Utc>),
+}
+
+/// What makes a job a duplicate of another.
+#[derive(Debug)]
+enum Dedup {
+    /// What the queue says.
+    Unsaid,
+    Id(String),
+    Content,
+}
+
+impl NewJob {
+    /// The highest priority.
+    pub const TOP_PRIORITY: u8 = 9;
+
+    /// A job of `queue` with `data` serialized as JSON, without a group, due at once. A queue needs no other making; its
+    /// name has 1 to 200 characters.
+    pub fn new(queue: impl Into<String>, data: &(impl Serialize + ?Sized)) -> Self {
+        Self::with(queue.into(), Content::Json(serde_json::to_string(data)))
+    }
+
+    /// A job of `queue` with raw bytes instead of JSON: `NewJob::bytes("scans", "image/png", png)`. Its handler takes
+    /// them as [`Bytes`](crate::Bytes).
+    ///
+    /// The content type says what they are, in 1 to 200 characters; nothing but the handler reads it.
+    pub fn bytes(
+        queue: impl Into<String>,
+        content_type: impl Into<String>,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Self {
+        let content = Content::Bytes { content_type: content_type.into(), bytes: bytes.into() };
+        Self::with(queue.into(), content)
+    }
+
+    fn with(queue: String, content: Content) -> Self {
+        Self {
+            queue,
+            group: None,
+            content,
+            start: Start::Unsaid,
+            end: Expiry::Never,
+            max_attempts: None,
+            timeout: None,
+            lease: None,
+            name: None,
+            reference: None,
+            priority: 0,
+            dedup: Dedup::Unsaid,
+        }
+    }
+
+    /// The group: its jobs run one at a time, in the order of their enqueues. 1 to 400 characters.
+    ///
+    /// A job without a group runs beside any other, oldest first.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Not before this much time has passed after the enqueue, by the database's clock. Default: the queue's delay
+    /// ([`QueueSettings::delay`](crate::QueueSettings::delay)), which is none unless configured.
+    ///
+    /// A delayed job keeps its place: later jobs of its group wait for it. Replaces [`run_at`](Self::run_at).
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.start = Start::After(delay);
+        self
+    }
+
+    /// Not before this time (in the years 0 to 9999), by the database's clock. Replaces [`delay`](Self::delay).
+    pub fn run_at(mut self, time: DateTime<Utc>) -> Self {
+        self.start = Start::At(time);
+        self
+    }
+
+    /// At most this many runs, 1 or more, instead of the queue's [`RetryPolicy`](crate::RetryPolicy).
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// How long the handler may run, instead of the queue's [`timeout`](crate::QueueOptions::timeout).
+    /// 1 ms to 100 years; kept in whole milliseconds. It does not count for jobs that are received by hand.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// How long a claim of this job lasts until it must be extended, instead of the queue's lease, where the handler's
+    /// hold is a lease. 1 s to 1 day; kept in whole milliseconds.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// What kind of job this is, for people who look at it and for handlers that run several kinds
+    /// ([`ActiveJob::name`](crate::ActiveJob::name)). 1 to 200 characters; default none.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The caller's own id, to find the job by ([`Client::jobs_by_reference`](crate::Client::jobs_by_reference)). 1 to
+    /// 400 characters; default none. Any number of jobs may have the same.
+    pub fn reference(mut self, reference: impl Into<String>) -> Self {
+        self.reference = Some(reference.into());
+        self
+    }
+
+    /// 0 (the default) to 9: each step is a head start of 10 s over other groups, and over other jobs without a group.
+    /// So a low priority is late, and never starves. Inside a group nothing changes the order.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Not begun after this time (in the years 0 to 9999), by the database's clock. Default never. Replaces
+    /// [`time_to_live`](Self::time_to_live).
+    ///
+    /// A job that was not begun by then ends as `failed`, with [`FailureKind::Expired`](crate::FailureKind::Expired), when
+    /// its turn comes; so does one that waits for a retry. Its group goes on: this neither halts nor parks it.
+    pub fn expires_at(mut self, time: DateTime<Utc>) -> Self {
+        self.end = Expiry::At(time);
+        self
+    }
+
+    /// Not begun once this much time has passed after the enqueue, by the database's clock: 1 ms to 100 years. Default
+    /// for ever. Replaces [`expires_at`](Self::expires_at).
+    pub fn time_to_live(mut self, time: Duration) -> Self {
+        self.end = Expiry::After(time);
+        self
+    }
+
+    /// Enqueue it only if no job with this id was enqueued to the queue within the window: 5 minutes, unless
+    /// [`QueueSettings::dedup_window`](crate::QueueSettings::dedup_window) says otherwise. 1 to 128 characters; default
+    /// none. Replaces [`dedup_by_content`](Self::dedup_by_content).
+    ///
+    /// The window counts from the first enqueue, also when that job has ended or been deleted. While another
+    /// transaction with the same id is open, an enqueue waits for its end; with other ids, and without one, it never
+    /// does. A transaction at REPEATABLE READ or SERIALIZABLE fails with 40001 if the id was committed after its
+    /// snapshot: retry it. Transactions that enqueue the same ids in opposite orders can deadlock; one statement sorts
+    /// its ids.
+    pub fn dedup_id(mut self, id: impl Into<String>) -> Self {
+        self.dedup = Dedup::Id(id.into());
+        self
+    }
+
+    /// As [`dedup_id`](Self::dedup_id), with the SHA-256 of the data as the id: of the raw bytes, or of the JSON as
+    /// `jsonb` writes it, where neither the order of keys nor white space makes a difference. Replaces `dedup_id`.
+    ///
+    /// Default: what [`QueueSettings::dedup_by_content`](crate::QueueSettings::dedup_by_content) says.
+    pub fn dedup_by_content(mut self) -> Self {
+        self.dedup = Dedup::Content;
+        self
+    }
+
+    /// Checks everything that can be checked without the database; `index` is the job's position in the call.
+    pub(crate) fn check(self, index: usize, data_limit: usize) -> Result<CheckedJob, EnqueueError> {
+        let Self {
+            queue,
+            group,
+            content,
+            start,
+            end,
+            max_attempts,
+            timeout,
+            lease,
+            name,
+            reference,
+            priority,
+            dedup,
+        } = self;
+        let bad_name = |source| EnqueueError::Name { index, source };
+        let out_of_range =
+            |field, value, range| EnqueueError::OutOfRange { index, field, value, range };
+        name::check_queue(&queue).map_err(bad_name)?;
+        let (dedup_id, dedup_by_content) = match dedup {
+            Dedup::Unsaid => (None, false),
+            Dedup::Id(id) => (Some(id), false),
+            Dedup::Content => (None, true),
+        };
+        let texts = [
+            ("group", &group, name::GROUP_LIMIT),
+            ("job", &name, name::JOB_NAME_LIMIT),
+            ("reference", &reference, name::REFERENCE_LIMIT),
+            ("deduplication id", &dedup_id, name::DEDUP_LIMIT),
+        ];
+        for (field, text, limit) in texts {
+            let text = text.as_deref();
+            text.map_or(Ok(()), |text| name::check(field, text, limit)).map_err(bad_name)?;
+        }
+        let content = check_content(content, index, data_limit)?;
+        let (delay, run_at) = match start {
+            Start::Unsaid => (None, None),
+            Start::After(delay) if delay > MAX_DELAY => {
+                return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
+            }
+            Start::After(delay) => (Some(delay), None),
+            Start::At(time) if !means_something(time) => {
+                return Err(out_of_range("run_at", time.to_string(), YEARS));
+            }
+            Start::At(time) => (None, Some(time)),
+        };
+        let (time_to_live, expires_at) = match end {
+            Expiry::Never => (None, None),
+            Expiry::After(time) if !(MS..=MAX_DELAY).contains(&time) => {
+                return Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"));
+            }
+            Expiry::After(time) => (Some(time), None),
+            Expiry::At(time) if !means_something(time) => {
+                return Err(out_of_range("expires_at", time.to_string(), YEARS));
+            }
+            Expiry::At(time) => (None, Some(time)),
+        };
+        let max_attempts = max_attempts
+            .map(|n| match i32::try_from(n) {
+                Ok(n) if n > 0 => Ok(n),
+                _ => Err(out_of_range("max_attempts", n.to_string(), "1 to 2147483647")),
+            })
+            .transpose()?;
+        let in_ms = |field, given: Option<Duration>, least, most, range| {
+            given
+                .map(|time| match i64::try_from(time.as_millis()) {
+                    Ok(ms) if (least..=most).contains(&time) => Ok(ms),
+                    _ => Err(out_of_range(field, format!("{time:?}"), range)),
+                })
+                .transpose()
+        };
+        let timeout_ms = in_ms("timeout", timeout, MS, MAX_DELAY, "1 ms to 100 years")?;
+        let (second, day) = (Duration::from_secs(1), Duration::from_hours(24));
+        let lease_ms = in_ms("lease", lease, second, day, "1 s to 1 day")?;
+        if priority > Self::TOP_PRIORITY {
+            return Err(out_of_range("priority", priority.to_string(), "0 to 9"));
+        }
+        Ok(CheckedJob {
+            queue,
+            group,
+            content,
+            delay,
+            run_at,
+            time_to_live,
+            expires_at,
+            max_attempts,
+            timeout_ms,
+            lease_ms,
+            name,
+            reference,
+            priority: priority.into(),
+            dedup_id,
+            dedup_by_content,
+        })
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const YEARS: &str = "in the years 0 to 9999";
+
+/// timestamptz begins in 4713 BC, adoption looks from 221 BC on, and nobody means either.
+fn means_something(time: DateTime<Utc>) -> bool {
+    (0..10_000).contains(&time.year())
+}
+
+fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData, EnqueueError> {
+    let small_enough = |size| match size {
+        size if size > limit => Err(EnqueueError::DataTooLarge { index, size, limit }),
+        _ => Ok(()),
+    };
+    match content {
+        Content::Json(data) => {
+            let data = data.map_err(|source| EnqueueError::Serialize { index, source })?;
+            small_enough(data.len())?;
+            if has_nul(&data) {
+                return Err(EnqueueError::DataHasNul { index });
+            }
+            let depth = depth(&data);
+            if depth > DEPTH_LIMIT {
+                return Err(EnqueueError::DataTooDeep { index, depth, limit: DEPTH_LIMIT });
+            }
+            Ok(JobData::Json(data))
+        }
+        Content::Bytes { content_type, bytes } => {
+            name::check("content type", &content_type, name::CONTENT_TYPE_LIMIT)
+                .map_err(|source| EnqueueError::Name { index, source })?;
+            small_enough(bytes.len())?;
+            Ok(JobData::Bytes { content_type: Some(content_type), bytes })
+        }
+    }
+}
+
+/// A [`NewJob`] that the database will take.
+#[derive(Debug)]
+pub(crate) struct CheckedJob {
+    pub(crate) queue: String,
+    pub(crate) group: Option<String>,
+    pub(crate) content: JobData,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) run_at: Option<DateTime<Utc>>,
+    pub(crate) time_to_live: Option<Duration>,
+    pub(crate) expires_at: Option<DateTime<Utc>>,
+    pub(crate) max_attempts: Option<i32>,
+    pub(crate) timeout_ms: Option<i64>,
+    pub(crate) lease_ms: Option<i64>,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) priority: i16,
+    pub(crate) dedup_id: Option<String>,
+    pub(crate) dedup_by_content: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad = |job: NewJob| job.check(3, 100).map(|_| ()).map_err(|e| e.to_string());
+        let job = || NewJob::new("q", &1);
+        assert!(job().group("g").check(0, 100).is_ok());
+        assert!(bad(job().max_attempts(0)).is_err_and(|e| e.contains("max_attempts of job 3")));
+        assert!(bad(job().timeout(Duration::ZERO)).is_err_and(|e| e.contains("timeout of job 3")));
+        assert!(bad(job().delay(Duration::MAX)).is_err_and(|e| e.contains("delay of job 3")));
+        assert!(bad(job().run_at(DateTime::<Utc>::MAX_UTC)).is_err_and(|e| e.contains("run_at")));
+        assert!(bad(NewJob::new("q", &"x".repeat(100))).is_err_and(|e| e.contains("102 bytes")));
+        assert!(bad(NewJob::new("", &1)).is_err());
+        assert!(bad(job().priority(10)).is_err_and(|e| e.contains("priority of job 3")));
+        assert!(bad(job().lease(MS)).is_err_and(|e| e.contains("lease of job 3")));
+        assert!(bad(job().time_to_live(Duration::ZERO)).is_err_and(|e| e.contains("time_to_live")));
+        assert!(
+            bad(job().expires_at(DateTime::<Utc>::MAX_UTC))
+                .is_err_and(|e| e.contains("expires_at"))
+        );
+    }
+
+    #[test]
+    fn data_that_does_not_serialize_is_an_error_of_the_enqueue() {
+        let bad = NewJob::new("q", &std::collections::HashMap::from([((1, 2), 3)]));
+        assert!(matches!(bad.check(0, 100), Err(EnqueueError::Serialize { index: 0, .. })));
+    }
+}

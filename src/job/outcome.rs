@@ -1,0 +1,184 @@
+//! How a run ended, and what follows from it. Pure: no clock, no database.
+
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use crate::job::job::{Failure, FailureKind};
+use crate::job::job_error::{FailureDecision, JobError};
+use crate::job::queue_options::OutOfAttempts;
+use crate::job::retry::RetryPolicy;
+
+/// What came of running a claimed job.
+#[derive(Debug)]
+pub(crate) enum RunResult {
+    /// The handler returned `Ok`; its output as JSON.
+    Succeeded(String),
+    /// The handler returned an error.
+    Failed(JobError),
+    /// Anything else that went wrong with the attempt.
+    Broken(FailureKind, String),
+    /// Its attempts were used up before this claim (its workers kept dying): the handler did not run.
+    Exhausted,
+    /// It expired at this time, before this claim: the handler did not run.
+    Expired(DateTime<Utc>),
+    /// It is too old for the queue's workers: the handler did not run.
+    Ignored,
+    /// A request to cancel was there before the handler ran.
+    Cancelled,
+    /// A shutdown ended the attempt.
+    Released,
+}
+
+/// What is known about the attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt {
+    /// Its number, from 1.
+    pub(crate) number: u32,
+    /// How many attempts, this one included, count against the limit.
+    pub(crate) counted: u32,
+    /// The limit.
+    pub(crate) max: u32,
+    /// Somebody asked to cancel the job while it ran.
+    pub(crate) cancel_requested: bool,
+}
+
+/// What is to be recorded.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Succeeded { result: String },
+    Retried { failure: Failure, delay: Duration },
+    Failed { failure: Failure, then: OutOfAttempts },
+    Cancelled,
+    Ignored,
+    Released,
+}
+
+/// The one place that decides; `chance` (0 to 1) is the jitter.
+pub(crate) fn decide(
+    result: RunResult,
+    attempt: Attempt,
+    policy: &RetryPolicy,
+    then: OutOfAttempts,
+    chance: f64,
+) -> Outcome {
+    let (failure, decision) = match result {
+        RunResult::Succeeded(result) => return Outcome::Succeeded { result },
+        RunResult::Cancelled => return Outcome::Cancelled,
+        RunResult::Ignored => return Outcome::Ignored,
+        RunResult::Released if attempt.cancel_requested => return Outcome::Cancelled,
+        RunResult::Released => return Outcome::Released,
+        RunResult::Failed(error) => error.into_failure(attempt.number),
+        RunResult::Broken(kind, message) => {
+            let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
+            (failure, FailureDecision::Retry(None))
+        }
+        RunResult::Expired(at) => {
+            let message =
+                format!("it expired at {}", at.to_rfc3339_opts(SecondsFormat::Millis, true));
+            let kind = FailureKind::Expired;
+            (
+                Failure { kind, message, chain: Vec::new(), attempt: attempt.number },
+                FailureDecision::Fail,
+            )
+        }
+        RunResult::Exhausted => {
+            let message = format!(
+                "attempt {} ended without a trace (its worker died), and no attempt is left",
+                attempt.number
+            );
+            let kind = FailureKind::WorkerLost;
+            (
+                Failure { kind, message, chain: Vec::new(), attempt: attempt.number },
+                FailureDecision::Fail,
+            )
+        }
+    };
+    if attempt.cancel_requested {
+        return Outcome::Cancelled;
+    }
+    if failure.kind == FailureKind::Expired {
+        // Nothing went wrong with it that its group should wait for.
+        return Outcome::Failed { failure, then: OutOfAttempts::Continue };
+    }
+    match decision {
+        FailureDecision::Retry(after) if attempt.counted < attempt.max => {
+            let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
+            Outcome::Retried { failure, delay }
+        }
+        FailureDecision::Retry(_) | FailureDecision::Fail => Outcome::Failed { failure, then },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(number: u32, max: u32) -> Attempt {
+        Attempt { number, counted: number, max, cancel_requested: false }
+    }
+
+    fn decided(result: RunResult, attempt: Attempt) -> Outcome {
+        decide(result, attempt, &RetryPolicy::new(9), OutOfAttempts::Halt, 0.0)
+    }
+
+    #[test]
+    fn an_error_is_retried_with_the_policys_delay_until_attempts_run_out() {
+        let error = || RunResult::Failed(JobError::retry("no luck"));
+        assert!(matches!(
+            decided(error(), attempt(2, 3)),
+            Outcome::Retried { delay, failure } if delay == Duration::from_secs(2) && failure.message == "no luck"
+        ));
+        assert!(matches!(
+            decided(error(), attempt(3, 3)),
+            Outcome::Failed { then: OutOfAttempts::Halt, .. }
+        ));
+    }
+
+    #[test]
+    fn the_handler_may_name_the_delay_or_give_up() {
+        let later = JobError::retry_after("busy", Duration::from_secs(77));
+        assert!(matches!(
+            decided(RunResult::Failed(later), attempt(1, 3)),
+            Outcome::Retried { delay, .. } if delay == Duration::from_secs(77)
+        ));
+        let never = RunResult::Failed(JobError::fail("wrong account"));
+        assert!(matches!(
+            decided(never, attempt(1, 3)),
+            Outcome::Failed { failure, .. } if failure.kind == FailureKind::Permanent
+        ));
+    }
+
+    #[test]
+    fn a_request_to_cancel_beats_a_retry_but_not_a_success() {
+        let asked = Attempt { cancel_requested: true, ..attempt(1, 3) };
+        assert_eq!(decided(RunResult::Failed(JobError::retry("x")), asked), Outcome::Cancelled);
+        assert_eq!(decided(RunResult::Released, asked), Outcome::Cancelled);
+        let done = RunResult::Succeeded("1".into());
+        assert_eq!(decided(done, asked), Outcome::Succeeded { result: "1".into() });
+    }
+
+    #[test]
+    fn forgiven_attempts_do_not_count() {
+        let third_of_two = Attempt { counted: 1, ..attempt(3, 2) };
+        let panic = RunResult::Broken(FailureKind::Panic, "boom".into());
+        assert!(matches!(
+            decided(panic, third_of_two),
+            Outcome::Retried { failure, delay } if failure.attempt == 3 && delay == Duration::from_secs(1)
+        ));
+    }
+
+    #[test]
+    fn what_expired_fails_and_halts_nothing() {
+        let expired = || RunResult::Expired(DateTime::UNIX_EPOCH);
+        assert!(matches!(
+            decided(expired(), attempt(0, 3)),
+            Outcome::Failed { failure, then: OutOfAttempts::Continue }
+                if failure.kind == FailureKind::Expired
+                    && failure.message == "it expired at 1970-01-01T00:00:00.000Z"
+        ));
+        let asked = Attempt { cancel_requested: true, ..attempt(0, 3) };
+        assert_eq!(decided(expired(), asked), Outcome::Cancelled);
+        assert_eq!(decided(RunResult::Ignored, attempt(0, 3)), Outcome::Ignored);
+    }
+}

@@ -1,0 +1,186 @@
+//! What holds for a queue in the whole fleet, whatever its producers and workers say.
+
+use std::time::Duration;
+
+use crate::job::error::ConfigureError;
+use crate::job::name;
+use crate::job::retry::MAX_DELAY;
+
+/// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
+///
+/// What is not named stays as it is; `None` resets a setting to its default. Nothing is checked until
+/// [`Client::configure_queue`](crate::Client::configure_queue), which names what is wrong.
+#[derive(Debug, Clone)]
+#[must_use = "settings do nothing until they are given to Client::configure_queue"]
+pub struct QueueSettings {
+    queue: String,
+    delay: Change<Duration>,
+    dedup_window: Change<Duration>,
+    dedup_scope: Option<DedupScope>,
+    dedup_by_content: Option<bool>,
+    in_flight_limit: Change<u32>,
+    max_attempts: Change<u32>,
+}
+
+/// Not named, reset, or set.
+type Change<T> = Option<Option<T>>;
+
+/// Among which jobs a deduplication id is one of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum DedupScope {
+    /// Those of the queue.
+    #[default]
+    Queue,
+    /// Those of the same group; jobs without a group are one group in this.
+    Group,
+}
+
+impl DedupScope {
+    /// The word that the database uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Group => "group",
+        }
+    }
+}
+
+/// What holds for a queue in the whole fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredQueueSettings {
+    /// The delay of jobs that name neither a delay nor a time; none: due at once.
+    pub delay: Option<Duration>,
+    /// How long a deduplication id is remembered, from its first enqueue on.
+    pub dedup_window: Duration,
+    /// Among which jobs a deduplication id is one of a kind.
+    pub dedup_scope: DedupScope,
+    /// Whether jobs without a deduplication id are deduplicated by their content.
+    pub dedup_by_content: bool,
+    /// The most jobs in flight over the whole fleet; none: no limit.
+    pub in_flight_limit: Option<u32>,
+    /// How many attempts jobs that are received by hand have, unless they say so themselves; none: 10.
+    pub max_attempts: Option<u32>,
+}
+
+impl QueueSettings {
+    /// How long a deduplication id is remembered by default.
+    pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
+
+    /// No change yet.
+    pub fn new(queue: impl Into<String>) -> Self {
+        Self {
+            queue: queue.into(),
+            delay: None,
+            dedup_window: None,
+            dedup_scope: None,
+            dedup_by_content: None,
+            in_flight_limit: None,
+            max_attempts: None,
+        }
+    }
+
+    /// The delay of jobs that name neither a delay nor a time, at most 100 years, in whole milliseconds. Default none.
+    ///
+    /// For jobs enqueued from now on.
+    pub fn delay(mut self, delay: impl Into<Option<Duration>>) -> Self {
+        self.delay = Some(delay.into());
+        self
+    }
+
+    /// How long a deduplication id is remembered, from its first enqueue on: 1 ms to 100 years, in whole milliseconds.
+    /// Default 5 minutes.
+    ///
+    /// For ids that are first enqueued from now on.
+    pub fn dedup_window(mut self, window: impl Into<Option<Duration>>) -> Self {
+        self.dedup_window = Some(window.into());
+        self
+    }
+
+    /// Among which jobs a deduplication id is one of a kind. Default [`DedupScope::Queue`]. A change forgets the ids of
+    /// the old scope.
+    pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
+        self.dedup_scope = Some(scope);
+        self
+    }
+
+    /// Whether jobs without a deduplication id are deduplicated by their content, as with
+    /// [`NewJob::dedup_by_content`](crate::NewJob::dedup_by_content). Default false.
+    pub fn dedup_by_content(mut self, by_content: bool) -> Self {
+        self.dedup_by_content = Some(by_content);
+        self
+    }
+
+    /// The most jobs in flight over the whole fleet, of processors and receivers, 1 or more. Default no limit.
+    ///
+    /// A job is in flight from its claim until it is settled, also when its worker has died. A lower limit stops nothing
+    /// that runs.
+    pub fn in_flight_limit(mut self, limit: impl Into<Option<u32>>) -> Self {
+        self.in_flight_limit = Some(limit.into());
+        self
+    }
+
+    /// How many attempts jobs that are received by hand have, unless they say so themselves; 1 or more. Default 10.
+    /// Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
+    pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
+        self.max_attempts = Some(attempts.into());
+        self
+    }
+
+    /// Checks everything.
+    pub(crate) fn check(self) -> Result<CheckedSettings, ConfigureError> {
+        let Self {
+            queue,
+            delay,
+            dedup_window,
+            dedup_scope,
+            dedup_by_content,
+            in_flight_limit,
+            max_attempts,
+        } = self;
+        name::check_queue(&queue)?;
+        let refused = |setting, value, range| ConfigureError::OutOfRange {
+            queue: queue.clone(),
+            setting,
+            value,
+            range,
+        };
+        let ms = |setting, change: Change<Duration>, least: Duration, range| {
+            let ms = |time: Duration| match i64::try_from(time.as_millis()) {
+                Ok(ms) if (least..=MAX_DELAY).contains(&time) => Ok(ms),
+                _ => Err(refused(setting, format!("{time:?}"), range)),
+            };
+            change.map(|time| time.map(ms).transpose()).transpose()
+        };
+        let count = |setting, change: Change<u32>| {
+            let count = |n: u32| match i32::try_from(n) {
+                Ok(n) if n > 0 => Ok(n),
+                _ => Err(refused(setting, n.to_string(), "1 to 2147483647")),
+            };
+            change.map(|n| n.map(count).transpose()).transpose()
+        };
+        let shortest = Duration::from_millis(1);
+        Ok(CheckedSettings {
+            delay_ms: ms("delay", delay, Duration::ZERO, "at most 100 years")?,
+            dedup_window_ms: ms("dedup_window", dedup_window, shortest, "1 ms to 100 years")?,
+            dedup_scope,
+            dedup_by_content,
+            in_flight_limit: count("in_flight_limit", in_flight_limit)?,
+            max_attempts: count("max_attempts", max_attempts)?,
+            queue,
+        })
+    }
+}
+
+/// [`QueueSettings`] that the database will take.
+#[derive(Debug)]
+pub(crate) struct CheckedSettings {
+    pub(crate) queue: String,
+    pub(crate) delay_ms: Change<i64>,
+    pub(crate) dedup_window_ms: Change<i64>,
+    pub(crate) dedup_scope: Option<DedupScope>,
+    pub(crate) dedup_by_content: Option<bool>,
+    pub(crate) in_flight_limit: Change<i32>,
+    pub(crate) max_attempts: Change<i32>,
+}

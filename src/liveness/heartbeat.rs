@@ -1,0 +1,114 @@
+//! Shows the watchdog that a loop is polled, and what it does.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::job::stall::{Activity, LoopSample, LoopState};
+
+/// The signs of life of one loop. Each is read by itself: nothing depends on their order.
+#[derive(Debug, Default)]
+pub(crate) struct LoopHeartbeat {
+    polls: AtomicU64,
+    steps: AtomicU64,
+    doing: AtomicU8,
+    life: AtomicU8,
+}
+
+const OVER: u8 = 1;
+const PANICKED: u8 = 2;
+
+/// Notes that a loop is no more: it returned, its runtime ended, or it panicked.
+struct Alive<'a> {
+    heartbeat: &'a LoopHeartbeat,
+    in_poll: bool,
+}
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        let how = if self.in_poll { PANICKED } else { OVER };
+        self.heartbeat.life.store(how, Ordering::Relaxed);
+    }
+}
+
+impl LoopHeartbeat {
+    /// A step begins.
+    pub(crate) fn begins(&self, doing: Activity) {
+        self.doing.store(doing as u8, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn seen(&self) -> LoopSample {
+        LoopSample {
+            polls: self.polls.load(Ordering::Relaxed),
+            steps: self.steps.load(Ordering::Relaxed),
+            doing: Activity::from_number(self.doing.load(Ordering::Relaxed)),
+            life: match self.life.load(Ordering::Relaxed) {
+                OVER => LoopState::Over,
+                PANICKED => LoopState::Panicked,
+                _ => LoopState::Alive,
+            },
+        }
+    }
+
+    /// Runs a loop, polled at least this often: one that waits shows that it could go on.
+    pub(crate) async fn of<T>(
+        self: Arc<Self>,
+        every: Duration,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut alive = Alive { heartbeat: &self, in_poll: false };
+        let mut work = pin!(work);
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        poll_fn(|context| {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            while ticks.poll_tick(context).is_ready() {}
+            alive.in_poll = true;
+            let polled = work.as_mut().poll(context);
+            alive.in_poll = false;
+            polled
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_waits_is_polled_until_it_is_over() {
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        let waits =
+            Arc::clone(&heartbeat).of(Duration::from_millis(5), std::future::pending::<()>());
+        let waits = tokio::spawn(waits);
+        let polled = async {
+            while heartbeat.seen().polls < 5 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap();
+        assert_eq!(heartbeat.seen().life, LoopState::Alive);
+        waits.abort();
+        waits.await.unwrap_err();
+        assert_eq!(heartbeat.seen().life, LoopState::Over);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told_from_an_end() {
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        let fails = Arc::clone(&heartbeat).of(Duration::from_secs(1), async { panic!("as asked") });
+        std::panic::AssertUnwindSafe(fails).catch_unwind().await.unwrap_err();
+        assert_eq!(heartbeat.seen().life, LoopState::Panicked);
+        let heartbeat = Arc::new(LoopHeartbeat::default());
+        Arc::clone(&heartbeat).of(Duration::from_secs(1), async {}).await;
+        assert_eq!(heartbeat.seen().life, LoopState::Over);
+    }
+}

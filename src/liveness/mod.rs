@@ -1,0 +1,17 @@
+//! How a loss is noticed: of a session, a lease, a process, the server, or of progress.
+//!
+//! It runs in a thread of its own, so that blocking handlers cannot delay it. It uses `store`, `slots` and `job`.
+//! What a lost hold does to a job belongs in `attempt`.
+
+pub(crate) mod context;
+pub(crate) mod heartbeat;
+pub(crate) mod leases;
+pub(crate) mod pooler;
+pub(crate) mod pooler_state;
+pub(crate) mod presence;
+pub(crate) mod schema_check;
+pub(crate) mod schema_gate;
+pub(crate) mod sessions;
+pub(crate) mod shared_poll;
+pub(crate) mod shutdown;
+pub(crate) mod watchdog;

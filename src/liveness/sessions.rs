@@ -1,0 +1,204 @@
+//! One session per process watches the sessions that hold its running jobs.
+//!
+//! A session can die while its process lives: the server restarts or fails over, somebody terminates the backend, the
+//! network parts. Then its locks are gone and another worker may take the group over, a grace after its first doubt.
+//! A hold's own connection cannot be asked while its handler uses it, so this session asks for all of them, and has
+//! handlers dropped before that grace is over: a hold that was not seen alive for `LIMIT` counts as lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::{PgConnection, PgPool};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BackgroundError;
+use crate::store::{SessionId, Sessions, Store, in_short_tx, keep_open};
+
+/// Between the begins of two checks.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_millis(500);
+/// How long the answer to a check may take that begins when holds should already count as lost.
+const LATE_ANSWER: Duration = Duration::from_millis(250);
+/// After a check that failed.
+const AGAIN: Duration = Duration::from_millis(50);
+/// A hold whose last good check began longer ago than this counts as lost. With the wind-up of a dropped handler it
+/// stays well below the grace of a take-over.
+pub(crate) const LIMIT: Duration = Duration::from_millis(1250);
+
+/// The holds of a process.
+#[derive(Debug, Default)]
+pub(crate) struct SessionMonitor {
+    holds: Mutex<Holds>,
+}
+
+#[derive(Debug, Default)]
+struct Holds {
+    next: u64,
+    watched: HashMap<u64, Watched>,
+}
+
+#[derive(Debug, Clone)]
+struct Watched {
+    job: i64,
+    session: SessionId,
+    /// When the last proof that the session lives was asked for.
+    proved: Instant,
+    signals: Signals,
+}
+
+/// What the monitor tells a running attempt.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Signals {
+    /// The hold is lost: the handler must stop now.
+    pub(crate) lost: CancellationToken,
+    /// Somebody asked to cancel the job.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// A hold under watch, until dropped.
+#[derive(Debug)]
+pub(crate) struct SessionWatch {
+    session_monitor: Arc<SessionMonitor>,
+    key: u64,
+}
+
+impl Drop for SessionWatch {
+    fn drop(&mut self) {
+        self.session_monitor.holds().watched.remove(&self.key);
+    }
+}
+
+impl SessionMonitor {
+    /// Watches a hold; `since` is when the statement that took it was sent.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        job: i64,
+        session: SessionId,
+        since: Instant,
+        signals: Signals,
+    ) -> SessionWatch {
+        let watched = Watched { job, session, proved: since, signals };
+        let mut holds = self.holds();
+        let key = holds.next;
+        holds.next += 1;
+        holds.watched.insert(key, watched);
+        SessionWatch { session_monitor: Arc::clone(self), key }
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        // Nothing panics under the lock; a poisoned map is still a map.
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks until `stop`. Errors go to `report`.
+    pub(crate) async fn run(
+        &self,
+        store: &Store,
+        pool: &PgPool,
+        stop: &CancellationToken,
+        report: impl Fn(BackgroundError),
+    ) {
+        let mut conn = None;
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep_until(next) => {}
+            }
+            let begun = Instant::now();
+            next = begun + INTERVAL;
+            let watched = self.holds().watched.clone();
+            if watched.is_empty() {
+                continue;
+            }
+            // A check that comes too late (the process was frozen) is still made: the sessions may have lived on.
+            let limit = match self.deadline() {
+                deadline if deadline > begun => deadline.min(begun + ANSWER),
+                _ => begun + LATE_ANSWER,
+            };
+            match timeout_at(limit, check(store, pool, &mut conn, &watched)).await {
+                Ok(Ok((alive, asked))) => self.judge(begun, &watched, &alive, &asked),
+                failed => {
+                    // Dropped, not returned: whatever is wrong with it, a new one tells more.
+                    conn = None;
+                    next = Instant::now() + AGAIN;
+                    report(match failed {
+                        Ok(Err(error)) => BackgroundError::SessionMonitor(error),
+                        _ => BackgroundError::TooSlow {
+                            activity: "a check of the holds",
+                            limit: limit.saturating_duration_since(begun),
+                        },
+                    });
+                }
+            }
+            self.expire();
+        }
+    }
+
+    /// When the first hold counts as lost unless it is seen alive.
+    fn deadline(&self) -> Instant {
+        let holds = self.holds();
+        let first = holds.watched.values().map(|w| w.proved).min();
+        first.unwrap_or_else(Instant::now) + LIMIT
+    }
+
+    /// Takes the answer of a check that began at `begun` for the holds that were under watch then.
+    fn judge(
+        &self,
+        begun: Instant,
+        asked_for: &HashMap<u64, Watched>,
+        alive: &Sessions,
+        cancels: &[i64],
+    ) {
+        let mut holds = self.holds();
+        for key in asked_for.keys() {
+            let Some(watched) = holds.watched.get_mut(key) else {
+                continue;
+            };
+            if alive.contains(&watched.session) {
+                watched.proved = watched.proved.max(begun);
+            } else {
+                watched.signals.lost.cancel();
+            }
+            if cancels.contains(&watched.job) {
+                watched.signals.cancel.cancel();
+            }
+        }
+    }
+
+    fn expire(&self) {
+        let now = Instant::now();
+        for watched in self.holds().watched.values() {
+            if now >= watched.proved + LIMIT {
+                watched.signals.lost.cancel();
+            }
+        }
+    }
+}
+
+async fn check(
+    store: &Store,
+    pool: &PgPool,
+    kept: &mut Option<PgConnection>,
+    watched: &HashMap<u64, Watched>,
+) -> Result<(Sessions, Vec<i64>), sqlx::Error> {
+    // Taken out, so that a check that is given up drops its connection.
+    let mut conn = if let Some(conn) = kept.take() {
+        conn
+    } else {
+        let mut conn = pool.acquire().await?.detach();
+        keep_open(&mut conn).await?;
+        conn
+    };
+    let pids = watched.values().map(|w| w.session.pid).collect();
+    let jobs = watched.values().map(|w| w.job).collect();
+    let found = in_short_tx(&mut conn, async |conn| {
+        Ok((store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?))
+    });
+    let found = found.await?;
+    *kept = Some(conn);
+    Ok(found)
+}

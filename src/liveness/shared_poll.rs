@@ -1,0 +1,283 @@
+//! One look for all in a process that wait: its presence asks for them in the message that it sends anyway. Who is not looked for
+//! in time looks by itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Who wants to look more often than the presence does, looks by itself.
+const SHORTEST: Duration = Duration::from_millis(500);
+/// How much earlier than asked for, at most: most ticks that come later would be too late.
+const EARLY: Duration = Duration::from_millis(250);
+/// How long to wait for a look that is overdue, at most: a little apart, so that not all look at the same time then.
+pub(crate) const LATE: Duration = Duration::from_millis(100);
+/// What looks for longer, or gets no answer, endangers the presence: all look by themselves for a while.
+const SLOW: Duration = Duration::from_millis(250);
+const REST: Duration = Duration::from_secs(5);
+
+/// Where there may be something to do.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum PollTarget {
+    Queue(String),
+    Maintenance,
+}
+
+/// Who waits where.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPoll {
+    registrations: Mutex<Registrations>,
+}
+
+#[derive(Debug, Default)]
+struct Registrations {
+    /// When the last look began.
+    last: Option<Instant>,
+    /// One for others is on its way.
+    looks: bool,
+    /// Until when nobody is looked for.
+    rests: Option<Instant>,
+    registered: HashMap<PollTarget, Registration>,
+}
+
+#[derive(Debug)]
+struct Registration {
+    /// When the next look is wanted.
+    at: Instant,
+    every: Duration,
+    late: Duration,
+    /// When there may be something to do, by the last look.
+    due: Option<Instant>,
+    changed: Arc<Notify>,
+}
+
+/// Somebody waits, until dropped.
+#[derive(Debug)]
+pub(crate) struct PollHandle {
+    shared_poll: Arc<SharedPoll>,
+    place: PollTarget,
+    changed: Arc<Notify>,
+}
+
+impl SharedPoll {
+    /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`, and waits for one
+    /// that is `late`. None if nobody would look so often.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        place: PollTarget,
+        now: Instant,
+        every: Duration,
+        late: Duration,
+    ) -> Option<PollHandle> {
+        let mut registrations = self.registrations();
+        let looks = registrations.last.is_some_and(|last| now < last + SHORTEST + EARLY);
+        if !looks || registrations.rests(now) || every < SHORTEST {
+            return None;
+        }
+        let changed = Arc::default();
+        let registered =
+            Registration { at: now + every, every, late, due: None, changed: Arc::clone(&changed) };
+        registrations.registered.insert(place.clone(), registered);
+        drop(registrations);
+        Some(PollHandle { shared_poll: Arc::clone(self), place, changed })
+    }
+
+    /// What a look that begins now is to look at: these queues, and the house or not.
+    pub(crate) fn targets(&self, now: Instant) -> (Vec<String>, bool) {
+        let mut registrations = self.registrations();
+        if std::mem::take(&mut registrations.looks) {
+            // The last one had no answer.
+            registrations.rests = Some(now + REST);
+        }
+        if registrations.rests(now) {
+            return (Vec::new(), false);
+        }
+        let wanted = |place| {
+            registrations
+                .registered
+                .get(place)
+                .is_some_and(|registered| registered.at <= now + EARLY)
+        };
+        let queues = registrations.registered.keys().filter_map(|place| match place {
+            PollTarget::Queue(name) => wanted(place).then(|| name.clone()),
+            PollTarget::Maintenance => None,
+        });
+        let places = (queues.collect::<Vec<_>>(), wanted(&PollTarget::Maintenance));
+        registrations.looks = !places.0.is_empty() || places.1;
+        places
+    }
+
+    /// When there may be something to do, by a look that took from then to `now`, in all places that it came to.
+    pub(crate) fn polled(
+        &self,
+        began: Instant,
+        now: Instant,
+        found: impl Iterator<Item = (PollTarget, Option<Duration>)>,
+    ) {
+        let mut registrations = self.registrations();
+        registrations.last = Some(began);
+        if std::mem::take(&mut registrations.looks) && now > began + SLOW {
+            registrations.rests = Some(now + REST);
+        }
+        for (place, due_in) in found {
+            if let Some(registered) = registrations.registered.get_mut(&place) {
+                // Who waits may have come after its begin.
+                registered.at = registered.at.max(began + registered.every);
+                registered.due = due_in.and_then(|due_in| began.checked_add(due_in));
+                registered.changed.notify_one();
+            }
+        }
+    }
+
+    fn registrations(&self) -> MutexGuard<'_, Registrations> {
+        // Nothing panics under the lock; a poisoned map is still a map.
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registrations {
+    fn rests(&self, now: Instant) -> bool {
+        self.rests.is_some_and(|until| now < until)
+    }
+}
+
+impl PollHandle {
+    /// When to look oneself, as long as nothing changes.
+    pub(crate) fn until(&self) -> Instant {
+        let registrations = self.shared_poll.registrations();
+        let registered = registrations.registered.get(&self.place);
+        registered.map_or_else(Instant::now, |registered| {
+            let overdue = registered.at + registered.late;
+            registered.due.map_or(overdue, |due| due.min(overdue))
+        })
+    }
+
+    /// Waits for a look.
+    ///
+    /// # Cancel safety
+    /// A look that comes meanwhile is not missed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Drop for PollHandle {
+    fn drop(&mut self) {
+        self.shared_poll.registrations().registered.remove(&self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn queue() -> PollTarget {
+        PollTarget::Queue(String::from("q"))
+    }
+
+    /// A lookout, and one that waits for a queue from now on.
+    fn waits() -> (Arc<SharedPoll>, PollHandle, Instant) {
+        let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
+        look(&shared_poll, now, &[]);
+        let poll_handle = shared_poll.register(queue(), now, ms(500), LATE).unwrap();
+        (shared_poll, poll_handle, now)
+    }
+
+    fn look(shared_poll: &SharedPoll, began: Instant, found: &[Option<Duration>]) {
+        shared_poll.polled(began, began, found.iter().map(|due_in| (queue(), *due_in)));
+    }
+
+    fn is_wanted(shared_poll: &SharedPoll, now: Instant) -> bool {
+        let (queues, house) = shared_poll.targets(now);
+        assert!(!house && (queues.is_empty() || queues == ["q"]), "{queues:?}");
+        !queues.is_empty()
+    }
+
+    #[test]
+    fn who_is_looked_for_in_time_does_not_look() {
+        let (shared_poll, poll_handle, now) = waits();
+        assert_eq!(poll_handle.until(), now + ms(600));
+        assert!(!is_wanted(&shared_poll, now + ms(249)));
+        for tick in [300, 800, 1300] {
+            assert!(is_wanted(&shared_poll, now + ms(tick)));
+            look(&shared_poll, now + ms(tick), &[None]);
+            assert_eq!(poll_handle.until(), now + ms(tick + 600));
+        }
+        assert!(!is_wanted(&shared_poll, now + ms(1310)));
+        drop(poll_handle);
+        assert!(!is_wanted(&shared_poll, now + ms(1800)));
+    }
+
+    #[test]
+    fn who_hears_of_something_looks_when_it_is_due() {
+        let (shared_poll, poll_handle, now) = waits();
+        assert_eq!(poll_handle.changed().now_or_never(), None);
+        for (due_in, until) in [(0, 500), (30, 530), (599, 1099), (700, 1100)] {
+            look(&shared_poll, now + ms(500), &[Some(ms(due_in))]);
+            assert_eq!(poll_handle.changed().now_or_never(), Some(()));
+            assert_eq!(poll_handle.until(), now + ms(until));
+        }
+        look(&shared_poll, now + ms(510), &[Some(Duration::MAX)]);
+        assert_eq!(poll_handle.until(), now + ms(1110));
+    }
+
+    #[test]
+    fn a_look_that_did_not_come_to_a_place_changes_nothing_there() {
+        let (shared_poll, poll_handle, now) = waits();
+        look(&shared_poll, now + ms(500), &[]);
+        assert_eq!(
+            (poll_handle.until(), poll_handle.changed().now_or_never()),
+            (now + ms(600), None)
+        );
+    }
+
+    #[test]
+    fn a_look_that_began_before_somebody_looked_himself_is_none() {
+        let (shared_poll, poll_handle, now) = waits();
+        look(&shared_poll, now - ms(300), &[None]);
+        assert_eq!(poll_handle.until(), now + ms(600));
+    }
+
+    #[test]
+    fn nobody_relies_on_who_does_not_look() {
+        let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
+        let looks = |place, after, every| {
+            shared_poll.register(place, now + ms(after), ms(every), LATE).is_some()
+        };
+        assert!(!looks(queue(), 0, 500), "nobody has looked");
+        look(&shared_poll, now, &[]);
+        assert!(!looks(queue(), 0, 499), "more often than there are looks");
+        assert!(looks(queue(), 749, 500) && looks(PollTarget::Maintenance, 0, 1000));
+        assert!(!looks(queue(), 750, 500), "nobody looks any more");
+    }
+
+    #[test]
+    fn a_look_that_is_slow_or_has_no_answer_is_the_last_for_a_while() {
+        for answered in [true, false] {
+            let (shared_poll, poll_handle, now) = waits();
+            assert!(is_wanted(&shared_poll, now + ms(500)));
+            if answered {
+                shared_poll.polled(now + ms(500), now + ms(751), std::iter::empty());
+            }
+            assert!(!is_wanted(&shared_poll, now + ms(1000)));
+            look(&shared_poll, now + ms(1000), &[]);
+            drop(poll_handle);
+            let asks = |at| shared_poll.register(queue(), now + ms(at), ms(500), LATE);
+            assert!(asks(1000).is_none());
+            look(&shared_poll, now + ms(6000), &[]);
+            let poll_handle = asks(6000);
+            assert!(poll_handle.is_some());
+            assert!(is_wanted(&shared_poll, now + ms(6500)));
+            look(&shared_poll, now + ms(6500), &[None]);
+            assert!(is_wanted(&shared_poll, now + ms(7000)));
+        }
+    }
+}

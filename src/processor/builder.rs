@@ -1,0 +1,252 @@
+//! Settings of a processor, and what can be wrong with them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use crate::attempt::handler::JobHandler;
+use crate::client::client::Client;
+use crate::error::{BackgroundError, BuildError};
+use crate::job::error::BuildMistake;
+use crate::job::name;
+use crate::job::queue_options::{Hold, QueueOptions};
+use crate::liveness::watchdog::Watchdog;
+use crate::processor::config::Config;
+use crate::processor::processor::Processor;
+
+/// Collects a processor's settings; [`build`](Self::build) checks them all.
+#[must_use = "call build() and start()"]
+pub struct ProcessorBuilder {
+    config: Config,
+}
+
+impl Processor {
+    /// Begins a processor on `pool`, which must have a connection for each slot of each
+    /// queue (at most as many as the [`slots`](ProcessorBuilder::slots) that they share),
+    /// and one for a queue whose jobs are kept by leases. Beside the pool the
+    /// processor opens up to five connections of its own, with the pool's options.
+    pub fn builder(pool: PgPool) -> ProcessorBuilder {
+        ProcessorBuilder { config: Config::new(pool) }
+    }
+}
+
+impl ProcessorBuilder {
+    /// Registers a queue and what runs its jobs.
+    pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
+        self.config.queues.push((options, Box::new(handler)));
+        self
+    }
+
+    /// Uses the schema of `client` instead of `seriatim`.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.config.client = client.clone();
+        self
+    }
+
+    /// How often an idle queue is looked at for work: the longest, to a tenth of a second, that a wake-up can be missed for. Default 0.5 s.
+    /// From there up the process looks at all of its idle queues in one statement, if that comes in time; below, or without
+    /// [`presence`](Self::presence), each queue is looked at by itself.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.config.poll = interval;
+        self
+    }
+
+    /// Whether to listen for wake-ups, in a session of its own. Default true, and false as soon as a transaction pooler is
+    /// seen: see [`presence`](Self::presence).
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.config.listen = listen;
+        self
+    }
+
+    /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
+    /// jobs over soon after it died, however long their leases are. Default true, and false as soon as a transaction pooler
+    /// is seen. Then leases alone decide.
+    ///
+    /// # Behind a pooler
+    /// All connections of a processor have the options of its pool, so they all go through the pooler. What kind that is, it
+    /// sees by itself before its first claim. Behind a pooler of transactions it says so
+    /// ([`BackgroundError::TransactionPooler`]) and goes on without wake-ups, presence and names of statements; where `listen`
+    /// and `presence` were switched off before, it says nothing. Behind a pooler of statements it claims nothing
+    /// ([`BackgroundError::StatementPooler`]).
+    ///
+    /// The processor's own statements are all in transactions, which set for themselves what they need; nothing that
+    /// matters to others stays in a session. Both [holds](crate::Hold) work: the locks of a
+    /// [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the pooler. A handler's own statements
+    /// with arguments need `.persistent(false)` there, unless the pooler keeps track of prepared statements, or forgets
+    /// them after each transaction; and calls of a [`Client`] need a transaction and
+    /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs `ignore_startup_parameters = extra_float_digits`, for
+    /// the driver. `docs/poolers.md` has it all as a table.
+    pub fn presence(mut self, show: bool) -> Self {
+        self.config.presence = show;
+        self
+    }
+
+    /// The name of this node, for people who look or who release what it held. Default: the host's name.
+    /// 1 to 200 characters.
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.config.node = Some(name.into());
+        self
+    }
+
+    /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
+    /// never (another process must). Default every 10 s; of several processes one does it at a time.
+    pub fn maintenance_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.config.maintenance = interval.into();
+        self
+    }
+
+    /// How many jobs all queues of this processor together run at once; each queue's own
+    /// [`concurrency`](QueueOptions::concurrency) still stands. 1 or more; default: no such bound.
+    ///
+    /// While more queues have work than there are slots, a slot that becomes free goes to the queue that is furthest
+    /// behind its [`weight`](QueueOptions::weight). A queue without work leaves its share to the others, and saves
+    /// nothing up. Over any span in which queues A and B both have due work that claims find, and neither is at its own
+    /// concurrency, the numbers of jobs `a` and `b` that they start differ by
+    /// `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 / weight(A) + 1 / weight(B))`: one slot, and those that
+    /// were taken for jobs that had not started at an end of the span. It does not grow with the span, and no queue with
+    /// work starves. (Slots are what is shared, whatever their jobs last, and jobs that run in one turn share one: with
+    /// [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.)
+    ///
+    /// A queue without work takes one slot for each of its looks, for the milliseconds of a claim.
+    ///
+    /// ```no_run
+    /// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+    /// # struct Mail;
+    /// # #[async_trait]
+    /// # impl JobHandler for Mail {
+    /// #     type Data = u32; type Output = (); type Error = JobError;
+    /// #     async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> { Ok(()) }
+    /// # }
+    /// # fn example(pool: sqlx::PgPool) -> Result<(), seriatim::BuildError> {
+    /// use seriatim::{Processor, QueueOptions};
+    ///
+    /// let processor = Processor::builder(pool)
+    ///     .queue(QueueOptions::new("sign-ups").concurrency(20).weight(4), Mail)
+    ///     .queue(QueueOptions::new("newsletters").concurrency(20).weight(1), Mail)
+    ///     .slots(20)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.config.slots = Some(slots);
+        self
+    }
+
+    /// Ends the process when this processor has stopped making progress, or its shutdown hangs. Default: none.
+    pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
+        self.config.watchdog = Some(watchdog);
+        self
+    }
+
+    /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
+    pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
+        self.config.on_error = Some(Arc::new(hook));
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
+    pub fn build(self) -> Result<Processor, BuildError> {
+        // Destructured whole, so that a new setting cannot be forgotten here.
+        let Config {
+            pool,
+            client: _,
+            queues,
+            poll,
+            listen: _,
+            presence: _,
+            node,
+            maintenance,
+            slots,
+            watchdog,
+            on_error: _,
+        } = &self.config;
+        let mut mistakes = Vec::new();
+        if queues.is_empty() {
+            mistakes.push(BuildMistake::NoQueue);
+        }
+        for (place, (options, _)) in queues.iter().enumerate() {
+            options.mistakes(&mut mistakes);
+            let name = options.name();
+            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
+                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
+            }
+        }
+        let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
+            queue: String::from("(all)"),
+            setting,
+            value: format!("{value:?}"),
+            range,
+        };
+        if *poll < Duration::from_millis(1) || *poll > Duration::from_hours(1) {
+            mistakes.push(out_of_range("poll_interval", poll, "1 ms to 1 hour"));
+        }
+        if let Some(interval) = maintenance
+            && (*interval < Duration::from_millis(10) || *interval > Duration::from_hours(24))
+        {
+            mistakes.push(out_of_range("maintenance_interval", interval, "10 ms to 1 day"));
+        }
+        if let Some(node) = node
+            && let Err(error) = name::check("node", node, name::QUEUE_LIMIT)
+        {
+            mistakes.push(error.into());
+        }
+        if *slots == Some(0) {
+            mistakes.push(BuildMistake::OutOfRange {
+                queue: String::from("(all)"),
+                setting: "slots",
+                value: String::from("0"),
+                range: "1 or more",
+            });
+        }
+        if let Some(watchdog) = watchdog {
+            watchdog.mistakes(&mut mistakes);
+        }
+        mistakes.extend(pool_too_small(pool, queues.iter().map(|(options, _)| options), *slots));
+        if mistakes.is_empty() {
+            Ok(Processor { config: self.config })
+        } else {
+            Err(BuildError::new(mistakes))
+        }
+    }
+}
+
+/// The pool has fewer connections than all queues together may need at once.
+fn pool_too_small<'a>(
+    pool: &PgPool,
+    queues: impl Iterator<Item = &'a QueueOptions>,
+    bound: Option<usize>,
+) -> Option<BuildMistake> {
+    let connections = pool.options().get_max_connections();
+    let (mut each, mut held, mut leased) = (Vec::new(), 0_usize, 0_usize);
+    for options in queues {
+        each.push(format!("{} {}", options.name(), options.connections()));
+        match options.hold {
+            Hold::Transaction => held = held.saturating_add(options.connections()),
+            Hold::Lease(_) => leased = leased.saturating_add(options.connections()),
+        }
+    }
+    // A queue whose jobs are kept by leases claims beside the jobs that run.
+    let slots = match bound {
+        Some(bound) if bound < held => {
+            each.push(format!("of which {bound} at once"));
+            bound
+        }
+        _ => held,
+    }
+    .saturating_add(leased);
+    let enough = usize::try_from(connections).map_or(true, |connections| connections >= slots);
+    let detail = each.join(", ");
+    (!enough).then_some(BuildMistake::PoolTooSmall { connections, slots, detail })
+}
+
+impl fmt::Debug for ProcessorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}

@@ -1,0 +1,63 @@
+//! The settings of a processor, with their defaults.
+
+use std::fmt;
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use crate::attempt::handler::ErasedHandler;
+use crate::client::client::Client;
+use crate::job::queue_options::QueueOptions;
+use crate::liveness::context::ErrorHook;
+use crate::liveness::watchdog::Watchdog;
+
+/// The settings of a processor, as its builder collects them.
+pub(crate) struct Config {
+    pub(crate) pool: PgPool,
+    pub(crate) client: Client,
+    pub(crate) queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
+    pub(crate) poll: Duration,
+    pub(crate) listen: bool,
+    pub(crate) presence: bool,
+    pub(crate) node: Option<String>,
+    pub(crate) maintenance: Option<Duration>,
+    pub(crate) slots: Option<usize>,
+    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) on_error: Option<ErrorHook>,
+}
+
+impl Config {
+    /// Returns the defaults that each method of the builder states.
+    pub(crate) fn new(pool: PgPool) -> Self {
+        Self {
+            pool,
+            client: Client::default(),
+            queues: Vec::new(),
+            poll: Duration::from_millis(500),
+            listen: true,
+            presence: true,
+            node: None,
+            maintenance: Some(Duration::from_secs(10)),
+            slots: None,
+            watchdog: None,
+            on_error: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queues: Vec<_> = self.queues.iter().map(|(options, _)| options).collect();
+        f.debug_struct("Processor")
+            .field("schema", &self.client.schema())
+            .field("queues", &queues)
+            .field("poll", &self.poll)
+            .field("listen", &self.listen)
+            .field("presence", &self.presence)
+            .field("node", &self.node)
+            .field("maintenance_interval", &self.maintenance)
+            .field("slots", &self.slots)
+            .field("watchdog", &self.watchdog)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,8 @@
+//! A processor: its settings, its start, and its shutdown.
+//!
+//! It uses every folder below it. It starts the tasks and contains no rule of the protocol.
+
+pub(crate) mod builder;
+pub(crate) mod config;
+pub(crate) mod listener;
+pub(crate) mod processor;

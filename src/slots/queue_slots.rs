@@ -1,0 +1,309 @@
+//! The slots that the queues of a processor share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::slots::fair_share::{FairShare, Want};
+
+/// The slots of a processor whose queues together run so many jobs at most.
+#[derive(Debug)]
+struct SharedSlots {
+    fair: Mutex<FairShare>,
+    /// Each queue's: slots wait for it.
+    given: Vec<Notify>,
+}
+
+/// What counts as a quick job, and for how long it counts.
+pub(crate) const QUICK: Duration = Duration::from_millis(20);
+/// How many of them are counted at most.
+pub(crate) const COUNTED: usize = 64;
+
+/// One queue's part in the slots of its processor.
+#[derive(Debug)]
+pub(crate) struct QueueSlots {
+    /// None: it shares none, and has all of its own.
+    shared: Option<Arc<SharedSlots>>,
+    id: usize,
+}
+
+/// Slots that jobs may be claimed for. Those that no job started in are given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    shared: Option<Arc<SharedSlots>>,
+    id: usize,
+    count: usize,
+}
+
+/// The slot of a running job, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    shared: Option<Arc<SharedSlots>>,
+    id: usize,
+}
+
+/// How many slots of a queue are taken in this process, and how many quick jobs lately ended in them.
+#[derive(Debug, Default)]
+pub(crate) struct SlotUsage {
+    taken: AtomicUsize,
+    freed: Notify,
+    /// When the last of them did.
+    quick: Mutex<VecDeque<Instant>>,
+    /// The last claim left nothing that is due, and nobody for whom there was no slot.
+    all_served: AtomicBool,
+}
+
+/// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
+#[derive(Debug)]
+pub(crate) struct SlotGuard {
+    of: Arc<SlotUsage>,
+    since: Instant,
+    #[allow(dead_code)] // For its drop.
+    slot: Option<Slot>,
+}
+
+impl SlotUsage {
+    pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        SlotGuard { of: Arc::clone(self), since: Instant::now(), slot }
+    }
+
+    /// How many jobs have ended in the last [`QUICK`] that took less than that; [`COUNTED`] at most.
+    pub(crate) fn quick_ends(&self, now: Instant) -> usize {
+        self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
+    }
+
+    /// A job has ended that began then.
+    pub(crate) fn ended(&self, since: Instant, now: Instant) {
+        if now < since + QUICK {
+            let mut quick = self.lock_quick();
+            quick.truncate(COUNTED - 1);
+            quick.push_front(now);
+        }
+    }
+
+    fn lock_quick(&self) -> MutexGuard<'_, VecDeque<Instant>> {
+        // Nothing panics under the lock.
+        self.quick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim has ended: whether it left nothing that is due, and nobody for whom there is no slot.
+    pub(crate) fn serves_all(&self, all: bool) {
+        self.all_served.store(all, Ordering::Relaxed);
+    }
+
+    pub(crate) fn all_served(&self) -> bool {
+        self.all_served.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when a slot has become free since the last time.
+    pub(crate) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// A slot that has become free is still so: [`freed`](Self::freed) says it once more.
+    pub(crate) fn still_free(&self) {
+        self.freed.notify_one();
+    }
+}
+
+impl SlotGuard {
+    /// Its job has ended, and the next one begins.
+    pub(crate) fn next_job_begins(&mut self) {
+        let now = Instant::now();
+        self.of.ended(std::mem::replace(&mut self.since, now), now);
+    }
+}
+
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        self.of.ended(self.since, Instant::now());
+        self.of.taken.fetch_sub(1, Ordering::Relaxed);
+        self.of.freed.notify_one();
+    }
+}
+
+/// The parts of queues with these weights and limits of their own, which together have so many slots; none: no bound.
+pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueSlots> {
+    let shared = slots.map(|slots| {
+        Arc::new(SharedSlots {
+            fair: Mutex::new(FairShare::new(slots, queues.iter().copied())),
+            given: queues.iter().map(|_| Notify::new()).collect(),
+        })
+    });
+    (0..queues.len()).map(|id| QueueSlots { shared: shared.clone(), id }).collect()
+}
+
+impl SharedSlots {
+    fn fair(&self) -> MutexGuard<'_, FairShare> {
+        // Nothing panics under the lock.
+        self.fair.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something, and gives away what is free then.
+    fn change<T>(&self, change: impl FnOnce(&mut FairShare) -> T) -> T {
+        let mut fair = self.fair();
+        let result = change(&mut fair);
+        while let Some(id) = fair.give() {
+            if let Some(given) = self.given.get(id) {
+                given.notify_one();
+            }
+        }
+        result
+    }
+}
+
+impl QueueSlots {
+    /// Whether it shares slots with other queues.
+    pub(crate) fn bounded(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Takes slots for a claim, of those that are free by the queue's own limit: all that it can have, or one to look for
+    /// work. If it gets none, [`given`](Self::given) tells when there are some.
+    pub(crate) fn reserve(&self, free: usize, all: bool) -> Reserved {
+        let most = if all { free } else { free.min(1) };
+        let count = match &self.shared {
+            None => most,
+            Some(shared) => {
+                // One may wait already: the last job that ended left it.
+                let count = shared.fair().fetch(self.id, most);
+                if count < most {
+                    let want = if all { Want::All } else { Want::Poll };
+                    shared.change(|fair| fair.want(self.id, want));
+                    count + shared.fair().fetch(self.id, most - count)
+                } else {
+                    count
+                }
+            }
+        };
+        Reserved { shared: self.shared.clone(), id: self.id, count }
+    }
+
+    /// Says after a claim whether there is more work; if not, the queue competes for no slot until it reserves again, or
+    /// one of its jobs ends.
+    pub(crate) fn more(&self, more: bool) {
+        if let Some(shared) = &self.shared {
+            shared.change(|fair| fair.want(self.id, if more { Want::All } else { Want::Nothing }));
+        }
+    }
+
+    /// Resolves when slots wait to be reserved.
+    pub(crate) async fn given(&self) {
+        let Some((shared, given)) =
+            self.shared.as_ref().and_then(|shared| Some((shared, shared.given.get(self.id)?)))
+        else {
+            return std::future::pending().await;
+        };
+        // A notification may be an old one, of slots that were fetched since.
+        while shared.fair().waiting(self.id) == 0 {
+            given.notified().await;
+        }
+    }
+}
+
+impl Drop for QueueSlots {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.change(|fair| fair.leave(self.id));
+        }
+    }
+}
+
+impl Reserved {
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// One of them, for a job that starts; none if there is none left.
+    pub(crate) fn start(&mut self) -> Option<Slot> {
+        self.count = self.count.checked_sub(1)?;
+        Some(Slot { shared: self.shared.clone(), id: self.id })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared
+            && self.count > 0
+        {
+            shared.change(|fair| fair.give_back(self.id, self.count));
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.change(|fair| fair.ended(self.id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn quick_jobs_count_for_a_while_and_slow_ones_do_not() {
+        let slots = SlotUsage::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        slots.ended(at(0), at(19));
+        slots.ended(at(0), at(20));
+        slots.ended(at(5), at(24));
+        assert_eq!(slots.quick_ends(at(24)), 2);
+        assert_eq!(slots.quick_ends(at(39)), 1);
+        assert_eq!(slots.quick_ends(at(44)), 0);
+        (0..1000).for_each(|_| slots.ended(at(50), at(51)));
+        assert_eq!(slots.quick_ends(at(52)), COUNTED);
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_frees_wakes_the_queue_that_waits() {
+        let queues = share(Some(1), &[(1, 10), (1, 10)]);
+        let [first, second] = &queues[..] else { unreachable!() };
+        let mut reserved = first.reserve(5, true);
+        assert_eq!(reserved.count(), 1);
+        let slot = reserved.start();
+        first.more(false);
+        assert_eq!(second.reserve(5, false).count(), 0);
+        assert!(second.given().now_or_never().is_none());
+        drop(slot);
+        second.given().await;
+        assert_eq!(second.reserve(5, false).count(), 1);
+        // Old news wake nobody.
+        assert!(second.given().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_used_goes_to_others_at_once() {
+        let queues = share(Some(3), &[(1, 10), (1, 10)]);
+        let [first, second] = &queues[..] else { unreachable!() };
+        let mut reserved = first.reserve(2, true);
+        assert_eq!(reserved.count(), 2);
+        let _slot = reserved.start();
+        first.more(false);
+        drop(reserved);
+        assert_eq!(second.reserve(10, true).count(), 2);
+    }
+
+    #[tokio::test]
+    async fn without_a_bound_a_queue_has_its_own_slots() {
+        let queues = share(None, &[(1, 10)]);
+        assert_eq!(queues[0].reserve(7, true).count(), 7);
+        assert_eq!(queues[0].reserve(7, false).count(), 1);
+        assert_eq!(queues[0].reserve(0, false).count(), 0);
+        assert!(queues[0].given().now_or_never().is_none());
+    }
+}

@@ -1,0 +1,297 @@
+//! What people ask about jobs and groups: cancel, retry, skip, resume. Each is one statement and waits for no handler.
+
+use sea_query::{
+    Expr, ExprTrait, InsertStatement, JoinType, LockBehavior, LockType, Query, SelectStatement,
+    UpdateStatement,
+};
+use sqlx::{PgExecutor, Row};
+
+use crate::job::job::JobStatus;
+use crate::store::Store;
+use crate::store::claim::start::history_entry;
+use crate::store::index_terms::status_in;
+use crate::store::statement::{Names, PG, Template, cte, select, select_into, sql, sub, with};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    cancel: Template,
+    retry: Template,
+    skip: Template,
+    unhalt_group: Template,
+}
+
+/// What a request found and did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestReport {
+    /// The job's status before the request; none: no such job.
+    pub(crate) status: Option<JobStatus>,
+    /// The request was carried out on the job's row.
+    pub(crate) done: bool,
+    /// Others were parked with the job, so it was left alone.
+    pub(crate) parked: bool,
+    /// A retry's later jobs that have run; otherwise 0.
+    pub(crate) overtaken: u64,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        Self {
+            cancel: cancel(names),
+            retry: retry(names),
+            skip: skip(names),
+            unhalt_group: unhalt_group(names),
+        }
+    }
+}
+
+/// The job's row, locked if it is in one of the statuses and nobody else has it.
+fn target(names: &Names, statuses: &str) -> SelectStatement {
+    select()
+        .columns(["id", "queue", "group_id"])
+        .from_as(names.job(), "j")
+        .and_where(sql(format!("j.id = ?1 and {}", status_in("j.", statuses))))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned()
+}
+
+/// The status as the statement's snapshot has it, and whether the row was written.
+fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
+    let status = select()
+        .expr(sql("j.status::text"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = ?1"))
+        .to_owned();
+    select()
+        .expr_as(sub(status), "status")
+        .expr_as(sql("exists (select from written)"), "done")
+        .expr_as(overtaken, "overtaken")
+        .expr_as(
+            sub(select()
+                .expr(has_unit(names))
+                .from_as(names.job(), "j")
+                .and_where(sql("j.id = ?1"))
+                .to_owned()),
+            "parked",
+        )
+        .to_owned()
+}
+
+/// What a dead job gets when it is queued again: it is asked for by someone, so an expiry no longer counts.
+pub(in crate::store) fn requeued() -> Vec<(&'static str, Expr)> {
+    [
+        ("status", "'queued'"),
+        ("finished_at", "null"),
+        ("run_at", "now()"),
+        ("turn_at", "now()"),
+        // Over already, it would only end again.
+        ("expires_at", "case when j.expires_at > now() then j.expires_at end"),
+        ("attempts_forgiven", "j.attempts"),
+        ("parked_with", "null"),
+    ]
+    .map(|(column, value)| (column, sql(value)))
+    .to_vec()
+}
+
+/// What a job gets that will not run.
+pub(in crate::store) fn cancelled() -> Vec<(&'static str, Expr)> {
+    [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")]
+        .map(|(column, value)| (column, sql(value)))
+        .to_vec()
+}
+
+/// Jobs are parked with the failed job `j`, or are being parked.
+pub(in crate::store) fn has_unit(names: &Names) -> Expr {
+    let parked = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = j.queue and u.group_id = j.group_id and u.parked_with = j.id"))
+        .and_where(sql("u.status = 'parked'"))
+        .to_owned();
+    let parking = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
+        .and_where(sql("g.park_to is not null"))
+        .to_owned();
+    Expr::cust_with_exprs("($1 or $2)", [Expr::exists(parked), Expr::exists(parking)])
+}
+
+/// A group's row goes on.
+pub(in crate::store) fn going_on() -> Vec<(&'static str, Expr)> {
+    ["halted_at", "halt_reason", "halt_job_id", "halt_until", "halt_then", "park_to"]
+        .map(|column| (column, sql("null")))
+        .into_iter()
+        .chain([("ready_at", sql("clock_timestamp()"))])
+        .collect()
+}
+
+/// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
+/// for a moment, gets a request instead: its worker, or the janitor, carries it out.
+fn cancel(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(cancelled())
+        .value("flagged", sql("j.group_id is not null"))
+        .from("target")
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
+        .returning(Query::returning().columns([("j", "id")]))
+        .to_owned();
+    let busy = select()
+        .expr(sql("j.id"))
+        .from_as(names.job(), "j")
+        .and_where(sql(format!(
+            "j.id = ?1 and {} and not exists (select from target)",
+            status_in("j.", "'queued', 'started'")
+        )))
+        .to_owned();
+    let mut request = InsertStatement::new();
+    request.into_table(names.cancel_request()).columns(["job_id"]);
+    select_into(&mut request, busy);
+    with(
+        [
+            cte("target", target(names, "'queued', 'parked'")),
+            cte("written", written),
+            cte("request", request),
+        ],
+        report(names, sql("0::int8")),
+    )
+}
+
+/// Queues a dead job again, with all its attempts, and flags it: it has the lowest id of its group and so runs next.
+/// A group that it halted goes on.
+///
+/// Not a job that others were parked with: they go on together.
+fn retry(names: &Names) -> Template {
+    let target = target(names, "'failed', 'cancelled'").and_where(has_unit(names).not()).to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(requeued())
+        .value("flagged", sql("j.group_id is not null"))
+        .from("target")
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    let later = select()
+        .expr(sql("count(*)"))
+        .from_as(names.job(), "l")
+        .join(
+            JoinType::InnerJoin,
+            "target",
+            sql("l.queue = target.queue and l.group_id = target.group_id"),
+        )
+        .and_where(sql("l.id > ?1 and l.attempts > 0"))
+        .to_owned();
+    with(
+        [cte("target", target), cte("written", written), resumed(names)],
+        report(names, sub(later)),
+    )
+}
+
+/// Gives a queued job up, or goes on behind the failed job that halted its group.
+fn skip(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values([
+            ("history", sql(format!(
+                "case when j.status = 'queued' then {} else j.history end",
+                history_entry("j", "'skipped'", "null")
+            ))),
+            ("error", sql("case when j.status = 'queued' then jsonb_build_object('kind', 'skipped', \
+                'message', 'given up by request', 'chain', '[]'::jsonb, 'attempt', j.attempts) else j.error end")),
+            ("flagged", sql("j.group_id is not null")),
+            ("finished_at", sql("coalesce(j.finished_at, clock_timestamp())")),
+            ("status", sql("'failed'")),
+        ])
+        .from("target")
+        .and_where(sql("j.id = ?1 and j.id = target.id"))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    with(
+        [
+            cte("target", target(names, "'queued', 'failed'")),
+            cte("written", written),
+            resumed(names),
+        ],
+        report(names, sql("0::int8")),
+    )
+}
+
+/// Lets the group go on that the written job had halted. No handler holds a halted group's row.
+pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpression {
+    let update = UpdateStatement::new()
+        .table(names.queue_group().alias("g"))
+        .values(going_on())
+        .from("written")
+        .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
+        .and_where(sql(
+            "g.halt_job_id = written.id and g.halted_at is not null and g.park_to is null",
+        ))
+        .to_owned();
+    cte("resumed", update)
+}
+
+fn unhalt_group(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group())
+        .values(going_on())
+        .and_where(sql(
+            "queue = ?1 and group_id = ?2 and halted_at is not null and park_to is null",
+        ))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    pub(crate) async fn cancel(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.cancel, executor, job).await
+    }
+
+    pub(crate) async fn retry(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.retry, executor, job).await
+    }
+
+    pub(crate) async fn skip(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
+        self.request(&self.control.skip, executor, job).await
+    }
+
+    /// Whether the group was halted.
+    pub(crate) async fn unhalt_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let resume =
+            self.control.unhalt_group.query().bind(queue).bind(group).execute(executor).await?;
+        Ok(resume.rows_affected() > 0)
+    }
+
+    async fn request(
+        &self,
+        template: &Template,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<RequestReport, sqlx::Error> {
+        let row = template.query().bind(job).fetch_one(executor).await?;
+        let status: Option<String> = row.try_get("status")?;
+        let overtaken: i64 = row.try_get("overtaken")?;
+        Ok(RequestReport {
+            status: status.as_deref().and_then(JobStatus::parse),
+            done: row.try_get("done")?,
+            overtaken: overtaken.unsigned_abs(),
+            parked: row.try_get::<Option<bool>, _>("parked")?.unwrap_or_default(),
+        })
+    }
+}

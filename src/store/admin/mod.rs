@@ -1,0 +1,10 @@
+//! What operators and applications change: settings, pauses, halts, cancels, dead letters, retention.
+
+pub(in crate::store) mod control;
+pub(in crate::store) mod park;
+pub(in crate::store) mod pause;
+pub(in crate::store) mod policy;
+pub(in crate::store) mod prune;
+pub(in crate::store) mod purge;
+pub(in crate::store) mod queue_settings;
+pub(in crate::store) mod redrive;

@@ -1,0 +1,356 @@
+//! Park: a failed job and those behind it step aside, so that their group goes on; and come back, or are given up.
+//!
+//! A large group does so in batches, while it is halted with `park_to`: nothing of it runs before the last one has stepped aside.
+
+use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateStatement};
+use sqlx::{PgConnection, PgExecutor, Row};
+
+use crate::job::counts::ParkedUnit;
+use crate::store::Store;
+use crate::store::admin::control::{cancelled, going_on};
+use crate::store::admin::redrive::{RedriveReport, is_first, redriven};
+use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
+use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+
+/// How many jobs one transaction parks of one group.
+const BATCH: i64 = 1000;
+/// How many groups one transaction of the janitor treats.
+const GROUPS: i64 = 4;
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    batch: Template,
+    due: Template,
+    begin: Template,
+    go_on: Template,
+    keep_on: Template,
+    redrive: Template,
+    discard: Template,
+    units: Template,
+}
+
+/// What one batch did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ParkBatch {
+    /// The last id that is left to park.
+    pub(crate) rest: Option<i64>,
+    /// Any were parked.
+    pub(crate) moved: bool,
+}
+
+/// A halted group that is to go on, or whose jobs are stepping aside. Its row is locked.
+#[derive(Debug)]
+struct Due {
+    queue: String,
+    group: String,
+    job: Option<i64>,
+    park: bool,
+    park_to: Option<i64>,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        Self {
+            batch: batch(names),
+            due: due(names),
+            begin: begin(names),
+            go_on: set(names, going_on()),
+            keep_on: set(
+                names,
+                [("park_to", "?3"), ("halt_until", "null"), ("halt_then", "null")]
+                    .map(|(column, value)| (column, sql(value)))
+                    .to_vec(),
+            ),
+            redrive: redrive(names),
+            discard: discard(names),
+            units: units(names),
+        }
+    }
+}
+
+/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one is given; gives the last id
+/// that is left. The transaction has the group's row. Flags stay: they speak for jobs beside these.
+fn batch(names: &Names) -> Template {
+    let behind = || {
+        select()
+            .from_as(names.job(), "j")
+            .and_where(in_group("j", "?1", "?2", Some("> ?3")))
+            .and_where(unfinished("j"))
+            .and_where(sql("j.status = 'queued'"))
+            .and_where(sql("(?4::int8 is null or j.id <= ?4)"))
+            .to_owned()
+    };
+    let next = in_order(&mut behind(), "j", &Order::Asc)
+        .column(("j", "id"))
+        .limit(limit(5))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("p"))
+        .value("status", sql("'parked'"))
+        .value("parked_with", sql("?3"))
+        .from("next")
+        .and_where(sql(format!("{} and p.finished_at is null", keyed("p.id", "next.id"))))
+        .returning(Query::returning().columns([("p", "id")]))
+        .to_owned();
+    let rest = in_order(&mut behind(), "j", &Order::Desc)
+        .column(("j", "id"))
+        .and_where(sql("j.id not in (select id from next)"))
+        .limit(1)
+        .to_owned();
+    let query = select().expr(sub(rest)).expr(sql("exists (select from written)")).to_owned();
+    with([cte("next", next), cte("written", written)], query)
+}
+
+/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At random, so that a large one
+/// does not keep others waiting.
+fn due(names: &Names) -> Template {
+    let query = select()
+        .columns(["queue", "group_id", "halt_job_id"])
+        .expr(sql("coalesce(g.halt_then = 'park', false)"))
+        .column("park_to")
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("(g.halt_until is not null or g.park_to is not null)"))
+        .and_where(sql("(g.halt_until <= clock_timestamp() or g.park_to is not null)"))
+        .order_by_expr(sql("random()"), Order::Asc)
+        .limit(limit(1))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The failed job becomes the one that others are parked with.
+fn begin(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("parked_with", sql("id"))
+        .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
+        .returning(Query::returning().columns(["id"]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.queue_group())
+        .values(values)
+        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of them could be locked. While
+/// jobs are still stepping aside they are left alone: those that follow would stay behind.
+fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
+    let unit = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id = ?2 and j.parked_with is not null"))
+        .and_where(sql("(?3::int8 is null or j.parked_with = ?3)"))
+        .and_where(sql("j.status in ('failed', 'parked')"))
+        .to_owned();
+    let locked = select()
+        .columns([("j", "id"), ("j", "group_id")])
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id in (select id from unit) and j.parked_with is not null"))
+        .and_where(sql("j.status in ('failed', 'parked')"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let parking = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.park_to is not null"))
+        .and_where(sql("(?3::int8 is null or g.halt_job_id = ?3)"))
+        .to_owned();
+    let parking = Expr::exists(parking);
+    let busy = select()
+        .expr_as(
+            sql("(select count(*) from unit) <> (select count(*) from locked)").or(parking),
+            "busy",
+        )
+        .to_owned();
+    [cte("unit", unit), cte("locked", locked), cte("answer", busy)]
+}
+
+/// Queues what is parked again, all at once: the lowest id, the failed one, is flagged and so goes first (P1).
+fn redrive(names: &Names) -> Template {
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(
+            [
+                ("status", "'queued'"),
+                ("finished_at", "null"),
+                ("parked_with", "null"),
+                ("run_at", "case when j.status = 'failed' then now() else j.run_at end"),
+                ("expires_at", "null"),
+                (
+                    "attempts_forgiven",
+                    "case when j.status = 'failed' then j.attempts else j.attempts_forgiven end",
+                ),
+            ]
+            .map(|(column, value)| (column, sql(value))),
+        )
+        .value("flagged", is_first("locked"))
+        .from("locked")
+        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    let query = redriven(names).expr(sql("(select busy from answer)")).to_owned();
+    with(unit(names).into_iter().chain([cte("written", written)]), query)
+}
+
+/// Cancels what is parked; the failed job stays a dead letter of its own.
+fn discard(names: &Names) -> Template {
+    let mut values = cancelled();
+    for (column, value) in &mut values {
+        match *column {
+            "status" => {
+                *value = sql("case when j.status = 'failed' then j.status else 'cancelled' end");
+            }
+            "finished_at" => *value = sql("coalesce(j.finished_at, clock_timestamp())"),
+            _ => {}
+        }
+    }
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(values)
+        .from("locked")
+        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
+        .returning(Query::returning().exprs([sql("j.id"), sql("j.status")]))
+        .to_owned();
+    let query = select()
+        .expr(sql("(select count(*) from written where status = 'cancelled')"))
+        .expr(sql("(select busy from answer)"))
+        .to_owned();
+    with(unit(names).into_iter().chain([cte("written", written)]), query)
+}
+
+fn units(names: &Names) -> Template {
+    let parked = select()
+        .columns(["group_id", "parked_with"])
+        .expr_as(sql("count(*)"), "jobs")
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.parked_with is not null and j.status = 'parked'"))
+        .group_by_columns(["group_id", "parked_with"])
+        .to_owned();
+    let query = select()
+        .exprs(
+            ["u.group_id", "u.parked_with", "f.finished_at", "f.error->>'message'", "u.jobs"]
+                .map(sql),
+        )
+        .from_subquery(parked, "u")
+        .join_as(sea_query::JoinType::LeftJoin, names.job(), "f", sql("f.id = u.parked_with"))
+        .order_by(("u", "group_id"), Order::Asc)
+        .order_by(("u", "parked_with"), Order::Asc)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    /// Parks up to 1,000 jobs behind a failed one. The transaction must have the group's row.
+    pub(crate) async fn park_batch(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+        failed: i64,
+        to: Option<i64>,
+    ) -> Result<ParkBatch, sqlx::Error> {
+        let batch = self.park.batch.query().bind(queue).bind(group).bind(failed).bind(to);
+        let row = batch.bind(BATCH).fetch_one(conn).await?;
+        Ok(ParkBatch { rest: row.try_get(0)?, moved: row.try_get(1)? })
+    }
+
+    /// Goes on with some of the halted groups whose time is over or whose jobs are stepping aside; whether it got on.
+    pub(crate) async fn end_halts(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let rows = self.park.due.query().bind(GROUPS).fetch_all(&mut *conn).await?;
+        let mut got_on = false;
+        for row in &rows {
+            let due = Due {
+                queue: row.try_get(0)?,
+                group: row.try_get(1)?,
+                job: row.try_get(2)?,
+                park: row.try_get(3)?,
+                park_to: row.try_get(4)?,
+            };
+            got_on |= self.end_halt(conn, &due).await?;
+        }
+        Ok(got_on)
+    }
+
+    async fn end_halt(&self, conn: &mut PgConnection, due: &Due) -> Result<bool, sqlx::Error> {
+        let Due { queue, group, job, park, park_to } = due;
+        let failed = match job {
+            // Without the failed job (gone by hand) there is nothing to park with.
+            Some(job) if *park && park_to.is_none() => {
+                let begun = self.park.begin.query().bind(job).fetch_optional(&mut *conn).await?;
+                begun.map(|_| *job)
+            }
+            Some(job) if park_to.is_some() => Some(*job),
+            _ => None,
+        };
+        let batch = match failed {
+            Some(failed) => self.park_batch(conn, queue, group, failed, *park_to).await?,
+            None => ParkBatch::default(),
+        };
+        let set = match batch.rest {
+            Some(rest) => self.park.keep_on.query().bind(queue).bind(group).bind(rest),
+            None => self.park.go_on.query().bind(queue).bind(group),
+        };
+        set.execute(conn).await?;
+        // What is left may be locked by somebody: then the next tick is soon enough.
+        Ok(batch.moved || batch.rest.is_none())
+    }
+
+    pub(crate) async fn redrive_parked(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        job: Option<i64>,
+    ) -> Result<RedriveReport, sqlx::Error> {
+        let redrive = self.park.redrive.query().bind(queue).bind(group).bind(job);
+        let row = redrive.fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok(RedriveReport {
+            jobs: count(0)?,
+            groups: count(1)?,
+            overtaken: count(2)?,
+            busy: row.try_get(3)?,
+        })
+    }
+
+    /// How many jobs were cancelled; none: somebody has one of them.
+    pub(crate) async fn discard_parked(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        job: Option<i64>,
+    ) -> Result<Option<u64>, sqlx::Error> {
+        let discard = self.park.discard.query().bind(queue).bind(group).bind(job);
+        let row = discard.fetch_one(executor).await?;
+        let busy: bool = row.try_get(1)?;
+        Ok((!busy).then_some(row.try_get::<i64, _>(0)?.unsigned_abs()))
+    }
+
+    pub(crate) async fn parked_units(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<ParkedUnit>, sqlx::Error> {
+        let rows = self.park.units.query().bind(queue).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(ParkedUnit {
+                    queue: queue.to_owned(),
+                    group: row.try_get(0)?,
+                    job: row.try_get(1)?,
+                    since: row.try_get(2)?,
+                    reason: row.try_get(3)?,
+                    parked: row.try_get::<i64, _>(4)?.unsigned_abs(),
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! What a group does with a job that is out of attempts, where that differs from its queue.
+
+use std::time::Duration;
+
+use sea_query::{DeleteStatement, InsertStatement, OnConflict, UpdateStatement};
+use sqlx::{PgConnection, PgExecutor, Row};
+
+use crate::job::queue_options::{AfterHalt, OutOfAttempts};
+use crate::store::Store;
+use crate::store::statement::{Names, PG, Template, cte, select, select_into, sql, with};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    get: Template,
+    set: Template,
+    unset: Template,
+}
+
+const COLUMNS: [&str; 3] = ["out_of_attempts", "halt_for_ms", "halt_then"];
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let get = select()
+            .columns(COLUMNS)
+            .from_as(names.group_setting(), "s")
+            .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.out_of_attempts is not null"))
+            .to_owned();
+        let mut set = InsertStatement::new();
+        set.into_table(names.group_setting())
+            .columns(["queue", "group_id"].into_iter().chain(COLUMNS))
+            .on_conflict(
+                OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned(),
+            );
+        let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
+        select_into(&mut set, select().exprs(row).to_owned());
+        Self {
+            get: Template::new(get.build(PG)),
+            set: Template::new(set.build(PG)),
+            unset: unset(names),
+        }
+    }
+}
+
+/// Takes a group's policy back; its row goes unless it says something else.
+fn unset(names: &Names) -> Template {
+    let key = "queue = ?1 and group_id = ?2";
+    let delete = DeleteStatement::new()
+        .from_table(names.group_setting())
+        .and_where(sql(format!("{key} and paused_at is null")))
+        .to_owned();
+    let update = UpdateStatement::new()
+        .table(names.group_setting())
+        .values(COLUMNS.map(|column| (column, sql("null"))))
+        .and_where(sql(format!("{key} and paused_at is not null")))
+        .to_owned();
+    with([cte("gone", delete)], update)
+}
+
+impl Store {
+    /// What the group does, if it says so itself.
+    pub(crate) async fn group_policy(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+    ) -> Result<Option<OutOfAttempts>, sqlx::Error> {
+        let get = self.policy.get.query().bind(queue).bind(group);
+        let Some(row) = get.fetch_optional(conn).await? else { return Ok(None) };
+        let word: String = row.try_get(0)?;
+        let time: Option<i64> = row.try_get(1)?;
+        let then: Option<String> = row.try_get(2)?;
+        Ok(Some(match (word.as_str(), time, then.as_deref().and_then(AfterHalt::parse)) {
+            ("halt", Some(ms), Some(then)) => {
+                OutOfAttempts::HaltFor { deadline: Duration::from_millis(ms.unsigned_abs()), then }
+            }
+            ("halt", ..) => OutOfAttempts::Halt,
+            ("park", ..) => OutOfAttempts::Park,
+            _ => OutOfAttempts::Continue,
+        }))
+    }
+
+    pub(crate) async fn set_group_policy(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        policy: Option<OutOfAttempts>,
+    ) -> Result<(), sqlx::Error> {
+        let Some(policy) = policy else {
+            let unset = self.policy.unset.query().bind(queue).bind(group);
+            return unset.execute(executor).await.map(drop);
+        };
+        let (word, halt) = match policy {
+            OutOfAttempts::Continue => ("continue", None),
+            OutOfAttempts::Park => ("park", None),
+            OutOfAttempts::Halt => ("halt", None),
+            OutOfAttempts::HaltFor { deadline, then } => ("halt", Some((deadline, then))),
+        };
+        let ms = halt.map(|(deadline, _)| i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX));
+        let set = self.policy.set.query().bind(queue).bind(group).bind(word).bind(ms);
+        set.bind(halt.map(|(_, then)| then.as_str())).execute(executor).await.map(drop)
+    }
+}

@@ -1,0 +1,295 @@
+//! Housekeeping: retention, and the sweep for what nothing would wake.
+
+use std::time::Duration;
+
+use sea_query::{
+    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, TableRef,
+    UpdateStatement,
+};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use crate::job::job::JobStatus;
+use crate::store::Store;
+use crate::store::admin::control::cancelled;
+use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
+use crate::store::session::{BEGIN, PINNED_PLANS};
+use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    janitor_lock: Template,
+    prune: [Template; 3],
+    cancel_requested: Template,
+    forget_requests: Template,
+    groups: Template,
+    stranded: Template,
+    flag: Template,
+    expired: [Template; 2],
+}
+
+const FINISHED: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let lock =
+            select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
+        Self {
+            janitor_lock: Template::new(lock.build(PG)),
+            prune: FINISHED.map(|status| prune(names, status)),
+            cancel_requested: cancel_requested(names),
+            forget_requests: forget_requests(names),
+            groups: groups(names),
+            stranded: stranded(names),
+            flag: flag(names),
+            expired: [names.dedup(), names.receive_attempt()].map(expired),
+        }
+    }
+}
+
+/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to be looked at.
+/// Nor the job that halted a group, or that others are parked with: those that decide need it.
+fn prune(names: &Names, status: JobStatus) -> Template {
+    let halting = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = j.queue and g.group_id = j.group_id and g.halt_job_id = j.id"))
+        .to_owned();
+    let parked = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "u")
+        .and_where(sql("u.queue = j.queue and u.group_id = j.group_id and u.parked_with = j.id"))
+        .and_where(sql("u.status = 'parked'"))
+        .to_owned();
+    let old = select()
+        .column("id")
+        .from_as(names.job(), "j")
+        .and_where(sql(format!("j.queue = ?1 and j.status = '{status}'")))
+        .and_where(sql(
+            "j.finished_at < clock_timestamp() - make_interval(secs => ?2) and not j.flagged",
+        ))
+        .and_where(Expr::not_exists(halting))
+        .and_where(Expr::not_exists(parked))
+        .order_by("finished_at", Order::Asc)
+        .limit(limit(3))
+        .lock_with_tables_behavior(LockType::Update, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(names.job())
+        .and_where(sql("id = any (array(select id from old))"))
+        .to_owned();
+    with([cte("old", old)], delete)
+}
+
+/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued, or parked.
+fn cancel_requested(names: &Names) -> Template {
+    let asked = select()
+        .column(("j", "id"))
+        .from_as(names.cancel_request(), "r")
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "r.job_id")))
+        .and_where(sql("j.status in ('queued', 'parked')"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let cancelled = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(cancelled())
+        .value("flagged", sql("j.group_id is not null"))
+        .from("asked")
+        .and_where(sql(keyed("j.id", "asked.id")))
+        .to_owned();
+    with([cte("asked", asked)], cancelled)
+}
+
+/// Deletes requests whose job has ended or is gone.
+fn forget_requests(names: &Names) -> Template {
+    let open = select()
+        .expr(sql("1"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.id = r.job_id"))
+        .and_where(sql(status_in("j.", "'queued', 'started'")))
+        .to_owned();
+    let done = select()
+        .column("ctid")
+        .from_as(names.cancel_request(), "r")
+        .and_where(Expr::not_exists(open))
+        .lock_with_tables_behavior(LockType::Update, ["r"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(names.cancel_request())
+        .and_where(sql("ctid in (select ctid from done)"))
+        .to_owned();
+    with([cte("done", done)], delete)
+}
+
+/// The next group with unfinished jobs behind a name: one index probe, whatever the backlog.
+fn groups(names: &Names) -> Template {
+    let query = select()
+        .expr(sql("min(j.group_id)"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.group_id > ?2"))
+        .and_where(unfinished("j"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row that would come to it,
+/// and no pause, whose end flags it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
+fn stranded(names: &Names) -> Template {
+    let mut lowest = select()
+        .columns([("j", "id"), ("j", "run_at")])
+        .from_as(names.job(), "j")
+        .and_where(in_group("j", "?1", "?2", None))
+        .and_where(unfinished("j"))
+        .limit(1)
+        .to_owned();
+    in_order(&mut lowest, "j", &Order::Asc);
+    let mut flag = select()
+        .column(("f", "id"))
+        .from_as(names.job(), "f")
+        .and_where(in_group("f", "?1", "?2", None))
+        .and_where(sql("f.flagged"))
+        .limit(1)
+        .to_owned();
+    in_order(&mut flag, "f", &Order::Asc);
+    // A free row must come up by the time its head is due; a claimed one does by its lease.
+    let covered = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.group_id = ?2"))
+        .and_where(sql(
+            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id \
+             and g.ready_at <= greatest(lowest.run_at, clock_timestamp()) + interval '5 s')",
+        ))
+        .to_owned();
+    let paused = select()
+        .expr(sql("1"))
+        .from_as(names.group_setting(), "s")
+        .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.paused_at is not null"))
+        .to_owned();
+    let query = select()
+        .column(("lowest", "id"))
+        .from("lowest")
+        .and_where(Expr::cust_with_expr("coalesce($1 > lowest.id, true)", sub(flag)))
+        .and_where(Expr::not_exists(covered))
+        .and_where(Expr::not_exists(paused))
+        .to_owned();
+    with([cte("lowest", lowest)], query)
+}
+
+/// Puts a stranded job before the next adopter.
+fn flag(names: &Names) -> Template {
+    let query = UpdateStatement::new()
+        .table(names.job())
+        .value("flagged", sql("true"))
+        .and_where(sql("id = ?1 and group_id is not null and not flagged"))
+        .and_where(sql(status_in("", "'queued', 'started'")))
+        .returning(Query::returning().columns(["id"]))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Deletes a batch of rows whose time is over. One that somebody is renewing at the moment stays.
+fn expired(table: TableRef) -> Template {
+    let over = select()
+        .column("ctid")
+        .from_as(table.clone(), "t")
+        .and_where(sql("t.expires_at <= clock_timestamp()"))
+        .order_by("expires_at", Order::Asc)
+        .limit(limit(1))
+        .lock_with_tables_behavior(LockType::Update, ["t"], LockBehavior::SkipLocked)
+        .to_owned();
+    let delete = DeleteStatement::new()
+        .from_table(table)
+        .and_where(sql("ctid in (select ctid from over_now)"))
+        .to_owned();
+    with([cte("over_now", over)], delete)
+}
+
+impl Store {
+    /// Whether this transaction is the one janitor.
+    pub(crate) async fn lock_maintenance(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<bool, sqlx::Error> {
+        let lock = format!("seriatim janitor {}", self.names.schema());
+        self.prune.janitor_lock.query().bind(lock).fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Deletes up to `batch` finished jobs that are older than `age`; how many it were.
+    pub(crate) async fn prune(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        status: JobStatus,
+        age: Duration,
+        batch: i64,
+    ) -> Result<u64, sqlx::Error> {
+        let Some(at) = FINISHED.iter().position(|finished| *finished == status) else {
+            return Ok(0);
+        };
+        let prune = self.prune.prune[at].query().bind(queue).bind(age.as_secs_f64()).bind(batch);
+        Ok(prune.execute(conn).await?.rows_affected())
+    }
+
+    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own.
+    pub(crate) async fn awaits_maintenance(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<bool, sqlx::Error> {
+        let look = format!(
+            "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
+            self.names.quoted("awaits_house")
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
+        rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    }
+
+    /// Carries out what was asked of jobs that are queued, and forgets what is done.
+    pub(crate) async fn settle_requests(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<u64, sqlx::Error> {
+        let cancelled = self.prune.cancel_requested.query().execute(&mut *conn).await?;
+        self.prune.forget_requests.query().execute(conn).await?;
+        Ok(cancelled.rows_affected())
+    }
+
+    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive attempts; how many it were
+    /// of the one of which there were more.
+    pub(crate) async fn forget_expired(
+        &self,
+        conn: &mut PgConnection,
+        batch: i64,
+    ) -> Result<u64, sqlx::Error> {
+        let mut most = 0;
+        for expired in &self.prune.expired {
+            let deleted = expired.query().bind(batch).execute(&mut *conn).await?;
+            most = most.max(deleted.rows_affected());
+        }
+        Ok(most)
+    }
+
+    /// The group with unfinished jobs that comes behind `after`.
+    pub(crate) async fn next_group(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        after: &str,
+    ) -> Result<Option<String>, sqlx::Error> {
+        self.prune.groups.query().bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Flags the group's next job if nothing would wake it; whether it had to.
+    pub(crate) async fn rescue(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: &str,
+    ) -> Result<bool, sqlx::Error> {
+        let stranded = self.prune.stranded.query().bind(queue).bind(group);
+        let Some(row) = stranded.fetch_optional(&mut *conn).await? else {
+            return Ok(false);
+        };
+        let job: i64 = row.try_get(0)?;
+        Ok(self.prune.flag.query().bind(job).fetch_optional(conn).await?.is_some())
+    }
+}

@@ -1,0 +1,171 @@
+//! Purge: cancels queued jobs of a queue or a group, in batches. Waits for no handler.
+
+use chrono::{DateTime, Utc};
+use sea_query::{
+    Expr, LockBehavior, LockType, Order, Query, SelectStatement, UnionType, UpdateStatement,
+};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use crate::store::Store;
+use crate::store::admin::control::cancelled;
+use crate::store::admin::redrive::is_first;
+use crate::store::index_terms::{keyed, unfinished, ungrouped};
+use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, with};
+
+/// How many jobs one batch cancels.
+const BATCH: i64 = 1000;
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    groups: Template,
+    group: Template,
+    ungrouped: Template,
+    left: Template,
+    left_in_group: Template,
+}
+
+/// What one batch did, and behind which job the next one begins; none: it was the last one. By group and id, or where there is no
+/// group by place in line and id.
+#[derive(Debug, Clone)]
+pub(crate) struct Purge<T> {
+    pub(crate) cancelled: u64,
+    pub(crate) next: Option<(T, i64)>,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let groups = "(j.group_id, j.id) > (?3, ?4) and ?5::text is null";
+        let group = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
+        let ungrouped =
+            "(j.turn_at, j.id) > (coalesce(?3::timestamptz, '-infinity'), ?4) and ?5::text is null";
+        Self {
+            groups: purge(names, "group_id", unfinished("j"), groups),
+            group: purge(names, "group_id", unfinished("j"), group),
+            ungrouped: purge(names, "turn_at", self::ungrouped("j", "queued"), ungrouped),
+            left: left(names, true),
+            left_in_group: left(names, false),
+        }
+    }
+}
+
+/// Cancels a batch of queued jobs up to an id (argument 2), from a place in line (3) and id (4) on, of one group (5)
+/// perhaps. Locks them, skipping those that somebody has.
+fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static str) -> Template {
+    let target = select()
+        .columns([("j", "id"), ("j", "group_id")])
+        .expr_as(Expr::col(("j", place)), "place")
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.status = 'queued' and j.id <= ?2"))
+        .and_where(which)
+        .and_where(sql(condition))
+        .order_by(("j", place), Order::Asc)
+        .order_by(("j", "id"), Order::Asc)
+        .limit(limit(6))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(cancelled())
+        // One look per group is enough, and one flag calls it.
+        .value("flagged", is_first("target"))
+        .from("target")
+        .and_where(sql(keyed("j.id", "target.id")))
+        .returning(Query::returning().columns([("j", "id")]))
+        .to_owned();
+    let query = select()
+        .expr(sql("(select count(*) from written)"))
+        .expr(sql("(select count(*) from target)"))
+        .expr(sql("(select max(place) from target)"))
+        .expr(sql(
+            "(select max(id) from target where place is not distinct from (select max(place) from target))",
+        ))
+        .to_owned();
+    with([cte("target", target), cte("written", written)], query)
+}
+
+/// What a purge has left: running jobs, and queued ones that somebody has, up to an id (argument 2); of one group (3), or of all
+/// and of none.
+fn left(names: &Names, whole: bool) -> Template {
+    let count = |which: Expr, condition: &'static str| -> SelectStatement {
+        select()
+            .expr_as(sql("j.status = 'started'"), "runs")
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(sql("(j.status = 'started' or j.id <= ?2)"))
+            .and_where(which)
+            .and_where(sql(condition))
+            .to_owned()
+    };
+    let of_group = if whole { "?3::text is null" } else { "j.group_id = ?3" };
+    let mut jobs = count(unfinished("j"), of_group);
+    if whole {
+        for status in ["queued", "started"] {
+            jobs.union(UnionType::All, count(ungrouped("j", status), "true"));
+        }
+    }
+    let query = select()
+        .expr(sql("count(*) filter (where runs)"))
+        .expr(sql("count(*) filter (where not runs)"))
+        .from_subquery(jobs, "left_over")
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    /// Cancels a batch of the queued jobs of one group, or of all groups from `after` on.
+    pub(crate) async fn purge_groups(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        to: i64,
+        after: &(String, i64),
+    ) -> Result<Purge<String>, sqlx::Error> {
+        let purge = if group.is_some() { &self.purge.group } else { &self.purge.groups };
+        let purge = purge.query().bind(queue).bind(to).bind(&after.0).bind(after.1);
+        batch(&purge.bind(group).bind(BATCH).fetch_one(conn).await?)
+    }
+
+    /// Cancels a batch of the queued jobs without a group, from `after` on.
+    pub(crate) async fn purge_ungrouped(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        to: i64,
+        after: &(Option<DateTime<Utc>>, i64),
+    ) -> Result<Purge<Option<DateTime<Utc>>>, sqlx::Error> {
+        let purge = self.purge.ungrouped.query().bind(queue).bind(to).bind(after.0).bind(after.1);
+        let row = purge.bind(None::<&str>).bind(BATCH).fetch_one(conn).await?;
+        let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
+        Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
+    }
+
+    /// How many jobs run, and how many up to an id are queued still.
+    pub(crate) async fn left(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        to: i64,
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let left = if group.is_some() { &self.purge.left_in_group } else { &self.purge.left };
+        let row = left.query().bind(queue).bind(to).bind(group).fetch_one(conn).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok((count(0)?, count(1)?))
+    }
+}
+
+fn batch<T>(row: &PgRow) -> Result<Purge<T>, sqlx::Error>
+where
+    T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    let cancelled = row.try_get::<i64, _>(0)?.unsigned_abs();
+    let locked: i64 = row.try_get(1)?;
+    let last: (Option<T>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
+    let next = match last {
+        (Some(place), Some(id)) if locked == BATCH => Some((place, id)),
+        _ => None,
+    };
+    Ok(Purge { cancelled, next })
+}

@@ -1,0 +1,123 @@
+//! What a queue says about itself, fleet-wide. Producers and workers read it without a lock.
+
+use std::time::Duration;
+
+use sea_query::{InsertStatement, OnConflict};
+use sqlx::{PgExecutor, Row};
+
+use crate::job::queue_settings::{CheckedSettings, DedupScope, QueueSettings, StoredQueueSettings};
+use crate::store::Store;
+use crate::store::statement::{Names, PG, Template, select, select_into, sql};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    configure: Template,
+    read: Template,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        Self { configure: configure(names), read: read(names) }
+    }
+}
+
+/// (column, its value, whether it is named).
+const SETTINGS: [(&str, &str, &str); 6] = [
+    ("delay_ms", "?3", "?2"),
+    ("dedup_window_ms", "?5", "?4"),
+    ("dedup_scope", "coalesce(?6, 'queue')", "?6 is not null"),
+    ("dedup_by_content", "coalesce(?7, false)", "?7 is not null"),
+    ("in_flight_limit", "?9", "?8"),
+    ("max_attempts", "?11", "?10"),
+];
+
+/// Inserts or changes one row, and locks it. What is not named stays.
+fn configure(names: &Names) -> Template {
+    let mut changed = OnConflict::column("name");
+    for (column, _, named) in SETTINGS {
+        let value = format!("case when {named} then excluded.{column} else queue.{column} end");
+        changed.value(column, sql(value));
+    }
+    let mut insert = InsertStatement::new();
+    insert
+        .into_table(names.queue())
+        .columns(["name"].into_iter().chain(SETTINGS.map(|(column, _, _)| column)))
+        .on_conflict(changed);
+    let row = select().expr(sql("?1")).exprs(SETTINGS.map(|(_, value, _)| sql(value))).to_owned();
+    select_into(&mut insert, row);
+    Template::new(insert.build(PG))
+}
+
+fn read(names: &Names) -> Template {
+    let query = select()
+        .columns(SETTINGS.map(|(column, _, _)| column))
+        .from(names.queue())
+        .and_where(sql("name = ?1"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    pub(crate) async fn configure_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        change: CheckedSettings,
+    ) -> Result<(), sqlx::Error> {
+        let CheckedSettings {
+            queue,
+            delay_ms,
+            dedup_window_ms,
+            dedup_scope,
+            dedup_by_content,
+            in_flight_limit,
+            max_attempts,
+        } = change;
+        let query = self.queue_settings.configure.query();
+        query
+            .bind(queue)
+            .bind(delay_ms.is_some())
+            .bind(delay_ms.flatten())
+            .bind(dedup_window_ms.is_some())
+            .bind(dedup_window_ms.flatten())
+            .bind(dedup_scope.map(DedupScope::as_str))
+            .bind(dedup_by_content)
+            .bind(in_flight_limit.is_some())
+            .bind(in_flight_limit.flatten())
+            .bind(max_attempts.is_some())
+            .bind(max_attempts.flatten())
+            .execute(executor)
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn queue_settings(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<StoredQueueSettings, sqlx::Error> {
+        let row = self.queue_settings.read.query().bind(queue).fetch_optional(executor).await?;
+        let Some(row) = row else {
+            return Ok(StoredQueueSettings {
+                delay: None,
+                dedup_window: QueueSettings::DEDUP_WINDOW,
+                dedup_scope: DedupScope::default(),
+                dedup_by_content: false,
+                in_flight_limit: None,
+                max_attempts: None,
+            });
+        };
+        let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let count = |n: Option<i32>| n.map(i32::unsigned_abs);
+        Ok(StoredQueueSettings {
+            delay: time(row.try_get(0)?),
+            dedup_window: time(row.try_get(1)?).unwrap_or(QueueSettings::DEDUP_WINDOW),
+            dedup_scope: match row.try_get(2)? {
+                "group" => DedupScope::Group,
+                _ => DedupScope::Queue,
+            },
+            dedup_by_content: row.try_get(3)?,
+            in_flight_limit: count(row.try_get(4)?),
+            max_attempts: count(row.try_get(5)?),
+        })
+    }
+}

@@ -1,0 +1,205 @@
+//! What operators ask of many jobs at once: redrive, release a node. Each statement waits for no handler.
+
+use sea_query::{
+    CommonTableExpression, Expr, ExprTrait, JoinType, LockBehavior, LockType, Order, Query,
+    SelectStatement, UpdateStatement,
+};
+use sqlx::{PgConnection, PgExecutor, Row};
+
+use crate::store::Store;
+use crate::store::admin::control::{has_unit, requeued, resumed};
+use crate::store::claim::start::GRACE;
+use crate::store::index_terms::{keyed, same_group, status_in};
+use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    redrive: Template,
+    last_job: Template,
+    release: Template,
+}
+
+/// What a redrive queued again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RedriveReport {
+    pub(crate) jobs: u64,
+    pub(crate) groups: u64,
+    pub(crate) overtaken: u64,
+    /// Nothing was done: somebody else has a row of what belongs together.
+    pub(crate) busy: bool,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
+        Self {
+            redrive: redrive(names),
+            last_job: Template::new(last.build(PG)),
+            release: release(names),
+        }
+    }
+}
+
+/// The first job of each group among `of`: its flag brings the look to all of them.
+pub(in crate::store) fn is_first(of: &str) -> Expr {
+    sql(format!(
+        "j.flagged or j.id in (select min(id) from {of} where group_id is not null group by group_id)"
+    ))
+}
+
+/// Later jobs, in the groups of `of` and behind the first of them, that have begun to run and are none of them.
+pub(in crate::store) fn overtaken(names: &Names, of: &'static str) -> Expr {
+    let first = select()
+        .columns(["queue", "group_id"])
+        .expr_as(sql("min(id)"), "id")
+        .from(of)
+        .group_by_columns(["queue", "group_id"])
+        .to_owned();
+    let later = select()
+        .expr(sql("count(*)"))
+        .from_as(names.job(), "l")
+        .join_subquery(
+            JoinType::InnerJoin,
+            first,
+            "first",
+            sql("l.queue = first.queue and l.group_id = first.group_id"),
+        )
+        .and_where(sql("l.id > first.id and l.attempts > 0"))
+        .and_where(sql(format!("l.id not in (select id from {of})")))
+        .to_owned();
+    sub(later)
+}
+
+/// How many jobs and groups were written, and how many later jobs have run.
+pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
+    select()
+        .expr(sql("(select count(*) from written)"))
+        .expr(sql("(select count(distinct group_id) from written)"))
+        .expr(overtaken(names, "written"))
+        .to_owned()
+}
+
+/// Queues a batch of a queue's dead letters again, the lowest ids first; groups that they halted go on. Locks the jobs
+/// (skipping those that somebody has), then the halted groups' rows.
+fn redrive(names: &Names) -> Template {
+    let dead = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.queue = ?1 and j.status = 'failed'"))
+        .and_where(has_unit(names).not())
+        .to_owned();
+    // Sorted here, from the index of finished jobs: the order of the primary key would go through all history.
+    let first =
+        select().column("id").from("dead").order_by("id", Order::Asc).limit(limit(2)).to_owned();
+    let target = select()
+        .columns([("j", "id"), ("j", "queue"), ("j", "group_id")])
+        .from("first_dead")
+        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "first_dead.id")))
+        .and_where(sql(status_in("j.", "'failed'")))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let written = UpdateStatement::new()
+        .table(names.job().alias("j"))
+        .values(requeued())
+        .value("flagged", is_first("target"))
+        .from("target")
+        .and_where(sql(keyed("j.id", "target.id")))
+        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
+        .to_owned();
+    with(
+        [
+            cte("dead", dead),
+            cte("first_dead", first),
+            cte("target", target),
+            cte("written", written),
+            resumed(names),
+        ],
+        redriven(names),
+    )
+}
+
+/// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
+/// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
+fn release(names: &Names) -> Template {
+    let suspect = |table: sea_query::TableRef, until: &'static str| {
+        UpdateStatement::new()
+            .table(table)
+            .value("suspect", sql("t.claim"))
+            .value(until, sql("clock_timestamp() + make_interval(secs => ?2)"))
+            .to_owned()
+    };
+    let node = select()
+        .column("id")
+        .from_as(names.processor(), "p")
+        .and_where(sql("p.node = ?1"))
+        .to_owned();
+    let groups = select()
+        .columns([("g", "queue"), ("g", "group_id")])
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.claimed_by in (select id from node) and g.job_id is not null"))
+        .and_where(sql("g.suspect is distinct from g.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
+        .to_owned();
+    let groups_written = suspect(names.queue_group().alias("t"), "ready_at")
+        .from("groups")
+        .and_where(sql(same_group("t", "groups")))
+        .and_where(sql("coalesce(t.job_id, 0) > 0"))
+        .returning(Query::returning().columns([("t", "group_id")]))
+        .to_owned();
+    let jobs = select()
+        .column(("j", "id"))
+        .from_as(names.job(), "j")
+        .and_where(sql("j.claimed_by in (select id from node)"))
+        .and_where(sql("j.group_id is null and j.status = 'started'"))
+        .and_where(sql("j.suspect is distinct from j.claim"))
+        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
+        .to_owned();
+    let jobs_written = suspect(names.job().alias("t"), "lease_until")
+        .from("jobs")
+        .and_where(sql(keyed("t.id", "jobs.id")))
+        .returning(Query::returning().columns([("t", "id")]))
+        .to_owned();
+    let ctes: [CommonTableExpression; 5] = [
+        cte("node", node),
+        cte("groups", groups),
+        cte("groups_written", groups_written),
+        cte("jobs", jobs),
+        cte("jobs_written", jobs_written),
+    ];
+    let query = select()
+        .expr(sql("(select count(*) from groups_written)"))
+        .expr(sql("(select count(*) from jobs_written)"))
+        .to_owned();
+    with(ctes, query)
+}
+
+impl Store {
+    /// Queues up to `most` dead letters again.
+    pub(crate) async fn redrive(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        most: i64,
+    ) -> Result<RedriveReport, sqlx::Error> {
+        let row = self.operate.redrive.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
+    }
+
+    /// The highest id so far.
+    pub(crate) async fn last_job(&self, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+        self.operate.last_job.query().fetch_one(conn).await?.try_get(0)
+    }
+
+    /// Doubts the claims of a node; how many groups and jobs without a group.
+    pub(crate) async fn release_node(
+        &self,
+        executor: impl PgExecutor<'_>,
+        node: &str,
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let release = self.operate.release.query().bind(node).bind(GRACE.as_secs_f64());
+        let row = release.fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok((count(0)?, count(1)?))
+    }
+}

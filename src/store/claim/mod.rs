@@ -1,0 +1,13 @@
+//! Claim: put flagged groups in line, lock rows that are due, read their heads, start jobs or defer groups.
+//!
+//! Each step is one function, callable alone. What a claim decides is in `job::group_plan`.
+
+pub(in crate::store) mod adopt;
+pub(in crate::store) mod aging;
+pub(in crate::store) mod defer;
+pub(in crate::store) mod followers;
+pub(in crate::store) mod heads;
+pub(in crate::store) mod in_flight;
+pub(in crate::store) mod peek;
+pub(in crate::store) mod start;
+pub(in crate::store) mod ungrouped;

@@ -1,0 +1,161 @@
+//! Peek: an unlocked first look at a queue, which says what a claim has to do.
+
+use std::time::Duration;
+
+use sea_query::{Expr, Order};
+use sqlx::{PgConnection, Row};
+
+use crate::store::Store;
+use crate::store::claim::adopt::LOOK_AT;
+use crate::store::statement::{Names, PG, Template, select, sql, sub};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    peek: Template,
+}
+
+/// An unlocked first look at a queue.
+#[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools)] // What the probes answered.
+pub(crate) struct Peek {
+    /// Flags are due, and this transaction is the queue's adopter.
+    pub(crate) adopter: bool,
+    /// Flags are due, and another worker is adopting them.
+    pub(crate) others_adopt: bool,
+    /// A group is due.
+    pub(crate) groups: bool,
+    /// A job without a group is due.
+    pub(crate) ungrouped: bool,
+    /// The lease of a job without a group ran out.
+    pub(crate) lapsed: bool,
+    /// A group slept until its time, and is to get its head start.
+    pub(crate) boosts: bool,
+    /// So is a job without a group.
+    pub(crate) ungrouped_boosts: bool,
+    /// Nothing is claimed.
+    pub(crate) paused: bool,
+    /// The queue has a limit of jobs in flight.
+    pub(crate) limited: bool,
+    /// When the next one will be due.
+    pub(crate) next: Option<Duration>,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        Self { peek: peek(names) }
+    }
+}
+
+fn peek(names: &Names) -> Template {
+    // Each in its index's order, so that no plan reads another index, or a backlog, to find one row.
+    let first = |condition: &'static str, order: &'static str| {
+        select()
+            .column(("j", order))
+            .from_as(names.job(), "j")
+            .and_where(sql(condition))
+            .order_by(("j", order), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let flag = |condition: &str| {
+        select()
+            .expr(sql(LOOK_AT))
+            .from_as(names.job(), "j")
+            .and_where(sql(format!("j.queue = ?1 and j.flagged and {LOOK_AT} {condition}")))
+            .order_by_expr(sql(LOOK_AT), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let flagged = flag("<= now()");
+    let next_flag = flag("> now()");
+    let ungrouped = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at <= now()",
+        "turn_at",
+    );
+    let lapsed = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'started' and j.lease_until <= now()",
+        "lease_until",
+    );
+    let next_ungrouped = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.turn_at > now()",
+        "turn_at",
+    );
+    let first_group = |condition: &'static str| {
+        select()
+            .column(("g", "ready_at"))
+            .from_as(names.queue_group(), "g")
+            .and_where(sql(condition))
+            .order_by(("g", "ready_at"), Order::Asc)
+            .limit(1)
+            .to_owned()
+    };
+    let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
+    let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
+    let boosts = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
+    let ungrouped_boosts = first(
+        "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.priority > 0 \
+         and j.turn_at >= j.run_at and j.run_at <= now()",
+        "run_at",
+    );
+    let setting = |column: &'static str| {
+        select()
+            .column(("q", column))
+            .from_as(names.queue(), "q")
+            .and_where(sql("q.name = ?1"))
+            .to_owned()
+    };
+    let seconds = Expr::cust_with_exprs(
+        "extract(epoch from nullif(least($1, $2, $3), 'infinity') - clock_timestamp())::float8",
+        [sub(next_group), sub(next_ungrouped), sub(next_flag)],
+    );
+    let is_some = |query| Expr::cust_with_expr("$1 is not null", sub(query));
+    let query = select()
+        .expr_as(
+            Expr::cust_with_expr(
+                "case when $1 then pg_try_advisory_xact_lock(hashtextextended(?2, 0)) end",
+                is_some(flagged),
+            ),
+            "adopter",
+        )
+        .expr_as(is_some(due), "groups")
+        .expr_as(is_some(ungrouped), "loose")
+        .expr_as(is_some(lapsed), "lapsed")
+        .expr_as(is_some(boosts), "boosts")
+        .expr_as(is_some(ungrouped_boosts), "loose_boosts")
+        .expr_as(is_some(setting("paused_at")), "paused")
+        .expr_as(is_some(setting("in_flight_limit")), "limited")
+        .expr_as(seconds, "next")
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// How long it is until then.
+pub(in crate::store) fn until(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+impl Store {
+    /// The first statement of a claim; takes the adopter's lock if flags are due and it is free.
+    pub(crate) async fn peek(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<Peek, sqlx::Error> {
+        let lock = format!("seriatim adopt {} {queue}", self.names.schema());
+        let row = self.peek.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
+        let adopter: Option<bool> = row.try_get("adopter")?;
+        let next: Option<f64> = row.try_get("next")?;
+        Ok(Peek {
+            adopter: adopter == Some(true),
+            others_adopt: adopter == Some(false),
+            groups: row.try_get("groups")?,
+            ungrouped: row.try_get("loose")?,
+            lapsed: row.try_get("lapsed")?,
+            boosts: row.try_get("boosts")?,
+            ungrouped_boosts: row.try_get("loose_boosts")?,
+            paused: row.try_get("paused")?,
+            limited: row.try_get("limited")?,
+            next: until(next),
+        })
+    }
+}

@@ -1,0 +1,383 @@
+//! Explain: what there is to know about a job and its group, by plain reads. Locks nothing.
+
+use sea_query::{Expr, JoinType, Order, SelectStatement};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use crate::job::explanation::{BoundedCount, ProcessorInfo, SessionInfo};
+use crate::job::facts::{Facts, JobFacts, LineFacts};
+use crate::job::job::JobStatus;
+use crate::store::Store;
+use crate::store::index_terms::{in_group, in_order, unfinished};
+use crate::store::statement::{Names, PG, Template, select, sql, sub};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    job: Template,
+    group: Template,
+    group_locker: Template,
+    job_locker: Template,
+    members: Template,
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    Job(i64),
+    Group(&'a str, &'a str),
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let job = select()
+            .columns(["queue", "group_id"])
+            .expr_as(sql("id"), "job_id")
+            .from(names.job())
+            .and_where(sql("id = ?1"))
+            .to_owned();
+        let group = select()
+            .expr_as(sql("?1::text"), "queue")
+            .expr_as(sql("?2::text"), "group_id")
+            .expr_as(sql("null::int8"), "job_id")
+            .to_owned();
+        Self {
+            job: facts(names, job),
+            group: facts(names, group),
+            group_locker: locker(names, "queue_group"),
+            job_locker: locker(names, "job"),
+            members: members(),
+        }
+    }
+}
+
+/// How many rows a query has, counted up to one more than the limit.
+fn count(mut query: SelectStatement) -> Expr {
+    let some = query.expr(sql("1")).limit(BoundedCount::LIMIT + 1).to_owned();
+    sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
+}
+
+const JOB: [&str; 14] = [
+    "id",
+    "status::text",
+    "attempts",
+    "attempts_forgiven",
+    "max_attempts",
+    "run_at",
+    "last_started_at",
+    "finished_at",
+    "expires_at",
+    "error->>'message'",
+    "flagged",
+    "parked_with",
+    "lease_until",
+    "suspect = j.claim",
+];
+const LINE: usize = 2 * JOB.len();
+const REST: usize = LINE + 8;
+
+/// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further than the limit.
+fn facts(names: &Names, subject: SelectStatement) -> Template {
+    let mut lowest = select()
+        .column(("l", "id"))
+        .from_as(names.job(), "l")
+        .and_where(in_group("l", "k.queue", "k.group_id", None))
+        .and_where(unfinished("l"))
+        .limit(1)
+        .to_owned();
+    in_order(&mut lowest, "l", &Order::Asc);
+    // Of several under one claim, the first that has not ended.
+    let batch_jobs = names.quoted("batch_jobs");
+    let claimed = sql(format!(
+        "(select min(b.id) from \
+         {batch_jobs}(k.queue, k.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id))"
+    ));
+    let is_head = Expr::cust_with_exprs(
+        "h.id = case when k.group_id is null then k.job_id else coalesce($1, g.job_id, $2) end",
+        [claimed, sub(lowest)],
+    );
+    let mut query = select();
+    query
+        .from_subquery(subject, "k")
+        .join_as(JoinType::LeftJoin, names.job(), "j", sql("j.id = k.job_id"))
+        .join_as(
+            JoinType::LeftJoin,
+            names.queue_group(),
+            "g",
+            sql("g.queue = k.queue and g.group_id = k.group_id"),
+        )
+        .join_as(JoinType::LeftJoin, names.job(), "h", is_head)
+        .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = k.queue"))
+        .join_as(
+            JoinType::LeftJoin,
+            names.group_setting(),
+            "s",
+            sql("s.queue = k.queue and s.group_id = k.group_id"),
+        )
+        .join_as(
+            JoinType::LeftJoin,
+            names.processor(),
+            "p",
+            sql("p.id = coalesce(g.claimed_by, h.claimed_by)"),
+        );
+    for alias in ["j", "h"] {
+        for column in JOB {
+            query.expr(sql(format!("{alias}.{}", column.replace("j.", &format!("{alias}.")))));
+        }
+    }
+    query.exprs(
+        [
+            "g.queue is not null",
+            "nullif(g.ready_at, 'infinity')",
+            "g.job_id",
+            "g.suspect = g.claim",
+            "g.halted_at",
+            "g.halt_reason",
+            "g.halt_job_id",
+            "g.halt_until",
+            "g.park_to is not null",
+            "clock_timestamp()",
+            "k.queue",
+            "k.group_id",
+            "q.paused_at",
+            "q.pause_reason",
+            "s.paused_at",
+            "s.pause_reason",
+            "q.in_flight_limit::int8",
+            "p.id",
+            "p.node",
+            "p.host",
+            "p.pid",
+            "case when k.group_id is null then h.xmax::text else g.xmax::text end",
+        ]
+        .map(sql),
+    );
+    for tally in tallies(names) {
+        query.expr(tally);
+    }
+    Template::new(query.build(PG))
+}
+
+/// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs behind.
+fn tallies(names: &Names) -> [Expr; 5] {
+    let jobs = |condition: Expr| select().from_as(names.job(), "n").and_where(condition).to_owned();
+    let groups = |condition: &'static str| {
+        select().from_as(names.queue_group(), "n").and_where(sql(condition)).to_owned()
+    };
+    let behind = jobs(in_group("n", "k.queue", "k.group_id", Some("> coalesce(j.id, h.id, 0)")))
+        .and_where(unfinished("n"))
+        .to_owned();
+    [
+        // Each job of a batch counts, as it does for the limit.
+        sub(select()
+            .expr(sql("coalesce(sum(claimed.batch_size), 0)::int8"))
+            .from_subquery(
+                groups("n.queue = k.queue and n.job_id is not null")
+                    .expr(sql("n.batch_size"))
+                    .limit(BoundedCount::LIMIT + 1)
+                    .to_owned(),
+                "claimed",
+            )
+            .to_owned()),
+        count(jobs(sql("n.queue = k.queue and n.group_id is null and n.status = 'started'"))),
+        count(groups(
+            "n.queue = k.queue and n.ready_at <= now() and n.ready_at < 'infinity' and n.job_id is null \
+             and n.ready_at < g.ready_at",
+        )),
+        count(jobs(sql(
+            "n.queue = k.queue and n.group_id is null and n.status = 'queued' and k.group_id is null \
+             and n.turn_at <= now() and (n.turn_at, n.id) < (h.turn_at, h.id)",
+        ))),
+        count(behind),
+    ]
+}
+
+/// The session of the transaction that is written as a row's locker, if it has a lock on the row's table as well: the number may
+/// also be that of a set of transactions.
+fn locker(names: &Names, table: &str) -> Template {
+    let relation = names.quoted(table).replace('\'', "''");
+    let also = select()
+        .expr(sql("1"))
+        .from_as(("pg_catalog", "pg_locks"), "r")
+        .and_where(sql("r.pid = l.pid and r.locktype = 'relation' and r.granted"))
+        .and_where(sql(format!("r.relation = '{relation}'::pg_catalog.regclass")))
+        .to_owned();
+    let query = select()
+        .exprs(
+            [
+                "a.pid",
+                "a.state",
+                "a.query",
+                "a.query_start",
+                "pg_catalog.host(a.client_addr)",
+                "a.backend_start",
+            ]
+            .map(sql),
+        )
+        .from_as(("pg_catalog", "pg_locks"), "l")
+        .join_as(JoinType::InnerJoin, ("pg_catalog", "pg_stat_activity"), "a", sql("a.pid = l.pid"))
+        .and_where(sql("l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock'"))
+        .and_where(sql("l.transactionid::text = any(?1)"))
+        .and_where(Expr::exists(also))
+        .limit(1)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// The transactions of a set that keep others from writing the row.
+fn members() -> Template {
+    let query = select()
+        .expr(sql("m.xid::text"))
+        .from_function(
+            sea_query::Func::cust("pg_catalog.pg_get_multixact_members").arg(sql("?1::text::xid")),
+            "m",
+        )
+        .and_where(sql("m.mode not in ('keysh', 'sh')"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    /// What there is to know; none: no such job.
+    pub(crate) async fn facts(
+        &self,
+        conn: &mut PgConnection,
+        subject: Subject<'_>,
+    ) -> Result<Option<Facts>, sqlx::Error> {
+        let query = match subject {
+            Subject::Job(id) => self.explain.job.query().bind(id),
+            Subject::Group(queue, group) => self.explain.group.query().bind(queue).bind(group),
+        };
+        query.fetch_optional(conn).await?.as_ref().map(read).transpose()
+    }
+
+    /// The session whose transaction keeps the row, by what the row says of its locker. `conn` must not be in a
+    /// transaction: the second look fails where the number is that of no set.
+    pub(crate) async fn locker(
+        &self,
+        conn: &mut PgConnection,
+        xid: &str,
+        of_group: bool,
+    ) -> Result<Option<SessionInfo>, sqlx::Error> {
+        let locker = if of_group { &self.explain.group_locker } else { &self.explain.job_locker };
+        let found = locker.query().bind(vec![xid.to_owned()]).fetch_optional(&mut *conn).await?;
+        if let Some(row) = found {
+            return session(&row).map(Some);
+        }
+        let members = match self.explain.members.query().bind(xid).fetch_all(&mut *conn).await {
+            Ok(rows) => {
+                rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?
+            }
+            // No such set: the row was last locked by a single transaction, which has ended.
+            Err(sqlx::Error::Database(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found = locker.query().bind(members).fetch_optional(conn).await?;
+        found.as_ref().map(session).transpose()
+    }
+}
+
+fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
+    Ok(SessionInfo {
+        pid: row.try_get(0)?,
+        state: row.try_get(1)?,
+        query: row
+            .try_get::<Option<&str>, _>(2)?
+            .filter(|query| !query.is_empty())
+            .map(presentable),
+        query_start: row.try_get(3)?,
+        client_address: row.try_get(4)?,
+        since: row.try_get(5)?,
+    })
+}
+
+fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
+    let in_line: bool = row.try_get(LINE)?;
+    let line = if in_line {
+        Some(LineFacts {
+            ready_at: row.try_get(LINE + 1)?,
+            claimed_job: row.try_get(LINE + 2)?,
+            suspected: row.try_get::<Option<bool>, _>(LINE + 3)?.unwrap_or_default(),
+            halted_at: row.try_get(LINE + 4)?,
+            halt_reason: row.try_get(LINE + 5)?,
+            halt_job: row.try_get(LINE + 6)?,
+            halt_until: row.try_get(LINE + 7)?,
+            parking: row.try_get(REST)?,
+        })
+    } else {
+        None
+    };
+    let rest = REST + 1;
+    let paused = |at: usize| -> Result<_, sqlx::Error> {
+        let since: Option<_> = row.try_get(at)?;
+        let why: Option<String> = row.try_get(at + 1)?;
+        Ok(since.map(|since| (since, why)))
+    };
+    let processor = match row.try_get(rest + 8)? {
+        None => None,
+        Some(id) => Some(ProcessorInfo {
+            id,
+            node: row.try_get(rest + 9)?,
+            host: row.try_get(rest + 10)?,
+            pid: row.try_get(rest + 11)?,
+        }),
+    };
+    let tally = |n: usize| row.try_get::<i64, _>(rest + 13 + n).map(i64::unsigned_abs);
+    Ok(Facts {
+        now: row.try_get(rest)?,
+        queue: row.try_get(rest + 1)?,
+        group: row.try_get(rest + 2)?,
+        job: job(row, 0)?,
+        head: job(row, JOB.len())?,
+        line,
+        queue_paused: paused(rest + 3)?,
+        group_paused: paused(rest + 5)?,
+        limit: row.try_get::<Option<i64>, _>(rest + 7)?.map(i64::unsigned_abs),
+        in_flight: tally(0)? + tally(1)?,
+        due_before: tally(2)? + tally(3)?,
+        behind: tally(4)?,
+        processor,
+        locked_by: row.try_get(rest + 12)?,
+    })
+}
+
+fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
+    let Some(id) = row.try_get(at)? else { return Ok(None) };
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let status: String = row.try_get(at + 1)?;
+    Ok(Some(JobFacts {
+        id,
+        status: JobStatus::parse(&status)
+            .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
+        attempts: count(row.try_get(at + 2)?),
+        forgiven: count(row.try_get(at + 3)?),
+        max_attempts: row.try_get::<Option<i32>, _>(at + 4)?.map(count),
+        run_at: row.try_get(at + 5)?,
+        started_at: row.try_get(at + 6)?,
+        finished_at: row.try_get(at + 7)?,
+        expires_at: row.try_get(at + 8)?,
+        error: row.try_get(at + 9)?,
+        flagged: row.try_get(at + 10)?,
+        parked_with: row.try_get(at + 11)?,
+        lease_until: row.try_get(at + 12)?,
+        suspected: row.try_get::<Option<bool>, _>(at + 13)?.unwrap_or_default(),
+    }))
+}
+
+/// A query without the library's own literals: a success's result is one (see `literal`).
+fn presentable(query: &str) -> String {
+    match query.split_once("convert_from(decode('") {
+        Some((before, _)) => format!("{before}…"),
+        None => query.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_query_is_shown_without_the_result_that_is_in_it() {
+        let literal = crate::store::statement::literal("SECRET");
+        let query = format!("select settle_success(1, 'x', {literal}::jsonb, true, null); commit");
+        assert_eq!(super::presentable(&query), "select settle_success(1, 'x', (…");
+        assert_eq!(super::presentable("select 1"), "select 1");
+    }
+}

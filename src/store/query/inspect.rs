@@ -1,0 +1,320 @@
+//! Looking, without locks and without scanning history.
+
+use chrono::{DateTime, Utc};
+use sea_query::{Expr, Order, SelectStatement};
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use sqlx::{PgExecutor, Row};
+
+use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
+use crate::job::json::Readable;
+use crate::job::queue_options::AfterHalt;
+use crate::store::Store;
+use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
+use crate::store::statement::{Names, PG, Template, limit, select, sql, sub};
+
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    job: Template,
+    group_jobs: Template,
+    by_reference: Template,
+    #[cfg(feature = "testing")]
+    all: Template,
+    halted: Template,
+    counts: Template,
+    #[cfg(feature = "testing")]
+    idle: Template,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let by_id = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+        let mut of_group = jobs(names)
+            .and_where(in_group("j", "?1", "?2", None))
+            .and_where(unfinished("j"))
+            .limit(limit(3))
+            .to_owned();
+        in_order(&mut of_group, "j", &Order::Asc);
+        let of_reference = jobs(names)
+            .and_where(sql("j.queue = ?1 and j.reference = ?2"))
+            // As a sum, so that no plan walks all jobs in the order of their ids to find these.
+            .order_by_expr(sql("j.id + 0"), Order::Desc)
+            .limit(limit(3))
+            .to_owned();
+        Self {
+            job: Template::new(by_id.build(PG)),
+            group_jobs: Template::new(of_group.build(PG)),
+            by_reference: Template::new(of_reference.build(PG)),
+            #[cfg(feature = "testing")]
+            all: all(names),
+            halted: halted(names),
+            counts: counts(names),
+            #[cfg(feature = "testing")]
+            idle: idle(names),
+        }
+    }
+}
+
+fn jobs(names: &Names) -> SelectStatement {
+    select()
+        .exprs(
+            [
+                "j.id",
+                "j.queue",
+                "j.group_id",
+                "j.status::text",
+                "j.data",
+                "j.result",
+                "j.error",
+                "j.attempts",
+                "j.max_attempts",
+                "j.run_at",
+                "j.created_at",
+                "j.last_started_at",
+                "j.finished_at",
+                "j.history",
+                "j.payload",
+                "j.content_type",
+                "j.name",
+                "j.reference",
+                "j.priority",
+                "j.expires_at",
+                "j.lease_ms",
+                "j.dedup_id",
+            ]
+            .map(sql),
+        )
+        .from_as(names.job(), "j")
+        .to_owned()
+}
+
+fn halted(names: &Names) -> Template {
+    let query = select()
+        .columns([
+            "queue",
+            "group_id",
+            "halted_at",
+            "halt_reason",
+            "halt_job_id",
+            "halt_until",
+            "halt_then",
+        ])
+        .expr(sql("extract(epoch from clock_timestamp() - g.halted_at)::float8"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.halted_at is not null and g.park_to is null"))
+        .order_by("halted_at", Order::Asc)
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that argument 2 gives.
+fn counts(names: &Names) -> Template {
+    let count = |which: Expr, condition: String| {
+        let count = select()
+            .expr(sql("count(*)"))
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(which)
+            .and_where(sql(condition))
+            .to_owned();
+        sub(count)
+    };
+    let backlog = |status: &'static str, condition: &'static str| {
+        let of_status = format!("j.status = '{status}' and {condition}");
+        let counts = [unfinished("j"), ungrouped("j", status)];
+        let counts = counts.map(|which| count(which, of_status.clone()));
+        Expr::cust_with_exprs("$1 + $2", counts)
+    };
+    let finished = |condition: &'static str| {
+        let some = select()
+            .expr(sql("1"))
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(sql(condition))
+            .limit(limit(2))
+            .to_owned();
+        sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
+    };
+    let query = select()
+        .expr(backlog("queued", "j.run_at <= now()"))
+        .expr(backlog("queued", "j.run_at > now()"))
+        .expr(backlog("started", "true"))
+        .expr(finished("j.status = 'succeeded'"))
+        .expr(finished("j.status = 'failed'"))
+        .expr(finished("j.status = 'cancelled'"))
+        .expr(finished("j.status = 'parked' and j.parked_with is not null"))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+#[cfg(feature = "testing")]
+fn all(names: &Names) -> Template {
+    let query =
+        jobs(names).and_where(sql("j.queue = ?1")).order_by(("j", "id"), Order::Asc).to_owned();
+    Template::new(query.build(PG))
+}
+
+#[cfg(feature = "testing")]
+fn idle(names: &Names) -> Template {
+    let any = |which: Expr| {
+        let any = select()
+            .expr(sql("1"))
+            .from_as(names.job(), "j")
+            .and_where(sql("j.queue = ?1"))
+            .and_where(which)
+            .to_owned();
+        Expr::exists(any)
+    };
+    let row = select()
+        .expr(sql("1"))
+        .from_as(names.queue_group(), "g")
+        .and_where(sql("g.queue = ?1 and g.halted_at is null"))
+        .to_owned();
+    let query = select()
+        .expr(Expr::cust_with_exprs(
+            "not ($1 or $2 or $3 or $4)",
+            [
+                any(unfinished("j")),
+                any(ungrouped("j", "queued")),
+                any(ungrouped("j", "started")),
+                Expr::exists(row),
+            ],
+        ))
+        .to_owned();
+    Template::new(query.build(PG))
+}
+
+impl Store {
+    pub(crate) async fn job(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<Job>, sqlx::Error> {
+        let row = self.inspect.job.query().bind(id).fetch_optional(executor).await?;
+        row.as_ref().map(job).transpose()
+    }
+
+    /// The unfinished jobs of a group, in the order in which they will run.
+    pub(crate) async fn group_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        most: i64,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let query = self.inspect.group_jobs.query().bind(queue).bind(group).bind(most);
+        query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    /// The jobs of a reference, finished ones included, the newest first.
+    pub(crate) async fn jobs_by_reference(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        reference: &str,
+        most: i64,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let query = self.inspect.by_reference.query().bind(queue).bind(reference).bind(most);
+        query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    /// Every job of a queue, finished ones included: for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn all_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        self.inspect.all.query().bind(queue).fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    pub(crate) async fn halted_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<HaltedGroup>, sqlx::Error> {
+        let rows = self.inspect.halted.query().bind(queue).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                let age: f64 = row.try_get(7)?;
+                Ok(HaltedGroup {
+                    queue: row.try_get(0)?,
+                    group: row.try_get(1)?,
+                    since: row.try_get(2)?,
+                    reason: row.try_get(3)?,
+                    job: row.try_get(4)?,
+                    until: row.try_get(5)?,
+                    then: row.try_get::<Option<&str>, _>(6)?.and_then(AfterHalt::parse),
+                    age: std::time::Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default(),
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn counts(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<QueueCounts, sqlx::Error> {
+        let most = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
+        let row = self.inspect.counts.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok(QueueCounts {
+            queued: count(0)?,
+            delayed: count(1)?,
+            started: count(2)?,
+            succeeded: count(3)?,
+            failed: count(4)?,
+            cancelled: count(5)?,
+            parked: count(6)?,
+        })
+    }
+
+    /// Whether a queue has no unfinished job and no group in line.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn is_idle(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<bool, sqlx::Error> {
+        self.inspect.idle.query().bind(queue).fetch_one(executor).await?.try_get(0)
+    }
+}
+
+fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sqlx::Error> {
+    Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
+}
+
+fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let status: String = row.try_get(3)?;
+    let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
+    Ok(Job {
+        id: row.try_get(0)?,
+        queue: row.try_get(1)?,
+        group: row.try_get(2)?,
+        status: JobStatus::parse(&status)
+            .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
+        data: readable(row, 4)?.unwrap_or_default(),
+        payload: row.try_get(14)?,
+        content_type: row.try_get(15)?,
+        name: row.try_get(16)?,
+        reference: row.try_get(17)?,
+        priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),
+        expires_at: row.try_get(19)?,
+        lease: row
+            .try_get::<Option<i64>, _>(20)?
+            .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
+        dedup_id: row.try_get(21)?,
+        result: readable(row, 5)?,
+        error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
+        attempts: count(row.try_get(7)?),
+        max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
+        run_at: row.try_get(9)?,
+        created_at: row.try_get(10)?,
+        last_started_at: row.try_get(11)?,
+        finished_at,
+        history: row.try_get::<Json<Vec<AttemptRecord>>, _>(13)?.0,
+    })
+}

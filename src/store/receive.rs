@@ -1,0 +1,146 @@
+//! Pull: the functions of the schema that any language calls (`sql/functions/`: receive, ack, nack, extend), bound.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sea_query::Values;
+use serde_json::Value;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgExecutor, Postgres, Row};
+
+use crate::job::json::Readable;
+use crate::store::Store;
+use crate::store::statement::{Names, Template};
+
+/// The calls, with the schema's name in them.
+#[derive(Debug)]
+pub(in crate::store) struct Statements {
+    receive: Template,
+    ack: Template,
+    nack: Template,
+    extend: Template,
+}
+
+impl Statements {
+    pub(in crate::store) fn new(names: &Names) -> Self {
+        let call = |columns: &str, function: &str, arguments: &str| {
+            let call = format!("select {columns} from {}({arguments})", names.quoted(function));
+            Template::new((call, Values(Vec::new())))
+        };
+        let columns = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
+                       enqueued_at, visible_until";
+        Self {
+            receive: call(columns, "receive", "?1, ?2, make_interval(secs => ?3), ?4, ?5"),
+            ack: call("*", "ack", "?1, ?2::jsonb"),
+            nack: call("*", "nack", "?1, make_interval(secs => ?2), ?3"),
+            extend: call("*", "extend", "?1, make_interval(secs => ?2)"),
+        }
+    }
+}
+
+/// A row that `receive` returned.
+#[derive(Debug)]
+pub(crate) struct ReceivedRow {
+    pub(crate) receipt: String,
+    pub(crate) id: i64,
+    pub(crate) group: Option<String>,
+    pub(crate) attempt: u32,
+    pub(crate) data: Option<Value>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) enqueued_at: DateTime<Utc>,
+    pub(crate) visible_until: DateTime<Utc>,
+}
+
+/// What a receipt was good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReceiptState {
+    Done,
+    Stale,
+    Busy,
+}
+
+impl Store {
+    /// Claims jobs for a receiver: locks as a claim does, and commits unless `executor` is in a transaction.
+    pub(crate) async fn receive(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        most: i32,
+        visibility: Duration,
+        group: Option<&str>,
+        attempt_id: Option<&str>,
+    ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
+        let receive = query_of(&self.pull.receive, queue).bind(most).bind(visibility.as_secs_f64());
+        let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
+        rows.iter().map(received).collect()
+    }
+
+    /// Ends a job as succeeded; `result` is JSON. Locks the group's row, then the job's.
+    pub(crate) async fn ack(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        result: Option<&str>,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        said(&query_of(&self.pull.ack, receipt).bind(result).fetch_one(executor).await?)
+    }
+
+    /// Gives a job back. Locks the group's row, then the job's.
+    pub(crate) async fn nack(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        delay: Duration,
+        error: Option<&str>,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        let nack = query_of(&self.pull.nack, receipt).bind(delay.as_secs_f64()).bind(error);
+        said(&nack.fetch_one(executor).await?)
+    }
+
+    /// Extends a claim. Locks the group's row, then the job's.
+    pub(crate) async fn extend_pulled(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        visibility: Duration,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        let extend = query_of(&self.pull.extend, receipt).bind(visibility.as_secs_f64());
+        said(&extend.fetch_one(executor).await?)
+    }
+}
+
+/// A call with its first argument.
+fn query_of<'q>(call: &Template, first: &'q str) -> Query<'q, Postgres, PgArguments> {
+    let query: Query<'q, Postgres, PgArguments> = call.query();
+    query.bind(first.to_owned())
+}
+
+fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
+    let attempt: i32 = row.try_get("attempt")?;
+    Ok(ReceivedRow {
+        receipt: row.try_get("receipt")?,
+        id: row.try_get("id")?,
+        group: row.try_get("group_id")?,
+        attempt: u32::try_from(attempt).unwrap_or(0),
+        data: row.try_get::<Option<Readable>, _>("data")?.map(|json| json.0),
+        payload: row.try_get("payload")?,
+        content_type: row.try_get("content_type")?,
+        name: row.try_get("name")?,
+        reference: row.try_get("reference")?,
+        enqueued_at: row.try_get("enqueued_at")?,
+        visible_until: row.try_get("visible_until")?,
+    })
+}
+
+fn said(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
+    match row.try_get(0)? {
+        "done" => Ok(ReceiptState::Done),
+        "stale" => Ok(ReceiptState::Stale),
+        "busy" => Ok(ReceiptState::Busy),
+        word => Err(sqlx::Error::Protocol(format!("the schema's function returned {word:?}"))),
+    }
+}

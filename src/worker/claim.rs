@@ -1,0 +1,200 @@
+//! One claim of a worker: its connections, and what becomes of what it brings.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::attempt::turn::{ClaimedTurn, TurnEnd};
+use crate::error::BackgroundError;
+use crate::job::redact::redact_detail;
+use crate::job::stall::Activity;
+use crate::slots::queue_slots::Reserved;
+use crate::worker::claim_steps::{self, Claimed};
+use crate::worker::orphans;
+use crate::worker::prefetch::PrefetchedTurn;
+use crate::worker::state::{BACKOFF, WorkerState};
+use crate::worker::wait::Pause;
+use crate::worker::worker::Worker;
+
+/// A claim that takes longer has lost its server, or is too large for it.
+const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+/// Before a claim that saw more work than it could take looks again.
+const SOON: Duration = Duration::from_millis(20);
+/// A lone job, behind which nothing follows, must not cost a connection for each slot.
+const REACH: usize = 4;
+impl Worker {
+    /// Claims for the reserved slots; how long to wait before the next claim, if no slot ends before.
+    pub(in crate::worker) async fn claim_and_start(
+        &self,
+        state: &mut WorkerState,
+        mut reserved: Reserved,
+    ) -> Pause {
+        let leased = self.leased();
+        let want = reserved.count();
+        // Leases need a connection for the claim alone.
+        let connections = if leased { 1 } else { want };
+        let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.context.report(&error);
+                state.claimed(false);
+                state.spare.clear();
+                if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
+                    // What hangs is a connection that died, and would be waited for again.
+                    state.coming.detach_all();
+                }
+                (state.busy, state.reach) = (false, 1);
+                self.slots.more(false);
+                state.slot_usage.serves_all(false);
+                let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
+                state.backoff = (state.backoff * 2).min(BACKOFF.1);
+                return Pause::For(pause);
+            }
+        };
+        state.backoff = BACKOFF.0;
+        let brought = claimed.jobs.len();
+        // What waits in the process waits for a slot as well.
+        let room = state.prefetch.is_empty() && brought <= self.free(state);
+        state.slot_usage.serves_all(claimed.all && room && !self.slots.bounded());
+        // Where each of many workers takes one group, what is left over shows it.
+        let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
+        let burst = state.busy || brought > 1 || (claimed.more && grouped);
+        for claim in claimed.jobs {
+            let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
+            let jobs = [&[claim.job], &*claim.behind].concat();
+            let mut run = ClaimedTurn::new(context, queue, claim);
+            let known: HashMap<_, _> =
+                jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
+            let guard = leased.then(|| run.guard_lease(&known, asked_at));
+            let waiting = PrefetchedTurn { run, known, guard };
+            if self.slots.bounded() {
+                let slot = state.slot_usage.take(reserved.start());
+                self.start(state, waiting, slot);
+            } else {
+                state.prefetch.push(waiting, asked_at);
+            }
+        }
+        self.start_prefetched(state);
+        // The connections of those that ended meanwhile do as well.
+        let mut passed = false;
+        while !state.prefetch.is_empty()
+            && let Some(ended) = state.slots.try_join_next()
+        {
+            passed |= state.ended(ended) != TurnEnd::Drained;
+            self.start_prefetched(state);
+        }
+        state.prefetch.give_back_impatient();
+        passed |= state.claimed(claimed.more && brought > 0);
+        if brought > 0 {
+            state.recheck.claimed(Instant::now(), burst);
+        }
+        state.busy = claimed.more && brought > 0;
+        // A slot that is shared is not kept from others until the next look.
+        state.all_taken = claimed.all && !self.slots.bounded();
+        state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
+        self.slots.more(state.busy);
+        if !state.busy || leased {
+            // Nothing to hold connections for. Those that are still coming go back when they come.
+            let spares = self.spares(state);
+            state.keep_spare(spares);
+            state.coming.detach_all();
+        }
+        match (claimed.more, brought) {
+            (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
+                Pause::For(Duration::ZERO)
+            }
+            (false, _) if passed => Pause::For(Duration::ZERO),
+            (true, _) => Pause::For(SOON.mul_f64(1.0 + fastrand::f64())),
+            (false, _) => Pause::Poll { next: claimed.next },
+        }
+    }
+
+    /// Claims up to `want` jobs, with one of so many connections; of jobs that need one each, as many as there are.
+    /// Also gives the time from which on their leases count.
+    pub(in crate::worker) async fn claim(
+        &self,
+        state: &mut WorkerState,
+        want: usize,
+        connections: usize,
+    ) -> Result<(Claimed, Instant), BackgroundError> {
+        let queue = || self.queue.name.to_string();
+        self.heartbeat.begins(Activity::Connecting);
+        self.connect(state, connections)
+            .await
+            .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
+        if self.stop.is_cancelled() || (self.leased() && !self.context.leases.may_claim()) {
+            // It was told to stop while it waited for a connection, or is not seen any more.
+            return Ok((Claimed::default(), Instant::now()));
+        }
+        let slots = if connections < want { want } else { state.spare.len().min(want) };
+        let most = self.queue.options.concurrency;
+        // Not while slots that are free have no connection.
+        let all = self.leased() || (state.reach >= most && slots == want);
+        let ahead = state.busy && all && !self.slots.bounded();
+        let room = state.prefetch.claims();
+        state.cursor.ahead = if ahead { room } else { 0 };
+        if slots + state.cursor.ahead == 0 {
+            return Ok((Claimed::default(), Instant::now()));
+        }
+        let Some(mut conn) = state.for_claim() else {
+            return Ok((Claimed::default(), Instant::now()));
+        };
+        self.heartbeat.begins(Activity::Claiming);
+        let asked_at = Instant::now();
+        let mut cursor = std::mem::take(&mut state.cursor);
+        let claimed = {
+            let claim = claim_steps::claim(
+                &self.context.store,
+                &mut conn,
+                &self.queue.options,
+                slots,
+                Some(self.context.processor),
+                &mut cursor,
+            );
+            let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
+            loop {
+                tokio::select! {
+                    biased;
+                    claimed = &mut claim => break claimed,
+                    () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                }
+            }
+        };
+        state.cursor = cursor;
+        match claimed {
+            Ok(Ok(claimed)) => {
+                state.cursor.thorough = claimed.thorough;
+                conn.claims = true;
+                state.spare.push(conn);
+                Ok((claimed, asked_at))
+            }
+            failed => {
+                state.cursor.thorough = true;
+                if self.leased() {
+                    state.orphan_checks = orphans::from(Instant::now());
+                }
+                conn.close();
+                Err(match failed {
+                    Ok(Err(source)) if lacks_tables(&source) => BackgroundError::NotMigrated {
+                        queue: queue(),
+                        schema: self.context.store.names().schema().to_owned(),
+                        source,
+                    },
+                    Ok(Err(source)) => {
+                        BackgroundError::Claim { queue: queue(), source: redact_detail(source) }
+                    }
+                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
+                })
+            }
+        }
+    }
+}
+
+/// 42P01, 42703 and 3F000: no such table, column or schema.
+fn lacks_tables(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))
+}

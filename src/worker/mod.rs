@@ -1,0 +1,86 @@
+//! One queue in one process: wait, claim, start.
+//!
+//! It uses `attempt` and everything below it. What happens inside of a slot belongs in `attempt`.
+
+pub(crate) mod claim;
+pub(crate) mod claim_steps;
+pub(crate) mod connections;
+pub(crate) mod cursor;
+pub(crate) mod orphans;
+pub(crate) mod prefetch;
+pub(crate) mod recheck;
+pub(crate) mod release;
+pub(crate) mod state;
+pub(crate) mod wait;
+pub(crate) mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use self::state::WorkerState;
+use self::wait::Pause;
+use self::worker::Worker;
+
+/// How long leases are not claimed because others have not been told how to see whether this process lives.
+const UNANNOUNCED: Duration = Duration::from_secs(5);
+
+impl Worker {
+    /// Runs until told to stop and all slots are empty.
+    pub(crate) async fn run(self) {
+        tokio::select! {
+            _ = self.context.pooler_state.is_open() => {}
+            () = self.stop.cancelled() => {}
+        }
+        tokio::select! {
+            () = self.context.schema.opened() => {}
+            () = self.stop.cancelled() => {}
+        }
+        if self.leased() {
+            // If it died before, nobody would judge it: what it claimed would stand for the whole lease.
+            tokio::select! {
+                () = self.context.leases.announced.cancelled() => {}
+                () = sleep(UNANNOUNCED) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        let mut state = WorkerState::new(&self.wake);
+        let prefetch = Arc::clone(&state.prefetch);
+        tokio::select! {
+            () = self.work(&mut state) => {}
+            () = prefetch.give_back_stale() => {}
+        }
+        state.spare.clear();
+        state.coming.detach_all();
+        prefetch.close().await;
+        while state.slots.join_next().await.is_some() {}
+    }
+
+    /// Until told to stop.
+    async fn work(&self, state: &mut WorkerState) {
+        while !self.stop.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.context.schema.opened() => {}
+            }
+            self.suspect_orphans(state).await;
+            self.start_prefetched(state);
+            let reserved = self.reserve(state);
+            state.all_taken = false;
+            state.recheck.looks(Instant::now());
+            let pause = if reserved.count() == 0 && !self.may_prefetch(state) {
+                state.recheck.clear();
+                Pause::UntilFree
+            } else if self.leased() && !self.context.leases.may_claim() {
+                // They may be another queue's meanwhile.
+                drop(reserved);
+                Pause::For(self.poll)
+            } else {
+                self.claim_and_start(state, reserved).await
+            };
+            self.wait(state, pause).await;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Claims that were committed, and whose answers were lost.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tokio::time::{Instant, timeout};
+
+use crate::store::WorkConnection;
+use crate::store::in_short_tx;
+use crate::worker::state::WorkerState;
+use crate::worker::worker::Worker;
+
+/// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
+const TIMES: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
+/// How long a look for such claims may take.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// When to look for a claim that failed at that time.
+pub(in crate::worker) fn from(failed_at: Instant) -> [Option<Instant>; 2] {
+    TIMES.map(|time| Some(failed_at + time))
+}
+
+impl Worker {
+    /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
+    /// end. Between two claims, when it knows of all others.
+    pub(in crate::worker) async fn suspect_orphans(&self, state: &mut WorkerState) {
+        let now = Instant::now();
+        let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
+        else {
+            return;
+        };
+        let Some(known) = self.context.leases.known() else {
+            *at = Some(now + TIMES[0]);
+            return;
+        };
+        let (store, id, queue) = (&self.context.store, self.context.processor, &*self.queue.name);
+        let suspect = async {
+            let mut conn = WorkConnection::from(self.context.side.acquire().await?);
+            let suspect = async |conn: &mut PgConnection| {
+                store.suspect_orphans(conn, id, queue, &known).await
+            };
+            let suspected = in_short_tx(&mut conn, suspect).await?;
+            conn.done();
+            Ok::<u64, sqlx::Error>(suspected)
+        };
+        match timeout(LIMIT, suspect).await {
+            Ok(Ok(suspected)) => {
+                *at = None;
+                if suspected > 0 {
+                    tracing::info!(
+                        suspected,
+                        queue,
+                        "claims whose answers were lost will be taken over"
+                    );
+                }
+            }
+            // A claim that fails as well says more.
+            _ => *at = Some(now + TIMES[0]),
+        }
+    }
+}

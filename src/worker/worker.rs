@@ -1,0 +1,111 @@
+//! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::turn::{QueueRuntime, TurnEnd};
+use crate::job::queue_options::Hold;
+use crate::liveness::context::Context;
+use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::slots::queue_slots::{QueueSlots, Reserved, SlotGuard};
+use crate::worker::prefetch::PrefetchedTurn;
+use crate::worker::state::WorkerState;
+
+pub(crate) struct Worker {
+    pub(crate) context: Arc<Context>,
+    pub(crate) queue: Arc<QueueRuntime>,
+    pub(crate) pool: PgPool,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) slots: QueueSlots,
+    pub(crate) heartbeat: Arc<LoopHeartbeat>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) poll: Duration,
+}
+
+impl Worker {
+    /// Takes slots for a claim: those that are free if there is work; to look for some, as many as cost no further connection, or one.
+    pub(in crate::worker) fn reserve(&self, state: &mut WorkerState) -> Reserved {
+        let mut free = self.free(state);
+        if !self.leased() {
+            free = free.min(state.reach.max(state.spare.len()));
+        }
+        // A look may take all slots that are its own, and whose connections are there, or not needed.
+        let all = state.busy || !self.slots.bounded();
+        let reserved = self.slots.reserve(free, all);
+        // No connection is kept without a slot: another queue may have the slot, and need the connection.
+        state.keep_spare(reserved.count().max(self.spares(state)));
+        if state.spare.len() + state.coming.len() > reserved.count() {
+            state.coming.detach_all();
+        }
+        reserved
+    }
+
+    /// Whether to claim though no slot is free: a lease needs no connection of its slot. By transaction a slot goes on with what
+    /// waits, and is free in time for the next claim.
+    pub(in crate::worker) fn may_prefetch(&self, state: &WorkerState) -> bool {
+        let may = self.leased() && !self.slots.bounded() && state.busy && !state.cursor.thorough;
+        may && state.prefetch.runs_low()
+    }
+
+    /// Starts jobs that wait in slots that are free; by transaction, but for one that is left for the next claim.
+    pub(in crate::worker) fn start_prefetched(&self, state: &mut WorkerState) {
+        let leased = self.leased();
+        let has_room = |state: &WorkerState| {
+            let free = self.free(state);
+            if leased { free > 0 } else { free.min(state.spare.len()) > state.prefetch.reserved() }
+        };
+        while !self.stop.is_cancelled()
+            && has_room(state)
+            && let Some(waiting) = state.prefetch.pop()
+        {
+            let slot = state.slot_usage.take(None);
+            self.start(state, waiting, slot);
+        }
+    }
+
+    /// Starts a job in its slot; by transaction on a connection that it takes.
+    pub(in crate::worker) fn start(
+        &self,
+        state: &mut WorkerState,
+        waiting: PrefetchedTurn,
+        slot: SlotGuard,
+    ) {
+        if let Some(guard) = waiting.guard {
+            let pool = self.pool.clone();
+            let run = waiting.run.into_end_leased(waiting.known, pool, guard, slot);
+            state.slots.spawn(async move {
+                run.await;
+                (TurnEnd::Finished, None)
+            });
+        } else if let Some(conn) = state.for_job() {
+            let prefetch = Arc::clone(&state.prefetch);
+            state.slots.spawn(crate::worker::prefetch::run(prefetch, waiting, conn, slot));
+        }
+    }
+
+    /// How many slots are free by the queue's own limit.
+    pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
+        self.queue.options.concurrency.saturating_sub(state.slot_usage.count())
+    }
+
+    pub(in crate::worker) fn leased(&self) -> bool {
+        self.queue.options.hold != Hold::Transaction
+    }
+
+    /// Whether slots that come free during a claim go to jobs that wait: by transaction they go on by themselves.
+    pub(in crate::worker) fn may_start_during_claim(&self, state: &WorkerState) -> bool {
+        self.leased() && !state.prefetch.is_empty() && !self.stop.is_cancelled()
+    }
+
+    pub(in crate::worker) fn start_during_claim(&self, state: &mut WorkerState) {
+        self.start_prefetched(state);
+        if self.free(state) > 0 && state.prefetch.is_empty() {
+            // Whoever waits for the next one is to hear of it.
+            state.slot_usage.still_free();
+        }
+    }
+}
