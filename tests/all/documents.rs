@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "SECURITY.md",
@@ -19,6 +19,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs/history.md",
     "docs/poolers.md",
     "docs/long-life.md",
+    "docs/guide/upgrading.md",
 ];
 
 fn root() -> &'static Path {
@@ -139,13 +140,36 @@ fn every_file_that_a_document_names_is_there() {
             assert!(folder.join(path).exists(), "{document} links to {path}");
         }
         for path in quoted(&text) {
-            let names_a_file =
-                ["src/", "tests/", "migrations/"].iter().any(|folder| path.starts_with(folder));
+            let names_a_file = ["src/", "tests/", "migrations/", "sql/"]
+                .iter()
+                .any(|folder| path.starts_with(folder));
             if names_a_file && !path.contains(['*', ' ', '…']) {
                 assert!(root().join(&path).exists(), "{document} names {path}");
             }
         }
         assert!(root().join(PathBuf::from(document)).exists());
+    }
+}
+
+/// What the library includes must be in its package.
+#[test]
+fn the_package_has_its_sql() {
+    let list = std::process::Command::new(env!("CARGO"))
+        .args(["package", "--list", "--allow-dirty", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let listed: HashSet<String> =
+        String::from_utf8(list.stdout).unwrap().lines().map(str::to_owned).collect();
+    for (folder, least) in [("migrations", 1), ("sql/functions", 20)] {
+        let mut files = 0;
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let file = format!("{folder}/{}", entry.unwrap().file_name().to_str().unwrap());
+            assert!(listed.contains(&file), "{file} is not in the package");
+            files += 1;
+        }
+        assert!(files >= least, "{folder} has {files} files");
     }
 }
 

@@ -1,78 +1,8 @@
--- What a worker does for most jobs, in one round trip each: hold, and settle a success; the next file has the claim. The
--- functions do what is common, as src/store/ does it statement by statement, and leave the rest to that. Each statement in
--- them has a snapshot of its own, as there.
---
--- Their names are qualified when they are made, and they pin their plans for the transaction: a `set` of a function's own
--- would cost more than the rest of it.
-
-do $make$
-declare
-  function text;
-begin
-  foreach function in array array[
-
--- How the library's statements are planned, and that they wait for nobody; until the transaction ends.
-$f$
-create function {schema}.pin_plans() returns void
-language plpgsql volatile
-as $$
-begin
-  perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-    set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-    set_config('enable_mergejoin', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('jit', 'off', true), set_config('lock_timeout', '100ms', true);
-end $$
-$f$,
-
--- Locks the rows of a claim for the transaction that is open: the group's by its token, then the job's. The server's process
--- that holds them; null, and perhaps some of the locks, if somebody has a row for a moment, the claim is doubted or lost, or
--- the job is to be cancelled. From here on the transaction may take its time.
-$f$
-create function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
-language plpgsql volatile
-as $$
-declare
-  of_queue text; of_group text;
-begin
-  perform set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
-    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-    set_config('enable_bitmapscan', 'off', true), set_config('lock_timeout', '100ms', true);
-  select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
-  if of_group is null then
-    perform from {schema}.job j
-    where j.id = of_job and j.claim = with_token and j.suspect is null
-      and j.finished_at is null and j.status not in ('queued', 'parked')
-    for no key update skip locked;
-  else
-    -- By coalesce it does not match queue_group_claimed, by which all claims would be read.
-    perform from {schema}.queue_group g
-    where g.claim = with_token and g.suspect is null
-      and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
-    for no key update skip locked;
-    if not found then
-      return null;
-    end if;
-    perform from {schema}.job j
-    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
-    for no key update skip locked;
-  end if;
-  if not found then
-    return null;
-  end if;
-  perform from {schema}.cancel_request r where r.job_id = of_job limit 1;
-  if found then
-    return null;
-  end if;
-  perform set_config('lock_timeout', '0', true);
-  return pg_backend_pid();
-end $$
-$f$,
-
--- Settles the success of a job whose rows this transaction has locked; without `keep` the job is deleted. With jobs behind
--- it, the claim stays for them, unless somebody paused the queue or the group: then those go back as if they had not been
--- claimed, and the turn ends. `stays`, or else `passed` where the group has more jobs, or may have, and `drained` where not.
-$f$
-create function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, behind bigint[])
+-- Settles the success of a job whose rows this transaction has locked; without `keep` the job is
+-- deleted. With jobs `behind` it the claim stays for them (`stays`), unless the queue or the group
+-- is paused. Then those go back as if they had not been claimed, and the turn ends. Else returns
+-- `passed` if the group has more jobs, or may have, and `drained` if not.
+create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, behind bigint[])
 returns text
 language plpgsql volatile
 as $$
@@ -115,8 +45,9 @@ begin
     and h.status in ('queued', 'started')
   order by h.group_id, h.id limit 1;
   if not found then
-    -- Nothing has written the row before. The lock fails while an adopter shares the row; and the delete decides in a
-    -- statement of its own, or by a snapshot that an adopter's commit has overtaken.
+    -- Nothing has written the row before. The lock fails while an adopter shares the row. The
+    -- delete decides in a statement of its own: by this snapshot, which an adopter's commit may
+    -- have overtaken, it would strand a job (P3).
     perform from {schema}.queue_group g
     where g.claim = with_token
     for update skip locked;
@@ -132,21 +63,21 @@ begin
   end if;
   update {schema}.queue_group g set
     claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
-    ready_at = clock_timestamp() - interval '10 s' * coalesce(next_priority, 0)
+    ready_at = clock_timestamp() - {priority_aging} * coalesce(next_priority, 0)
   where g.claim = with_token;
   if not found then
     raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';
   end if;
   return 'passed';
-end $$
-$f$,
+end $$;
 
--- The same where nobody else waits: if it may, starts the next job of the group under a token of its own, in the transaction
--- that ends this one, and says `goes_on` with what its handler needs. Only a look on a free row may raise `head_id`: an adopter
--- that shares this one goes by it. It is lowered to a late job: what its flag stood for is behind that. For `hold_next`, if that
--- follows, the session remembers what was started.
-$f$
-create function {schema}.settle_and_go_on(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
+-- Settles a success and starts the next job of the group under a token of its own, in the same
+-- transaction, if nothing keeps it from that. Returns `goes_on` with what the next handler needs.
+-- The session remembers the job for `hold_next`.
+--
+-- Only the read of a free row may raise `head_id`, as an adopter that shares the row goes by it. A
+-- late job lowers it: what its flag stood for is behind that.
+create or replace function {schema}.settle_and_go_on(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
   keep boolean, default_attempts integer, lease_seconds float8, processor bigint, ignore_before timestamptz)
 returns table (
   doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
@@ -159,15 +90,17 @@ as $$
 declare
   next_job bigint; next_token uuid; word text;
 begin
-  -- Most have nothing behind them.
+  -- Most groups have nothing behind the job.
   perform from {schema}.job h
   where h.queue = of_queue and (h.group_id, h.id) > (of_group, of_job) and h.group_id <= of_group
     and h.status in ('queued', 'started')
   order by h.group_id, h.id limit 1;
   if found then
-    -- The row of the next job is not held yet, and a claim must survive a crash of the server, whatever the host has set.
-    perform set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'on', true);
-    -- The head, as a claim looks for it, by a snapshot that is newer than the lock of the group's row.
+    -- The row of the next job is not held yet. A claim must survive a crash of the server, whatever
+    -- the host has set.
+    perform set_config('lock_timeout', {lock_timeout}, true), set_config('synchronous_commit', 'on', true);
+    -- The head, as a claim finds it, by a snapshot that is younger than the lock of the group's
+    -- row.
     select n.id into next_job from {schema}.job n
     where n.id = any (array[(
         select least(
@@ -189,7 +122,7 @@ begin
       and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
       and coalesce(n.created_at >= ignore_before, true)
       and n.attempts - n.attempts_forgiven < coalesce(n.max_attempts, default_attempts)
-      -- Where there is a limit of jobs in flight, a claim says who is next.
+      -- If a limit of jobs in flight is set, a claim decides which job is next.
       and (select q.name from {schema}.queue q where q.name = of_queue and q.in_flight_limit is not null limit 1) is null
     for no key update of n skip locked;
   end if;
@@ -219,24 +152,4 @@ begin
     j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
     pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
     next_token, 'goes_on';
-end $$
-$f$,
-
--- Holds the job that the transaction before has gone on to, if it has, as above.
-$f$
-create function {schema}.hold_next() returns integer
-language plpgsql volatile
-as $$
-declare
-  next constant text := current_setting('seriatim.next', true);
-begin
-  if next = '' then
-    return null;
-  end if;
-  return {schema}.hold_job(split_part(next, ' ', 1)::bigint, split_part(next, ' ', 2)::uuid);
-end $$
-$f$
-  ] loop
-    execute replace(function, '{schema}', quote_ident(current_schema()));
-  end loop;
-end $make$;
+end $$;

@@ -1,5 +1,5 @@
--- Whether there are requests, or groups to park or whose halt is over.
-create function awaits_house() returns boolean
+-- Whether there are requests, groups to park, or groups whose halt is over.
+create or replace function awaits_house() returns boolean
 language plpgsql volatile
 set search_path from current
 as $$
@@ -9,13 +9,16 @@ begin
     or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1) is not null;
 end $$;
 
--- What a presence's tick looks at in one round trip: whether this session still holds the lock that shows its process alive,
--- which of the process's claims somebody doubts, and whether another process may be dead, so that a judge is to look. All of
--- it is looked at again, under locks, by who acts on it. Then, in how many seconds there may be something to do in those of the
--- `queues` that it comes to, from the first on, and whether there is for the `house`; null: it did not come to that. These are
--- there for others, and must not cost the presence: where it would read past much that is dead, and behind that, those look by
--- themselves.
-create function presence_look(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, judge text,
+-- Reads in one round trip what a presence needs at each heartbeat. `held`: this session still holds
+-- the lock that shows its process alive. `doubted`: the process's claims that are suspected.
+-- `maybe_dead`: another process may be dead, and the failure detector is to run. It decides under
+-- locks of its own.
+--
+-- `due_in`: in how many seconds there may be something to do in each of the `queues`, from the
+-- first on. `awaits_house`: whether there is maintenance to do, if `house` asks for it. These must
+-- not cost the presence. If a read takes long, as it passes many dead rows, the rest stays
+-- unanswered, and those queues poll for themselves.
+create or replace function presence_look(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, judge text,
   queues text[], house boolean,
   out held boolean, out doubted uuid[], out maybe_dead boolean, out due_in float8[], out awaits_house boolean)
 language plpgsql volatile
@@ -50,13 +53,14 @@ begin
         awaits_house := waits;
       end if;
     end if;
-    -- As `pin_plans` has it.
-    perform set_config('lock_timeout', '100ms', true);
+    -- As pin_plans sets it.
+    perform set_config('lock_timeout', {lock_timeout}, true);
   exception when query_canceled or others then
-    -- Its time was over, or somebody has locked a table.
+    -- The statement's time was over, or another transaction has locked a table.
     null;
   end;
-  -- One judge at a time: who tries a lock that another one tries would take its owner for alive. Last, as the others wait for it.
+  -- One failure detector at a time: two that try the same lock would take its owner for alive.
+  -- Last, as other processes wait for it.
   maybe_dead := held
     and exists (select from processor p
       where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server))
