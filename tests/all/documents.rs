@@ -30,35 +30,47 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `file::test` of every test, with `races::` and `model::` before those of these folders.
-fn tests() -> HashSet<String> {
-    let mut found = HashSet::new();
-    let folders = [
-        ("tests/all", ""),
-        ("src/races", "races::"),
-        ("tests/model", "model::"),
-        ("benches/queue", ""),
-    ];
-    for (folder, prefix) in folders {
-        for entry in fs::read_dir(root().join(folder)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                continue;
-            }
-            let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let text = read(&path);
+/// The path of every test below a folder: its folders, its file and its name.
+fn tests_below(folder: &Path, path: &str, found: &mut HashSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap().path();
+        let stem = entry.file_stem().unwrap().to_str().unwrap();
+        let path = if stem == "mod" { path.to_owned() } else { format!("{path}{stem}::") };
+        if entry.is_dir() {
+            tests_below(&entry, &path, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
             let mut is_test = false;
-            for line in text.lines() {
+            for line in read(&entry).lines() {
                 is_test |= line.starts_with("#[tokio::test") || line.starts_with("#[test]");
                 let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
                 if let Some((name, _)) = name.filter(|_| is_test) {
-                    found.insert(format!("{prefix}{file}::{name}"));
+                    found.insert(format!("{path}{name}"));
                     is_test = false;
                 }
             }
         }
     }
+}
+
+/// The path of every test as `cargo test` shows it, with `model::` before those of the model.
+fn tests() -> HashSet<String> {
+    let mut found = HashSet::new();
+    let folders =
+        [("tests/all", ""), ("src", ""), ("tests/model", "model::"), ("benches/queue", "")];
+    for (folder, path) in folders {
+        tests_below(&root().join(folder), path, &mut found);
+    }
     found
+}
+
+/// Whether a path, or its end, is `named`: `p1_order::name` names `promises::p1_order::name`.
+fn ends_with(path: &str, named: &str) -> bool {
+    path.strip_suffix(named).is_some_and(|rest| rest.is_empty() || rest.ends_with("::"))
+}
+
+/// Whether a path, or its end, begins with `named`: `p1_order::` and `p1_` name all tests of that file.
+fn contains(path: &str, named: &str) -> bool {
+    path.starts_with(named) || path.contains(&format!("::{named}"))
 }
 
 /// What stands in backticks outside of code blocks.
@@ -79,7 +91,9 @@ fn quoted(text: &str) -> Vec<String> {
 fn means_a_test(word: &str, files: &HashSet<String>) -> bool {
     let lower =
         word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:*".contains(c));
-    let of_file = word.rsplit_once("::").is_some_and(|(file, _)| files.contains(file));
+    let of_file = word
+        .rsplit_once("::")
+        .is_some_and(|(named, _)| files.iter().any(|file| ends_with(file, named)));
     lower && (of_file || word.matches('_').count() >= 4)
 }
 
@@ -97,10 +111,8 @@ fn every_test_that_a_document_names_is_there() {
             }
             named += 1;
             let there = match word.strip_suffix('*') {
-                Some(file) => tests.iter().any(|test| test.starts_with(file)),
-                None => tests.iter().any(|test| {
-                    *test == word || test.rsplit_once("::").is_some_and(|(_, name)| name == word)
-                }),
+                Some(named) => tests.iter().any(|test| contains(test, named)),
+                None => tests.iter().any(|test| ends_with(test, &word)),
             };
             if !there {
                 missing.push(format!("{document}: {word}"));
@@ -113,7 +125,7 @@ fn every_test_that_a_document_names_is_there() {
 
 #[test]
 fn every_case_that_a_document_names_is_there() {
-    let cases = read("tests/all/sql_functions/cases.rs");
+    let cases = read("tests/all/sql/sql_functions/cases.rs");
     let mut named = 0;
     for document in DOCUMENTS {
         let text = read(document);

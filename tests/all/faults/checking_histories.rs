@@ -390,7 +390,7 @@ fn the_program_says_by_its_exit_code_what_it_found() {
 
 #[test]
 fn the_history_in_the_document_has_every_event_and_is_a_good_one() {
-    let document = include_str!("../../docs/history.md");
+    let document = include_str!("../../../docs/history.md");
     let text = document.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
     let (broken, stories) = verdict(text);
     assert_eq!(broken, [""; 0], "{stories}");

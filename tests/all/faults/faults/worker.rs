@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::produce::ATTEMPTS;
 use crate::checker::event::Ended;
-use crate::random_histories::recorder::{Recorder, Run, now};
-use crate::random_histories::worker::{queue, until_told};
+use crate::faults::random_histories::recorder::{Recorder, Run, now};
+use crate::faults::random_histories::worker::{queue, until_told};
+use crate::support::worker_process::say;
 use crate::support::{chain, handler};
-use crate::worker_process::say;
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,11 +9,11 @@ use seriatim::{Client, FailureKind, Job, JobStatus, RetryPolicy};
 use sqlx::PgPool;
 
 use super::{queue, worker};
+use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Log, database, drained, ended, enqueue, eventually, handler, job_when,
     nothing_remains_for_the_next, processor, value,
 };
-use crate::worker_process::{Settings, WorkerProcess, announced};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_is_committed_before_its_handler_starts() {

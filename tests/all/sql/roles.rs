@@ -17,7 +17,7 @@ use crate::support::{
     value,
 };
 
-const SQL: &str = include_str!("../../docs/roles.sql");
+const SQL: &str = include_str!("../../../docs/roles.sql");
 
 /// The roles, under names of this database's own: roles are the server's.
 struct Roles<'a> {

@@ -262,7 +262,7 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
         let pool = database.pool();
         let id = put(pool, "g", "stubborn").await;
         let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
-            .args(["shutdown::child", "--exact", "--ignored", "--nocapture"])
+            .args(["operations::shutdown::child", "--exact", "--ignored", "--nocapture"])
             .env(DATABASE, database.url())
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::piped())

@@ -9,11 +9,11 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use super::{HOLD, queue, worker};
-use crate::proxy::Proxy;
+use crate::support::proxy::Proxy;
+use crate::support::worker_process::{WorkerProcess, announced, heard};
 use crate::support::{
     Errors, Log, by_hand, database, ended, enqueue, eventually, handler, nothing_remains, value,
 };
-use crate::worker_process::{WorkerProcess, announced, heard};
 
 /// Writes through the job's transaction when the test lets it go on; the worker's name is what it writes.
 async fn stale_worker(act: &str) {

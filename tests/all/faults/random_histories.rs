@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use program::{Job, Part, Program, Sabotage, Step, Then, Turn, generate};
 use run::{keep, run};
 
-use crate::worker_process::told;
+use crate::support::worker_process::told;
 
 /// A number that the environment may say.
 fn said(variable: &str) -> Option<u64> {

@@ -14,7 +14,7 @@ use super::recorder::{Recorder, now};
 use super::worker::Settings;
 use crate::checker::event::{Event, Name, Time};
 use crate::support::Log;
-use crate::worker_process::WorkerProcess;
+use crate::support::worker_process::WorkerProcess;
 
 /// The worker processes of a run, and who disturbs them.
 pub struct Chaos {
@@ -64,7 +64,7 @@ impl Chaos {
         let settings = Settings { name: name.clone(), ..self.settings.clone() };
         let told = serde_json::to_string(&settings).unwrap();
         let program = Command::new(std::env::current_exe().unwrap());
-        let work = "random_histories::work";
+        let work = "faults::random_histories::work";
         self.workers.push(WorkerProcess::start_at(&name, program, work, &told, &self.log));
         self.names.push(name);
     }

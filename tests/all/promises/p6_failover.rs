@@ -10,14 +10,14 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use super::{HOLD, queue, worker};
-use crate::namespace::Namespace;
-use crate::proxy::Proxy;
+use crate::support::namespace::Namespace;
+use crate::support::proxy::Proxy;
+use crate::support::witness::{self, Findings, Inside, Step, findings};
+use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
     Errors, Log, database, drained, ended, enqueue, eventually, handler, job_of, nothing_remains,
     processor, value,
 };
-use crate::witness::{self, Findings, Inside, Step, findings};
-use crate::worker_process::{WorkerProcess, announced};
 
 /// What DESIGN promises for a worker or a session that is killed.
 const PROMISED: Duration = Duration::from_secs(3);

@@ -13,8 +13,8 @@ use super::line::Line;
 use crate::checker::event::{Delayed, Ended, Event, Found, Time};
 use crate::checker::violation::Promise;
 use crate::checker::{History, check, tell};
-use crate::random_histories::read_back::{line, read_back};
-use crate::random_histories::recorder::path;
+use crate::faults::random_histories::read_back::{line, read_back};
+use crate::faults::random_histories::recorder::path;
 
 /// What rounds came to, added up.
 #[derive(Debug, Default)]

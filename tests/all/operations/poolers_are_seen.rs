@@ -12,7 +12,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Row};
 use tokio::time::Instant;
 
-use crate::pooler::{Pooler, pooler};
+use crate::support::pooler::{Pooler, pooler};
 use crate::support::{
     Errors, FnHandler, chain, database, drained, eventually, handler, job_of, job_when,
     nothing_remains, queue, value,

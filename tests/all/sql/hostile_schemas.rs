@@ -4,7 +4,7 @@ use serde_json::json;
 use seriatim::testing::Jobs;
 use seriatim::{Client, NewJob, Receive};
 
-use crate::hostile::{generate, nothing_else_happened, text};
+use crate::features::hostile::{generate, nothing_else_happened, text};
 use crate::support::{chain, database, enqueue, handler, queue};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ use produce::Load;
 use standby::Standby;
 use tokio::time::sleep;
 
-use crate::worker_process::told;
+use crate::support::worker_process::told;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the worker of other tests, which run it in a process of its own"]

@@ -10,11 +10,11 @@ use seriatim::{BuildError, Client, Hold, JobError, JobStatus, Processor, QueueOp
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
+use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler, job,
     job_of, job_when, nothing_remains, processor, queue, value,
 };
-use crate::worker_process::{Settings, WorkerProcess, announced};
 
 const LONG: Duration = Duration::from_mins(10);
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Executor, Row};
 
-use crate::pooler::Pooler;
+use crate::support::pooler::Pooler;
+use crate::support::witness::{self, Findings, Step, findings};
+use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{Log, database, enqueue, eventually, job_of, nothing_remains, value};
-use crate::witness::{self, Findings, Step, findings};
-use crate::worker_process::{Settings, WorkerProcess, announced};
 
 const LEASE: Duration = Duration::from_secs(4);
 const SESSIONS: u32 = 10;

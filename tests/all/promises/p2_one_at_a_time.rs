@@ -8,9 +8,9 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use super::worker;
+use crate::support::witness::{self, Findings, Inside, Step, findings, take_step};
+use crate::support::worker_process::{Settings, WorkerProcess};
 use crate::support::{Log, database, handler, nothing_remains, value};
-use crate::witness::{self, Findings, Inside, Step, findings, take_step};
-use crate::worker_process::{Settings, WorkerProcess};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];

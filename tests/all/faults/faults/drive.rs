@@ -21,9 +21,9 @@ use super::produce::{Load, Producer, Shared};
 use super::standby::Standby;
 use super::worker::Settings;
 use crate::checker::event::{Event, Time};
-use crate::random_histories::recorder::{Recorder, now};
+use crate::faults::random_histories::recorder::{Recorder, now};
+use crate::support::worker_process::WorkerProcess;
 use crate::support::{Log, by_hand};
-use crate::worker_process::WorkerProcess;
 
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -206,7 +206,7 @@ impl Driver {
         let told = serde_json::to_string(&settings).unwrap();
         let program = Command::new(std::env::current_exe().unwrap());
         let worker =
-            WorkerProcess::start_at(&name, program, "faults::work", &told, &self.round.log);
+            WorkerProcess::start_at(&name, program, "faults::faults::work", &told, &self.round.log);
         self.round.files.push(name);
         worker
     }

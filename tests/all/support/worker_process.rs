@@ -14,8 +14,8 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::support::witness;
 use crate::support::{Log, chain, handler};
-use crate::witness;
 
 /// What the process is told.
 const VARIABLE: &str = "SERIATIM_TEST_WORKER";
@@ -80,7 +80,7 @@ impl WorkerProcess {
         log: &Log,
     ) -> Self {
         let settings = serde_json::to_string(settings).unwrap();
-        Self::start_at(name, command, "worker_process::work", &settings, log)
+        Self::start_at(name, command, "support::worker_process::work", &settings, log)
     }
 
     /// As `start_as`, for work of another kind: the test that does it, and what it is told.

@@ -16,8 +16,8 @@ use super::produce::{ATTEMPTS, QUEUE, group};
 use super::program::{Sabotage, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use crate::checker::event::{Ended, Enqueued, Event, Name, Of};
+use crate::support::worker_process::{input_is_closed, say};
 use crate::support::{chain, handler};
-use crate::worker_process::{input_is_closed, say};
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

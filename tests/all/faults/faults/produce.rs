@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::worker::Does;
 use crate::checker::event::{Enqueued, Event, Name};
-use crate::random_histories::recorder::{Recorder, now};
+use crate::faults::random_histories::recorder::{Recorder, now};
 
 pub const QUEUE: &str = "q";
 /// So many that nobody runs out of them by a fault.

@@ -296,7 +296,7 @@ fn child_command(ending: &str) -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["testing::child", "--exact", "--ignored", "--nocapture"])
+        .args(["features::testing::child", "--exact", "--ignored", "--nocapture"])
         .env(ENDING, ending)
         .env_remove("DATABASE_URL")
         .process_group(0)

@@ -1,9 +1,11 @@
-//! The promises of the core, which every hold keeps: this file and those it names are compiled once for each hold.
+//! What the README promises, P1 to P10: one file for each promise.
+//! This file and those it names are compiled once for each hold, because every hold keeps them.
+//! A test that belongs to one hold, or to a feature beyond the promises, belongs in `features`.
 
 use seriatim::{Hold, QueueOptions};
 
 use super::HOLD;
-use crate::{support, worker_process};
+use crate::support::{self, worker_process};
 
 mod p10_stale_worker;
 mod p1_order;

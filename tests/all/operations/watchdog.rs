@@ -10,10 +10,10 @@ use seriatim::{BackgroundError, Client, Doing, JobStatus, Stall, Watchdog};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
+use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
     Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, processor, queue,
 };
-use crate::worker_process::{Settings, WorkerProcess, announced, heard};
 
 /// A worker with a watchdog, and so many threads for its tasks.
 async fn watched(

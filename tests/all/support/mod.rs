@@ -1,4 +1,12 @@
-//! What the tests share: a handler made of a closure, a log of what ran, and waiting for events.
+//! What tests of several folders share: handlers, a log of what ran, waiting for events, probes of the tables.
+//! Machines for tests live here too: worker processes, proxies, poolers and network namespaces.
+//! What one file alone needs belongs in that file.
+
+pub mod namespace;
+pub mod pooler;
+pub mod proxy;
+pub mod witness;
+pub mod worker_process;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -9,12 +9,12 @@ use sqlx::{Connection, PgPool};
 use tokio::time::sleep;
 
 use super::{queue, worker};
+use crate::support::witness::{self, Findings, Step, findings};
+use crate::support::worker_process::WorkerProcess;
 use crate::support::{
     Gate, Log, by_hand, database, drained, enqueue, eventually, handler, job, job_of,
     nothing_remains, processor,
 };
-use crate::witness::{self, Findings, Step, findings};
-use crate::worker_process::WorkerProcess;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {

@@ -11,7 +11,7 @@ use super::network::Weather;
 use super::produce::Load;
 use super::worker::HOGGED;
 use crate::checker::event::{Event, Left, Name, Time};
-use crate::random_histories::recorder::now;
+use crate::faults::random_histories::recorder::now;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
