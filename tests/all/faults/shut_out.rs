@@ -74,7 +74,6 @@ async fn a_process_whose_presence_is_ended_and_that_cannot_come_back_stops_first
         running.shutdown(Duration::ZERO).await;
     }
     by_hand(pool, format!("drop owned by {role}; drop role {role}")).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,5 +102,4 @@ async fn nothing_is_claimed_before_others_can_tell_that_the_process_died() {
     lock.rollback().await.unwrap();
     assert_eq!(log.wait_for(1).await, ["a begins 1"]);
     running.shutdown(Duration::ZERO).await;
-    database.remove().await.unwrap();
 }

@@ -15,7 +15,7 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
         enqueue(database.pool(), "q", &format!("g{n}"), n).await;
     }
     let seen = Arc::clone(&errors);
-    let running = processor(&database, 4)
+    let _running = processor(&database, 4)
         .await
         .on_error(move |error| seen.lock().unwrap().push(error.to_string()))
         .queue(
@@ -38,6 +38,4 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
         .await
         .unwrap();
     assert_eq!(attempts, [1; 4], "{:?}", errors.lock().unwrap());
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

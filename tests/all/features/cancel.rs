@@ -52,7 +52,7 @@ async fn started(log: &Log, what: &str) {
 async fn a_job_that_waits_never_runs() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let running = bench(&database, &log).await.build().unwrap().start();
+    let _running = bench(&database, &log).await.build().unwrap().start();
 
     // Behind a running one.
     let first = put(pool, job_of("q", "g", "finishes")).await;
@@ -90,15 +90,13 @@ async fn a_job_that_waits_never_runs() {
     }
     nothing_remains(pool).await;
     assert!(!log.entries().contains(&"never started".to_owned()));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_job_is_told_and_decides() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let running = bench(&database, &log).await.build().unwrap().start();
+    let _running = bench(&database, &log).await.build().unwrap().start();
     let mut ids = Vec::new();
     for what in ["err", "panic", "finishes", "hangs"] {
         let job = job_of("q", what, what).max_attempts(3);
@@ -132,8 +130,6 @@ async fn a_running_job_is_told_and_decides() {
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
     let told = log.entries();
     assert_eq!(told.iter().filter(|e| e.ends_with("told")).count(), 4);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +144,7 @@ async fn a_request_in_a_transaction_counts_when_it_commits() {
         assert_eq!(cancelled, Cancelled::Now, "no worker is there yet");
         assert_eq!(job(&mut **tx, id).await.status, JobStatus::Cancelled);
     }
-    let running = bench(&database, &log).await.build().unwrap().start();
+    let _running = bench(&database, &log).await.build().unwrap().start();
     // Their groups wait, other groups do not.
     let free = put(pool, job_of("q", "i", "quick")).await;
     ended(pool, free).await;
@@ -158,15 +154,13 @@ async fn a_request_in_a_transaction_counts_when_it_commits() {
     assert_eq!(ended(pool, kept).await.status, JobStatus::Succeeded);
     assert_eq!(ended(pool, gone).await.status, JobStatus::Cancelled);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_about_a_locked_row_is_carried_out_later() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let running = bench(&database, &log).await.build().unwrap().start();
+    let _running = bench(&database, &log).await.build().unwrap().start();
     let hour = Duration::from_hours(1);
     let ids = [
         put(pool, job_of("q", "g", "never").delay(hour)).await,
@@ -188,6 +182,4 @@ async fn a_request_about_a_locked_row_is_carried_out_later() {
     }
     nothing_remains(pool).await;
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -152,7 +152,6 @@ async fn jobs_whose_slots_do_not_come_free_run_elsewhere_as_if_they_had_not_been
         nothing_remains(pool).await;
         first.shutdown(Duration::from_secs(5)).await;
         second.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -176,7 +175,6 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
         assert_eq!(value::<i64>(pool, claimed).await, 0);
         let left = "select count(*) from seriatim.job where finished_at is null";
         assert!(value::<i64>(pool, left).await > 0);
-        database.remove().await.unwrap();
     }
 }
 
@@ -212,7 +210,7 @@ async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
     let database = database().await;
     let pool = database.pool();
     let bench = Bench::default();
-    let running = bench.start(&database, LONG).await;
+    let _running = bench.start(&database, LONG).await;
     let locks = locked(pool, &bench).await;
     locks.rollback().await.unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -224,8 +222,6 @@ async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
     bench.unstick();
     drained(pool, "q").await;
     assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,10 +235,8 @@ async fn leased_jobs_that_a_processor_cannot_give_back_before_it_stops_are_taken
     let claimed = "select count(*) from seriatim.job where status = 'started'";
     assert!(value::<i64>(pool, claimed).await > 0);
     locks.rollback().await.unwrap();
-    let running = Bench::default().start(&database, LONG).await;
+    let _running = Bench::default().start(&database, LONG).await;
     drained(pool, "q").await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,6 +273,5 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
             0
         );
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }

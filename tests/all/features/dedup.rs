@@ -54,7 +54,6 @@ async fn an_id_is_enqueued_once_per_queue() {
     assert_eq!(again, Enqueued::Duplicate { id });
     tx.rollback().await.unwrap();
     first(put(pool, new("c")).await);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -86,7 +85,6 @@ async fn in_a_batch_the_first_of_an_id_is_enqueued_and_ids_follow_the_order() {
             .await
             .unwrap();
     assert_eq!(flagged, [ids[1], ids[2]], "the first of each group that was written");
-    database.remove().await.unwrap();
 }
 
 /// An open transaction that has enqueued the id `a`, and another session.
@@ -114,7 +112,6 @@ async fn an_enqueue_waits_for_an_open_transaction_with_its_id() {
         assert_eq!(second.id() == enqueued.id(), is_duplicate, "{end}");
         assert_eq!(jobs(pool).await, 1);
         one.close().await.unwrap();
-        database.remove().await.unwrap();
     }
 }
 
@@ -140,7 +137,6 @@ async fn an_enqueue_with_another_id_or_none_waits_for_nobody() {
     one.execute("rollback").await.unwrap();
     one.close().await.unwrap();
     two.close().await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -159,7 +155,6 @@ async fn jobs_without_an_id_leave_no_trace_and_lock_no_row() {
     let ids: i64 = value(pool, "select count(*) from seriatim.dedup").await;
     assert_eq!(ids, 1);
     conn.close().await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,14 +183,13 @@ async fn statements_with_the_same_ids_in_any_order_do_not_deadlock() {
     let (one, two) = tokio::join!(produce(false), produce(true));
     assert_eq!(one + two, 2000);
     assert_eq!(jobs(pool).await, 2000);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_outlives_its_job_and_not_its_window() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").keep_succeeded(Retention::Never),
@@ -215,8 +209,6 @@ async fn an_id_outlives_its_job_and_not_its_window() {
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id: second });
     by_hand(pool, "update seriatim.dedup set expires_at = now()").await;
     eventually(pool, "select count(*) from seriatim.dedup", 0_i64).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -237,7 +229,6 @@ async fn the_window_counts_from_the_first_enqueue() {
     let left: f64 = value(pool, expires).await;
     assert!((86_300.0..=86_400.5).contains(&left), "{left}");
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id: second });
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -253,7 +244,6 @@ async fn a_scope_of_groups_tells_them_apart() {
     assert_eq!(duplicate, [false, false, true, false, true]);
     assert_eq!(answers[2].id(), answers[0].id());
     assert_eq!(put(pool, of("h")).await, Enqueued::Duplicate { id: answers[1].id() });
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -291,7 +281,6 @@ async fn content_is_an_id() {
     assert_eq!(answers[2], Enqueued::Duplicate { id: answers[0].id() });
     first(answers[1]);
     first(put(pool, NewJob::new("another", &third)).await);
-    database.remove().await.unwrap();
 }
 
 /// As documented: PostgreSQL cannot show such a transaction the row that it conflicts with.
@@ -317,5 +306,4 @@ async fn an_old_snapshot_fails_to_serialize_and_only_for_an_id_committed_since()
         conn.execute("rollback").await.unwrap();
     }
     conn.close().await.unwrap();
-    database.remove().await.unwrap();
 }

@@ -33,7 +33,6 @@ async fn each_job_has_its_own_answer() {
     assert_eq!(job(pool, id(6)).await.data, json!("last"));
     let written: i64 = value(pool, "select count(*) from seriatim.job").await;
     assert_eq!(written, 3);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -46,7 +45,6 @@ async fn none_and_only_bad_ones_need_no_database() {
     assert!(matches!(answers[..], [Err(EnqueueError::Name { index: 0, .. })]));
     let refused = client.enqueue_batch(pool, [NewJob::new("", &1), job_of("q", "g", 1)]).await;
     assert!(matches!(refused, Err(EnqueueError::Database(_))), "one database error fails all");
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -61,5 +59,4 @@ async fn it_is_one_statement_of_the_callers_transaction() {
     let written: i64 = value(pool, "select count(*) from seriatim.job").await;
     assert_eq!(written, 0);
     sqlx::Connection::close(conn).await.unwrap();
-    database.remove().await.unwrap();
 }

@@ -99,7 +99,6 @@ async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
         let written: i64 = value(pool, format!("select count(*) from seriatim.{table}")).await;
         assert_eq!(written, 0, "{table}");
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -124,7 +123,6 @@ async fn the_limit_of_the_data_is_the_clients() {
         value(pool, format!("select length(data #>> '{{}}') from seriatim.job where id = {id}"))
             .await;
     assert_eq!(length, 3 << 20);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +135,7 @@ async fn the_longest_names_of_the_widest_characters_work() {
     };
     let (name, group) = (wide(200), wide(400));
     assert_eq!((name.len(), group.len()), (800, 1600));
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue(&name),
@@ -163,15 +161,13 @@ async fn the_longest_names_of_the_widest_characters_work() {
         let result: Option<Value> = job(pool, enqueued.id()).await.result;
         assert_eq!(result, Some(json!([name, group, n])));
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_extremes_that_are_allowed_work() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -197,6 +193,4 @@ async fn the_extremes_that_are_allowed_work() {
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!((counts.succeeded, counts.delayed), (6, 2));
     assert_eq!(seriatim::enqueue_many(pool, []).await.unwrap(), [], "none is no error");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

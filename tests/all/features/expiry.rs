@@ -51,7 +51,7 @@ async fn an_expired_job_ends_without_an_attempt_and_its_group_goes_on_even_where
     )
     .await;
     let log = Log::default();
-    let running = start(&database, queue("q").out_of_attempts(OutOfAttempts::Halt), &log).await;
+    let _running = start(&database, queue("q").out_of_attempts(OutOfAttempts::Halt), &log).await;
     assert_eq!(ended(pool, jobs[1].id()).await.status, JobStatus::Succeeded);
     is_expired(&ended(pool, jobs[0].id()).await, 0);
     is_expired(&ended(pool, jobs[2].id()).await, 0);
@@ -61,8 +61,6 @@ async fn an_expired_job_ends_without_an_attempt_and_its_group_goes_on_even_where
     // By request it runs all the same.
     Client::default().retry(pool, jobs[0].id()).await.unwrap();
     assert_eq!(ended(pool, jobs[0].id()).await.status, JobStatus::Succeeded);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// What the group says of its failures does not count for a job that expired.
@@ -94,7 +92,6 @@ async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts)
         let expected = if policy == OutOfAttempts::Halt { (1, 0) } else { (0, 1) };
         assert_eq!((halted, parked), expected, "{hold:?}");
         assert_eq!(log.entries(), ["g \"next\"", "g \"bad\""], "{hold:?}");
-        database.remove().await.unwrap();
     }
 }
 
@@ -126,7 +123,7 @@ async fn a_delayed_job_that_expires_first_holds_its_group_up_no_longer_than_that
          update seriatim.job set turn_at = least(run_at, expires_at) where group_id is null",
     )
     .await;
-    let running = start(&database, queue("q"), &log).await;
+    let _running = start(&database, queue("q"), &log).await;
     // Behind it, what the group sleeps for is looked at: nobody looks before that.
     seriatim::enqueue(pool, job_of("q", "g", "last")).await.unwrap();
     eventually(
@@ -149,8 +146,6 @@ async fn a_delayed_job_that_expires_first_holds_its_group_up_no_longer_than_that
         is_expired(&job, 0);
     }
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,7 +158,7 @@ async fn a_job_that_waits_for_a_retry_expires_meanwhile() {
     by_hand(pool, "update seriatim.job set expires_at = now() + interval '3 s'").await;
     let hour = Duration::from_hours(1);
     let retry = RetryPolicy::new(9).base(hour).cap(hour).jitter(0.0);
-    let running = start(&database, queue("q").retry(retry), &log).await;
+    let _running = start(&database, queue("q").retry(retry), &log).await;
     for job in [jobs[0], jobs[2]] {
         let job = ended(pool, job.id()).await;
         is_expired(&job, 1);
@@ -172,8 +167,6 @@ async fn a_job_that_waits_for_a_retry_expires_meanwhile() {
     }
     ended(pool, jobs[1].id()).await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,7 +180,7 @@ async fn jobs_from_before_a_time_are_ignored() {
     let new = seriatim::enqueue_many(pool, new).await.unwrap();
     let log = Log::default();
     let options = queue("q").ignore_before(Utc::now() - TimeDelta::minutes(30));
-    let running = start(&database, options, &log).await;
+    let _running = start(&database, options, &log).await;
     for job in new {
         assert_eq!(ended(pool, job.id()).await.status, JobStatus::Succeeded);
     }
@@ -201,6 +194,4 @@ async fn jobs_from_before_a_time_are_ignored() {
     ran.sort();
     assert_eq!(ran, ["- \"new\"", "g \"new\""]);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

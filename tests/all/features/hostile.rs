@@ -227,7 +227,7 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
         running = running
             .queue(queue(&case.queue).concurrency(1).hold(hold).jobs_per_turn(1 + n % 2), run);
     }
-    let running = running.build().unwrap().start();
+    let _running = running.build().unwrap().start();
     for (case, [echoed, failed, panicked]) in cases {
         let done = job_when(pool, *echoed, |job| job.status.is_final()).await;
         case.check(&done);
@@ -244,7 +244,6 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
             assert_eq!(done.result, Some(case.echo()));
         }
     }
-    running.shutdown(Duration::from_secs(5)).await;
 }
 
 async fn live(hold: Hold) {
@@ -271,7 +270,6 @@ async fn live(hold: Hold) {
         assert_eq!(Client::default().keep_house(pool, over).await.unwrap(), 5, "{case:?}");
     }
     nothing_else_happened(&database, stranger).await;
-    database.remove().await.unwrap();
 }
 
 /// Every table is there, and nothing but the stranger's job.

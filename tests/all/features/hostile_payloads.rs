@@ -59,7 +59,7 @@ async fn ten_megabytes_come_and_go_where_they_are_allowed() {
     let echo = || handler(|_, data| Box::pin(async move { Ok(data) }));
     let running = processor(&database, 20).await.client(&client).queue(queue("q"), echo());
     let running = running.queue(leased, echo()).queue(queue("bytes"), Mirror);
-    let running = running.build().unwrap().start();
+    let _running = running.build().unwrap().start();
     let jobs = [
         NewJob::new("q", &large).group("g"),
         NewJob::new("leased", &large).group("g"),
@@ -73,8 +73,6 @@ async fn ten_megabytes_come_and_go_where_they_are_allowed() {
     let done = ended(pool, ids[2].id()).await;
     assert_eq!(done.result, Some(json!([10 * MB])), "{done:?}");
     assert!(value::<Vec<u8>>(pool, "select bytes from public.mirror").await == bytes);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +109,6 @@ async fn json_that_no_handler_could_read_is_refused() {
         let done = job(pool, id).await;
         assert_eq!((&done.data, done.result.as_ref()), (&fine, Some(&fine)));
     }
-    database.remove().await.unwrap();
 }
 
 /// Others may write it: a job that cannot be read ends as one, and keeps nobody else from being seen or received.
@@ -139,7 +136,7 @@ async fn json_that_only_postgresql_can_read_is_nobody_elses_trouble() {
 
     let run = handler(|_, data| Box::pin(async move { Ok(data) }));
     let options = queue("q").hold(Hold::Transaction);
-    let running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
+    let _running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
     assert_eq!(ended(pool, fine).await.result, Some(json!("fine")));
     for (id, json) in ids.iter().zip(odd) {
         let dead = ended(pool, *id).await;
@@ -149,8 +146,6 @@ async fn json_that_only_postgresql_can_read_is_nobody_elses_trouble() {
         assert!(words.iter().any(|word| failure.message.contains(word)), "{failure:?}");
         assert!(dead.data.is_string(), "{json}");
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// JSON of any shape, with odd texts and keys.
@@ -197,5 +192,4 @@ async fn json_of_any_shape_comes_back_as_it_was() {
         let done = job(pool, id.id()).await;
         assert_eq!((done.data, done.result), (json.clone(), Some(json)));
     }
-    database.remove().await.unwrap();
 }

@@ -71,19 +71,18 @@ async fn a_worker_looks_by_itself_now_and_then() {
     let database = database().await;
     let one = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
     let handler = handler(|_, _| Box::pin(async { Ok(Value::Null) }));
-    let running = Processor::builder(one).queue(queue("q"), handler).build().unwrap().start();
+    let _running = Processor::builder(one).queue(queue("q"), handler).build().unwrap().start();
     let claims = "select exists (select from pg_stat_activity where datname = current_database() and query ~ 'claim_jobs' \
                   and query !~ 'pg_stat_activity' and query_start > clock_timestamp() - interval '2 s')";
     for claims_now in [true, false, true] {
         eventually(database.pool(), claims, claims_now).await;
     }
-    running.shutdown(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_presence_each_queue_looks_by_itself() {
     let (database, log) = (database().await, Log::default());
-    let running = processor(&database, &log, Hold::Transaction)
+    let _running = processor(&database, &log, Hold::Transaction)
         .await
         .presence(false)
         .build()
@@ -95,7 +94,6 @@ async fn without_a_presence_each_queue_looks_by_itself() {
         silent.enqueue(database.pool(), job_of(name, "g", n)).await.unwrap();
         log.wait_for(n + 1).await;
     }
-    running.shutdown(Duration::from_secs(5)).await;
 }
 
 /// While jobs come one after the other a queue keeps their connections. The next look of this one is an hour away.
@@ -109,7 +107,7 @@ async fn connections_go_back_to_the_pool_when_no_more_jobs_come() {
         Box::pin(async { Ok(Value::Null) })
     });
     let builder = Processor::builder(pool.clone()).poll_interval(Duration::from_hours(1));
-    let running = builder.queue(queue("q").concurrency(8), handler).build().unwrap().start();
+    let _running = builder.queue(queue("q").concurrency(8), handler).build().unwrap().start();
     for n in 0..50 {
         let jobs = (0..8).map(|g| job_of("q", &format!("g{g}"), n * 8 + g));
         seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
@@ -121,5 +119,4 @@ async fn connections_go_back_to_the_pool_when_no_more_jobs_come() {
         assert!(Instant::now() < deadline, "{} connections are kept", taken());
         tokio::task::yield_now().await;
     }
-    running.shutdown(Duration::from_secs(5)).await;
 }

@@ -84,7 +84,6 @@ async fn end(database: TestDatabase, running: Vec<Running>) {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

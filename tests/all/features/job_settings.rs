@@ -12,7 +12,7 @@ use crate::support::{by_hand, database, ended, handler, job, job_of, processor, 
 async fn everything_said_is_shown_to_people_and_handlers() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
@@ -43,8 +43,6 @@ async fn everything_said_is_shown_to_people_and_handlers() {
     assert_eq!(seen.result, Some(json!([null, null, 0, null])));
     assert_eq!((seen.name, seen.reference, seen.lease), (None, None, None));
     assert_eq!((seen.expires_at, seen.dedup_id, seen.payload), (None, None, None));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -86,7 +84,6 @@ async fn jobs_are_found_by_the_callers_own_id() {
         tx.rollback().await.unwrap();
     }
     sqlx::Connection::close(conn).await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -119,7 +116,6 @@ async fn a_priority_is_a_head_start_in_line_of_jobs_without_a_group() {
     ] {
         assert!((starts(id, than).await - sooner).abs() < 1e-3, "{id} against {than}");
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -141,5 +137,4 @@ async fn a_time_to_live_counts_from_the_enqueue() {
     let id = seriatim::enqueue(&mut *tx, new).await.unwrap().id();
     assert_eq!(job(&mut *tx, id).await.expires_at, Some(chrono::DateTime::UNIX_EPOCH));
     tx.rollback().await.unwrap();
-    database.remove().await.unwrap();
 }

@@ -58,7 +58,6 @@ async fn a_group_keeps_its_slot_for_so_many_jobs_and_then_waits_for_all_others()
         }
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -94,7 +93,6 @@ async fn a_failure_ends_the_turn_keeps_its_place_and_costs_those_behind_it_nothi
         assert!(behind.history.is_empty(), "{behind:?}");
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -132,7 +130,6 @@ async fn a_job_that_fails_for_good_halts_or_parks_what_was_claimed_with_it() {
                 [JobStatus::Succeeded, JobStatus::Failed, waits, waits],
                 "{hold:?} {then:?}"
             );
-            database.remove().await.unwrap();
         }
     }
 }
@@ -168,7 +165,6 @@ where
     let not_as_new = "select count(*) from seriatim.job where status = 'queued' \
         and (attempts <> 0 or last_started_at is not null or history <> '[]')";
     assert_eq!(value::<i64>(pool, not_as_new).await, 0);
-    database.remove().await.unwrap();
     (statuses, entries)
 }
 
@@ -230,7 +226,6 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
             assert_eq!(job.last_started_at, None, "{hold:?}");
         }
         assert_eq!(log.entries(), ["0"]);
-        database.remove().await.unwrap();
     }
 }
 
@@ -254,7 +249,6 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
         drained(pool, "q").await;
         assert_eq!(log.entries(), ["0", "1", "2", "100", "3"], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -307,7 +301,6 @@ async fn what_was_tried_before_or_may_be_tried_only_once_or_is_limited_runs_alon
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries()[6..], ["3", "1", "2", "1"]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +333,6 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
         gate.pass(2);
         drained(pool, "q").await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -393,7 +385,6 @@ async fn a_success_whose_commit_lost_its_answer_does_not_stop_the_turns_group() 
         assert_eq!(log.entries(), ["0", "1", "2"], "{hold:?}");
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -420,7 +411,6 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
         let expired = job(pool, ids[1].id()).await;
         assert_eq!((expired.status, expired.attempts), (JobStatus::Failed, 0), "{expired:?}");
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -448,7 +438,6 @@ async fn the_success_of_a_job_that_may_be_tried_only_once_is_recorded_before_the
         drained(pool, "q").await;
         assert_eq!(log.entries(), ["0 0", "1 1"], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -470,6 +459,5 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
         eventually(pool, many, 1_i64).await;
         running.shutdown(PATIENCE).await;
         assert!(errors.named("Claim").is_empty(), "{hold:?}: {:?}", errors.named("Claim"));
-        database.remove().await.unwrap();
     }
 }

@@ -62,7 +62,6 @@ async fn five_hundred_handlers_run_at_once_on_a_pool_of_ten() {
     assert_eq!(Client::default().counts(pool, "q").await.unwrap().succeeded, 1000);
     let report = running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(report.lost, 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +84,7 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
             Ok(json!("done"))
         })
     });
-    let running =
+    let _running =
         processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
     for group in [Some("g"), None] {
         let mut new = seriatim::NewJob::new("q", &1);
@@ -103,8 +102,6 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
     let enqueued: i64 =
         value(pool, "select count(*) from seriatim.job where queue = 'other'").await;
     assert_eq!(enqueued, 2);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +119,7 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
         })
     });
     let builder = errors.of(processor(&database, 4).await);
-    let running = builder.queue(leased("q", LONG).concurrency(20), run).build().unwrap().start();
+    let _running = builder.queue(leased("q", LONG).concurrency(20), run).build().unwrap().start();
     let mut jobs = Vec::new();
     for n in 0..20 {
         jobs.push(enqueue(pool, "q", &format!("g{n}"), n).await);
@@ -146,8 +143,6 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
         .await;
     assert_eq!(job(pool, jobs[7]).await.status, JobStatus::Started);
     assert_eq!(errors.named("Settle").len(), 1);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,7 +180,6 @@ async fn a_killed_workers_job_runs_elsewhere_within_three_seconds_of_a_lease_of_
     present(pool, 1).await;
     doomed.end().await;
     present(pool, 0).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,7 +204,6 @@ async fn without_presence_the_lease_decides() {
     // At least what was left of the lease after two thirds, and the grace.
     assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(9), "{took:?}");
     other.end().await;
-    database.remove().await.unwrap();
 }
 
 /// A long job under one processor, and another that would take it over.
@@ -301,7 +294,6 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,7 +321,6 @@ async fn a_handler_outlives_a_restart_of_the_server_and_completes_once() {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,7 +348,6 @@ async fn a_claim_that_was_taken_over_is_told_and_its_settle_is_refused() {
     for running in running {
         running.shutdown(Duration::ZERO).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -374,7 +364,7 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
             Ok(json!(1))
         })
     });
-    let running =
+    let _running =
         processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
     let short = Duration::from_secs(3);
     let jobs = [
@@ -400,8 +390,6 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
     .await;
     gate.pass(3);
     drained(pool, "q").await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -456,5 +444,4 @@ async fn leased_groups_keep_order_and_never_overlap() {
     for running in running {
         assert_eq!(running.shutdown(Duration::from_secs(5)).await.lost, 0);
     }
-    database.remove().await.unwrap();
 }

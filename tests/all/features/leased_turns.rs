@@ -40,13 +40,11 @@ async fn quick_successes_are_recorded_together() {
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
     let options = threes().jobs_per_turn(50);
-    let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
     drained(pool, "q").await;
     let transactions = recorded_by(pool).await.into_iter().max().unwrap() + 1;
     // Two turns; on a slow machine one may take longer than the time for which a success may wait.
     assert!(transactions <= 20, "100 jobs were recorded by {transactions} transactions");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +68,7 @@ async fn a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_r
             Ok(json!(null))
         })
     });
-    let running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     log.wait_for(2).await;
     ended(pool, ids[0].id()).await;
     assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Started);
@@ -79,8 +77,6 @@ async fn a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_r
     gate.pass(1);
     drained(pool, "q").await;
     assert_eq!(log.entries()[2], "\"quick\" 2");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +111,6 @@ async fn a_job_with_a_transaction_is_recorded_with_what_came_before_it() {
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }
 
 /// A host's own constraint refuses the result of one job of several that are recorded together.
@@ -151,7 +146,6 @@ async fn a_refused_success_fails_and_those_behind_it_run_again_in_order() {
         assert_eq!(job(pool, id.id()).await.status, JobStatus::Succeeded);
     }
     nothing_remains(pool).await;
-    database.remove().await.unwrap();
 }
 
 /// The first success is being recorded when the second, which the database refuses, is to be recorded with it.
@@ -183,15 +177,13 @@ async fn a_refused_success_behind_one_that_is_being_recorded_runs_again() {
             Ok(if again { json!(null) } else { data })
         })
     });
-    let running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["1", "2", "2"]);
     for id in &ids {
         assert_eq!(job(pool, id.id()).await.status, JobStatus::Succeeded);
     }
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -237,7 +229,6 @@ async fn a_refused_success_does_not_stop_a_job_with_a_transaction_behind_it() {
     let last = |n: &str| entries.iter().rposition(|entry| entry == n).unwrap();
     assert!((0..3).all(|n| last(&n.to_string()) < last(&(n + 1).to_string())), "{entries:?}");
     nothing_remains(pool).await;
-    database.remove().await.unwrap();
 }
 
 /// More turns than the settler takes at once have successes to record, in groups that their handlers' transactions hold.
@@ -262,7 +253,7 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     });
     let options = threes().concurrency(120);
     let running = processor(&database, TURNS + 3).await;
-    let running = running.queue(options, run).build().unwrap().start();
+    let _running = running.queue(options, run).build().unwrap().start();
     for n in 0..TURNS {
         let group = format!("g{n}");
         let jobs = (0..2).map(|n| job_of("q", &group, n));
@@ -279,8 +270,6 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     gate.pass(turns);
     drained(pool, "q").await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Once the handler has its locks nobody else can record anything in the group, for as long as its transaction is open.
@@ -303,9 +292,7 @@ async fn what_succeeded_before_is_recorded_before_a_handler_gets_its_transaction
             Ok(json!(null))
         })
     });
-    let running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     ended(pool, ids[2].id()).await;
     assert_eq!(log.entries(), ["succeeded succeeded started"]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

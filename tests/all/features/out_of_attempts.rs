@@ -330,7 +330,7 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
     let pool = database.pool();
     let log = Log::default();
     let seen = log.clone();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").keep_failed(Retention::Never),
@@ -358,6 +358,4 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
     assert_eq!(ended(pool, id).await.status, JobStatus::Cancelled);
     let requests: i64 = value(pool, "select count(*) from seriatim.cancel_request").await;
     assert_eq!(requests, 0);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

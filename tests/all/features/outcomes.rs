@@ -63,7 +63,7 @@ async fn one_of_each(pool: &PgPool, acts: &[&str]) -> Vec<Job> {
 async fn each_end_of_a_handler_is_stored_in_its_own_words() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|job, data| Box::pin(act(job, data))))
         .build()
@@ -111,8 +111,6 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         assert!(failure(job).1.contains("NUL"), "{job:?}");
     }
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Wants a number and gives what JSON has no form for.
@@ -138,7 +136,7 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q").retry(RetryPolicy::new(1)), Typed(log.clone()))
         .build()
@@ -158,8 +156,6 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
         assert!(failure(&job).1.contains(message), "{job:?}");
     }
     assert_eq!(log.entries(), ["7", "0"], "undecodable data reaches no handler");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +165,7 @@ async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() 
     let retry = RetryPolicy::new(3).base(Duration::from_millis(1));
     let log = Log::default();
     let seen = log.clone();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").retry(retry.cap(Duration::from_millis(1))),
@@ -211,8 +207,6 @@ async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() 
         entries.retain(|entry| entry.starts_with(group));
         assert_eq!(entries, runs);
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,7 +218,7 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
         .factor(3.0)
         .cap(Duration::from_secs(500));
     let exact = policy.clone().jitter(0.0);
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q").retry(exact), handler(|job, data| Box::pin(act(job, data))))
         .queue(
@@ -259,8 +253,6 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
     assert!((49.0..101.0).contains(&seen), "{seen}");
     let id = enqueue("jittered", "give up").await;
     assert_eq!(ended(pool, id).await.attempts, 1, "it is not tried again");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,7 +268,7 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let log = Log::default();
     let seen = log.clone();
     let options = queue("q").timeout(Duration::from_millis(100));
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             options.retry(RetryPolicy::new(1)),
@@ -315,8 +307,6 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let job = ended(pool, own).await;
     assert!(failure(&job).1.contains("30ms"), "{job:?}");
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -326,7 +316,7 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
     let (log, errors) = (Log::default(), Errors::default());
     let (seen, other) = (log.clone(), pool.clone());
     let builder = errors.of(processor(&database, 10).await);
-    let running = builder
+    let _running = builder
         .queue(
             queue("q"),
             handler(move |job, data| {
@@ -362,6 +352,4 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
     assert_eq!(errors.named("HoldLost").len(), 2);
     drained(pool, "q").await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

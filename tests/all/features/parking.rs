@@ -60,7 +60,7 @@ async fn a_failed_job_and_those_behind_it_step_aside_and_come_back_in_order() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
-    let running = bench(&database, options, &log).await.build().unwrap().start();
+    let _running = bench(&database, options, &log).await.build().unwrap().start();
     let unit = put(pool, "g", &["bad", "b", "c"]).await;
     failed(pool, unit[0]).await;
     for id in &unit[1..] {
@@ -111,8 +111,6 @@ async fn a_failed_job_and_those_behind_it_step_aside_and_come_back_in_order() {
         assert_eq!(job(pool, id).await.status, JobStatus::Succeeded);
     }
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +163,6 @@ async fn a_long_line_steps_aside_in_batches_while_its_group_stands_still() {
     assert_eq!(ran(&log, &unit)[1..=20], unit[..20]);
     running.shutdown(Duration::ZERO).await;
     keeps_house.shutdown(Duration::ZERO).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +172,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let deadline = Duration::from_hours(1);
     let halt = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Continue };
     let options = queue("q").out_of_attempts(halt);
-    let running = bench(&database, options, &log).await.build().unwrap().start();
+    let _running = bench(&database, options, &log).await.build().unwrap().start();
     let park = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Park };
     client().set_group_policy(pool, "q", "parks", Some(park)).await.unwrap();
     let mut groups = Vec::new();
@@ -213,15 +210,13 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let halted = client().halted_groups(pool, "q").await.unwrap();
     assert_eq!(halted.iter().map(|g| g.group.as_str()).collect::<Vec<_>>(), ["waits"]);
     assert_eq!(job(pool, groups[2][1]).await.status, JobStatus::Queued);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_says_itself_what_it_does() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
-    let running = bench(&database, queue("q"), &log).await.build().unwrap().start();
+    let _running = bench(&database, queue("q"), &log).await.build().unwrap().start();
     let set = async |group, policy| client().set_group_policy(pool, "q", group, policy).await;
     let statuses = async || {
         let ids = put(pool, "g", &["bad", "b"]).await;
@@ -252,8 +247,6 @@ async fn a_group_says_itself_what_it_does() {
     let refused = set("g", Some(never)).await.unwrap_err();
     assert!(refused.to_string().contains("1 ms to 100 years"), "{refused}");
     assert!(matches!(set("", None).await, Err(ControlError::Name(_))));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +254,7 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park).keep_failed(Retention::Never);
-    let running = bench(&database, options, &log)
+    let _running = bench(&database, options, &log)
         .await
         .housekeeping(Duration::from_millis(100))
         .build()
@@ -308,6 +301,4 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     let dead = "select count(*) from seriatim.job where status = 'failed'";
     eventually(pool, dead, 0_i64).await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

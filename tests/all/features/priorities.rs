@@ -175,7 +175,6 @@ async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
     assert_eq!(of(true), ["high 1", "low 1"]);
     assert_eq!(of(false), ["- \"high\"", "- \"low\""]);
     assert_eq!(client.counts(pool, "q").await.unwrap().unfinished(), 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +194,7 @@ async fn a_job_that_waits_for_a_retry_keeps_its_priority_and_is_not_tried_early(
     let minute = Duration::from_mins(1);
     let retry = RetryPolicy::new(9).base(minute).cap(minute).jitter(0.0);
     let options = queue("q").retry(retry);
-    let running = processor(&database, 6).await.queue(options, run).build().unwrap().start();
+    let _running = processor(&database, 6).await.queue(options, run).build().unwrap().start();
     eventually(
         pool,
         "select sum(boost) from seriatim.queue_group where ready_at > now()",
@@ -223,6 +222,4 @@ async fn a_job_that_waits_for_a_retry_keeps_its_priority_and_is_not_tried_early(
     ran.sort();
     assert_eq!(ran, ["- 2", "high 2"]);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -40,7 +40,6 @@ async fn what_is_named_changes_and_nothing_else() {
     assert_eq!((some.dedup_scope, some.dedup_by_content), (DedupScope::Queue, true));
     set(of("q").in_flight_limit(None).dedup_window(None).dedup_by_content(false)).await;
     assert_eq!(seen().await, unset);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -65,7 +64,6 @@ async fn a_bad_setting_is_named_and_nothing_changes() {
     }
     let rows: i64 = value(pool, "select count(*) from seriatim.queue").await;
     assert_eq!(rows, 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -89,7 +87,6 @@ async fn a_delay_is_that_of_jobs_that_name_no_time() {
     }
     assert_eq!(delays, [1, 1, 0, 60, -1, 0]);
     tx.rollback().await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -106,5 +103,4 @@ async fn an_enqueue_does_not_wait_for_a_change() {
     assert!(job.run_at > job.created_at, "the change is not committed");
     tx.commit().await.unwrap();
     conn.close().await.unwrap();
-    database.remove().await.unwrap();
 }

@@ -1,7 +1,5 @@
 //! Jobs with raw bytes instead of JSON.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use seriatim::{
     ActiveJob, Bytes, Client, EnqueueError, FailureKind, JobError, JobHandler, JobStatus, NewJob,
@@ -28,7 +26,7 @@ impl JobHandler for TakesBytes {
 async fn bytes_come_as_they_were_given() {
     let database = database().await;
     let pool = database.pool();
-    let running =
+    let _running =
         processor(&database, 10).await.queue(queue("q"), TakesBytes).build().unwrap().start();
     let all: Vec<u8> = (0..=255).collect();
     let jobs = [
@@ -42,15 +40,13 @@ async fn bytes_come_as_they_were_given() {
     assert_eq!(seen.content_type.as_deref(), Some("application/octet-stream"));
     let seen = ended(pool, jobs[1].id()).await;
     assert_eq!(seen.result, Some(json!(["text/plain; charset=utf-8", 0, []])), "{seen:?}");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_handler_cannot_take_is_a_failed_attempt() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("json"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .queue(queue("bytes"), TakesBytes)
@@ -70,8 +66,6 @@ async fn what_the_handler_cannot_take_is_a_failed_attempt() {
         assert_eq!((seen.status, failure.kind), (JobStatus::Failed, FailureKind::Data));
         assert!(failure.message.contains(words), "{failure:?}");
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -96,5 +90,4 @@ async fn the_limit_of_the_data_is_that_of_bytes_too() {
     }
     let expected = [(Value::Null, None), (Value::Null, Some(vec![1])), (json!(2), None)];
     assert_eq!(seen, expected);
-    database.remove().await.unwrap();
 }

@@ -24,7 +24,6 @@ async fn jobs_are_listed_run_one_by_one_and_drained() {
     assert_eq!((ran.status, ran.result), (JobStatus::Succeeded, Some(json!(2))));
     assert_eq!(jobs.drain(queue("q"), double()).await.unwrap(), 4);
     assert!(jobs.run_next(queue("q"), double()).await.unwrap().is_none());
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -45,7 +44,6 @@ async fn a_drain_leaves_what_waits_for_a_retry_and_what_is_behind_it() {
         matches!(&waited, Err(WaitError::NotIdle { counts, .. }) if counts.delayed == 1 && counts.queued == 1),
         "{waited:?}"
     );
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +53,7 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     for n in 0..20 {
         enqueue(database.pool(), "q", &format!("g{}", n % 4), n).await;
     }
-    let running = processor(&database, 4)
+    let _running = processor(&database, 4)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -64,6 +62,4 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
     let done = jobs.enqueued("q").await.unwrap();
     assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -68,7 +68,6 @@ async fn turns_of_forty(options: QueueOptions) -> i64 {
     nothing_remains(pool).await;
     let turns = turns(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
     turns
 }
 
@@ -98,7 +97,7 @@ async fn while_others_wait_each_group_has_one_job_and_then_waits_for_them() {
         fill(pool, group, 20).await;
     }
     let log = Log::default();
-    let running = start(&database, queue("q").concurrency(1), &log, &Gate::default()).await;
+    let _running = start(&database, queue("q").concurrency(1), &log, &Gate::default()).await;
     drained(pool, "q").await;
     let entries = log.entries();
     for (round, three) in entries.chunks(3).enumerate() {
@@ -107,8 +106,6 @@ async fn while_others_wait_each_group_has_one_job_and_then_waits_for_them() {
         let expected = ["a", "b", "c"].map(|group| format!("{group} {round}"));
         assert_eq!(three, expected, "{entries:?}");
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Whoever comes while all slots are taken waits for about 20 ms of such a turn.
@@ -117,7 +114,7 @@ async fn a_group_that_comes_while_all_slots_are_taken_waits_for_some_jobs_only()
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let running = start(&database, queue("q").concurrency(1), &log, &Gate::default()).await;
+    let _running = start(&database, queue("q").concurrency(1), &log, &Gate::default()).await;
     fill(pool, "slow", 200).await;
     let is = |group: &'static str| move |entry: &&String| entry.starts_with(group);
     log.wait("some have run", |entries| entries.len() >= 20).await;
@@ -129,8 +126,6 @@ async fn a_group_that_comes_while_all_slots_are_taken_waits_for_some_jobs_only()
     println!("{} jobs of the slow group went before it", at - before);
     assert!(at - before <= 25, "{} jobs of the slow group went before it", at - before);
     drained(pool, "q").await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Somebody's trigger refuses that the second job is started.
@@ -169,7 +164,6 @@ async fn what_the_database_refuses_about_the_next_job_does_not_fail_the_one_befo
         drained(pool, "q").await;
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -178,7 +172,7 @@ async fn no_job_but_the_one_that_runs_is_claimed() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let running = start(&database, queue("q").concurrency(2), &log, &gate).await;
+    let _running = start(&database, queue("q").concurrency(2), &log, &gate).await;
     fill(pool, "gated", 10).await;
     for n in 1..=5 {
         log.wait("the next one runs", |entries| entries.len() == n).await;
@@ -196,6 +190,4 @@ async fn no_job_but_the_one_that_runs_is_claimed() {
     assert_eq!(Client::default().purge_group(pool, "q", "gated").await.unwrap().cancelled, 4);
     drained(pool, "q").await;
     assert_eq!(log.entries().len(), 6);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

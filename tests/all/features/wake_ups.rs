@@ -62,7 +62,6 @@ async fn all_that_is_due_is_run() {
                 log.wait_for(n + 1).await;
             }
             running.shutdown(PATIENCE).await;
-            database.remove().await.unwrap();
         }
     }
 }
@@ -88,7 +87,6 @@ async fn a_wake_up_while_all_slots_are_taken_is_not_forgotten() {
             log.wait_for(slots + 1).await;
             running.shutdown(PATIENCE).await;
             drop(listener);
-            database.remove().await.unwrap();
         }
     }
 }
@@ -117,7 +115,6 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
         seriatim::enqueue(database.pool(), job_of("q", "g", 0)).await.unwrap();
         log.wait_for(6).await;
         running.shutdown(PATIENCE).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -159,7 +156,6 @@ async fn what_is_committed_while_a_claim_is_on_its_way_is_found_while_its_job_ru
     gate.pass(2);
     running.shutdown(PATIENCE).await;
     drop(holder);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,7 +205,6 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
     seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
     let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
     assert!(value::<bool>(pool, at_once).await);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -263,7 +258,6 @@ async fn a_session_relies_for_10_ms_on_a_burst_that_it_saw() {
                 .unwrap();
             assert!(over, "what was seen more than 10 ms ago");
             drop(session);
-            database.remove().await.unwrap();
             return;
         }
     }
@@ -306,5 +300,4 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
         (jobs..=2 * jobs + 2 * slow + 5).contains(&calls),
         "{calls} claims and looks, {slow} slow"
     );
-    database.remove().await.unwrap();
 }

@@ -120,15 +120,13 @@ async fn two_queues_with_deep_backlogs_start_jobs_by_their_weights() {
     fill(pool, "light", 400, 100).await;
     let bench = Bench::default();
     let queues = vec![("heavy", queue("heavy").weight(3)), ("light", queue("light"))];
-    let running = bench.start(&database, 4, queues).await;
+    let _running = bench.start(&database, 4, queues).await;
     let starts = bench.starts.wait_for(WARM_UP + 1_000).await;
     let starts = &starts[WARM_UP..WARM_UP + 1_000];
     shared_by_weight(starts, 4, &[("heavy", 3), ("light", 1)]);
     let heavy = count(starts, "heavy");
     assert!((740..=760).contains(&heavy), "{heavy} of 1000 starts, not three quarters");
     assert!(bench.most.load(Ordering::SeqCst) <= 4);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +139,7 @@ async fn three_queues_of_both_holds_share_and_one_that_goes_idle_leaves_its_shar
     let bench = Bench::default();
     let leased = queue("b").weight(2).hold(Hold::Lease(Duration::from_secs(30)));
     let queues = vec![("a", queue("a").weight(5)), ("b", leased), ("c", queue("c").weight(1))];
-    let running = bench.start(&database, 3, queues).await;
+    let _running = bench.start(&database, 3, queues).await;
     bench.starts.wait("the first queue is done", |starts| count(starts, "a") == 300).await;
     let done = bench.starts.entries().iter().rposition(|start| start == "a").unwrap();
     let starts = bench.starts.wait_for(done + 300).await;
@@ -149,8 +147,6 @@ async fn three_queues_of_both_holds_share_and_one_that_goes_idle_leaves_its_shar
     shared_by_weight(&starts[WARM_UP..WARM_UP + 300], 3, &[("a", 5), ("b", 2), ("c", 1)]);
     shared_by_weight(&starts[done + 10..done + 300], 3, &[("b", 2), ("c", 1)]);
     assert!(bench.most.load(Ordering::SeqCst) <= 3);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,7 +156,7 @@ async fn a_queue_alone_with_work_has_all_slots() {
     let bench = Bench { gate: Some(Gate::default()), ..Bench::default() };
     let queues =
         vec![("heavy", queue("heavy").weight(100)), ("light", queue("light").concurrency(10))];
-    let running = bench.start(&database, 3, queues).await;
+    let _running = bench.start(&database, 3, queues).await;
     bench.starts.wait_for(3).await;
     // Room is left in the queue, but none in the processor; what is heavy waits for a slot too.
     enqueue(database.pool(), "heavy", "g", 1).await;
@@ -171,8 +167,6 @@ async fn a_queue_alone_with_work_has_all_slots() {
     drained(database.pool(), "light").await;
     drained(database.pool(), "heavy").await;
     assert_eq!(bench.most.load(Ordering::SeqCst), 3);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// No poll helps: a worker that waits for a slot is woken when one frees.
@@ -186,15 +180,13 @@ async fn one_slot_serves_three_queues_that_wait_for_it() {
     let bench = Bench { gate: Some(Gate::default()), ..Bench::default() };
     let queues = ["a", "b", "c"].map(|name| (name, queue(name).concurrency(1).weight(1))).to_vec();
     let builder = bench.builder(&database, 1, queues).await;
-    let running = builder.poll_interval(Duration::from_hours(1)).build().unwrap().start();
+    let _running = builder.poll_interval(Duration::from_hours(1)).build().unwrap().start();
     bench.starts.wait_for(1).await;
     bench.gate.as_ref().unwrap().pass(120);
     let starts = bench.starts.wait_for(120).await;
     assert_eq!(bench.most.load(Ordering::SeqCst), 1);
     // Each has one group, so that none has a due job while its own one runs.
     shared_by_weight(&starts[10..90], 1, &[("a", 1), ("b", 1), ("c", 1)]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// A queue of one group, or with one slot of its own, has nothing to claim at the moment when its job ends.
@@ -207,11 +199,9 @@ async fn a_serial_queue_has_its_share_of_one_slot() {
     let bench = Bench::default();
     let queues =
         vec![("heavy", queue("heavy").concurrency(1).weight(4)), ("light", queue("light"))];
-    let running = bench.start(&database, 1, queues).await;
+    let _running = bench.start(&database, 1, queues).await;
     let starts = bench.starts.wait_for(250).await;
     shared_by_weight(&starts[50..250], 1, &[("heavy", 4), ("light", 1)]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// The slots of a database that is away for a while come back.
@@ -224,7 +214,7 @@ async fn a_claim_that_fails_gives_its_slots_back() {
     let errors = crate::support::Errors::default();
     let queues = ["a", "b"].map(|name| (name, queue(name))).to_vec();
     let builder = errors.of(bench.builder(&database, 1, queues).await);
-    let running = builder.housekeeping(None).presence(false).build().unwrap().start();
+    let _running = builder.housekeeping(None).presence(false).build().unwrap().start();
     let both = |entries: &[String]| {
         ["\"a\"", "\"b\""].iter().all(|name| entries.iter().any(|entry| entry.contains(name)))
     };
@@ -236,6 +226,4 @@ async fn a_claim_that_fails_gives_its_slots_back() {
     drained(pool, "a").await;
     drained(pool, "b").await;
     assert_eq!(bench.most.load(Ordering::SeqCst), 1);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

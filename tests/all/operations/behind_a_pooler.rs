@@ -80,7 +80,6 @@ async fn one_of_two_is_killed(lease: Option<Duration>, presence: bool) -> Option
     other.end().await;
     strangers.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
     Some(took)
 }
 
@@ -137,5 +136,4 @@ async fn an_enqueue_needs_a_transaction_where_the_pooler_knows_no_prepared_state
     assert_eq!(jobs, 1 + i64::from(refused.is_ok()));
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }

@@ -127,14 +127,13 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
         says(pool, loose, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
     assert!(matches!(loose.reason, Reason::Running { session, .. } if session.pid != stuck));
     running.shutdown(Duration::ZERO).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_delays_and_halts_are_told_with_their_reasons() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
-    let running = start(&database, OutOfAttempts::Halt, &log).await;
+    let _running = start(&database, OutOfAttempts::Halt, &log).await;
     assert_eq!(Client::default().explain_job(pool, 404).await.unwrap(), None);
     let empty = group(pool, "nobody").await;
     assert_eq!((empty.head, &empty.reason), (None, &Reason::Nothing));
@@ -178,8 +177,6 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     let loose = NewJob::new("q", &1).delay(Duration::from_mins(10));
     let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
     says(pool, loose, &["is delayed for 10 min"]).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -247,7 +244,6 @@ async fn what_waits_for_a_worker_is_told_apart() {
     )
     .await;
     says(pool, second, &["is parked with job 5, which failed"]).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -298,7 +294,6 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
     let seen = says(pool, first, &["in processor web-1", "idle in transaction"]).await;
     assert!(matches!(seen.reason, Reason::Running { session, .. } if session.pid == pid));
     hold.rollback().await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -315,5 +310,4 @@ async fn a_long_line_is_counted_up_to_a_limit() {
     let seen = explained(pool, first).await;
     assert_eq!((seen.behind.count, seen.behind.or_more), (10_000, true));
     assert!(seen.to_string().ends_with("; 10000 or more jobs are behind job 1"), "{seen}");
-    database.remove().await.unwrap();
 }

@@ -103,7 +103,6 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     );
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,5 +198,4 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }

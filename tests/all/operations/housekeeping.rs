@@ -73,7 +73,7 @@ async fn each_status_is_kept_for_its_own_time() {
         .keep_succeeded(Retention::For(HOUR))
         .keep_failed(Retention::For(2 * HOUR))
         .keep_cancelled(Retention::Forever);
-    let running = keeps_house(pool.clone(), options).start();
+    let _running = keeps_house(pool.clone(), options).start();
     // One succeeded, two failed, four cancelled, and that of a queue of somebody else.
     eventually(pool, "select count(*) from seriatim.job", 8_i64).await;
     let left: Vec<String> = value(
@@ -83,8 +83,6 @@ async fn each_status_is_kept_for_its_own_time() {
     )
     .await;
     assert_eq!(left, ["failed 50", "failed 70", "succeeded 50"]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +100,6 @@ async fn a_queue_without_a_processor_is_kept_by_hand() {
     assert_eq!(client.keep_house(pool, options).await.unwrap(), 0);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 3);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.dedup").await, 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +113,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
             .keep_failed(Retention::Never)
             .keep_cancelled(Retention::Never)
     };
-    let running = processor(&database, 20)
+    let _running = processor(&database, 20)
         .await
         .housekeeping(None)
         .queue(options("q"), obedient())
@@ -151,8 +148,6 @@ async fn what_is_never_kept_goes_with_its_settle() {
                 from seriatim.job";
     eventually(pool, left, String::new()).await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +162,7 @@ async fn a_flagged_job_stays_until_its_group_was_looked_at() {
     old(pool, "cancelled", 90, 1).await;
     by_hand(pool, "update seriatim.job set flagged = true").await;
     let options = queue("q").keep_cancelled(Retention::For(HOUR));
-    let running = keeps_house(pool.clone(), options).start();
+    let _running = keeps_house(pool.clone(), options).start();
     for round in 0..3 {
         old(pool, "cancelled", 80 + round, 1).await;
         eventually(pool, "select count(*) from seriatim.job where not flagged", 0_i64).await;
@@ -176,8 +171,6 @@ async fn a_flagged_job_stays_until_its_group_was_looked_at() {
     conn.execute("select pg_advisory_unlock_all()").await.unwrap();
     eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,14 +207,13 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     one.shutdown(Duration::from_secs(5)).await;
     other.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .housekeeping(Duration::from_millis(20))
         .queue(
@@ -243,6 +235,4 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     Client::default().resume(pool, "q", "g").await.unwrap();
     eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

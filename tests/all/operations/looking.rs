@@ -59,7 +59,6 @@ async fn counts_tell_the_states_apart() {
     assert_eq!(seen.unfinished(), 4);
     assert_eq!(counts("another").await.queued, 1);
     running.shutdown(Duration::ZERO).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -77,7 +76,6 @@ async fn finished_jobs_are_counted_up_to_a_limit() {
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!(counts.succeeded, QueueCounts::FINISHED_LIMIT);
     assert_eq!(counts.queued, 10_050, "unfinished ones are counted exactly");
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -103,7 +101,6 @@ async fn a_job_is_shown_as_it_was_enqueued() {
     assert_eq!((seen.last_started_at, seen.finished_at), (None, None));
     let delay = seen.run_at.signed_duration_since(seen.created_at);
     assert!((60.0..90.0).contains(&delay.as_seconds_f64()), "{delay}");
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -134,5 +131,4 @@ async fn the_jobs_of_a_group_come_in_the_order_in_which_they_will_run() {
     ids.remove(3);
     ids.remove(1);
     assert_eq!(listed(100).await, ids);
-    database.remove().await.unwrap();
 }

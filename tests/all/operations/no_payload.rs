@@ -216,7 +216,6 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         assert_eq!(leak, None, "{what}");
         assert!(!text.contains(&hex()), "{what} has it as hex");
     }
-    database.remove().await.unwrap();
 }
 
 /// As it stands in a literal of the library.
@@ -265,5 +264,4 @@ async fn a_received_job_shows_nothing_of_what_it_carries() {
     assert_eq!(format!("{bytes:?}"), "Bytes(12 bytes)");
     let there: i64 = value(pool, "select count(*) from seriatim.job where result is null").await;
     assert_eq!(there, 1, "and nothing was written");
-    database.remove().await.unwrap();
 }

@@ -72,7 +72,7 @@ async fn a_redrive_runs_dead_jobs_in_their_original_order_before_what_waits() {
     let rest = client.redrive(pool, "q", 1000).await.unwrap();
     assert_eq!((rest.jobs, rest.groups, rest.overtaken), (4, 2, 1));
     assert_eq!(client.redrive(pool, "q", 1000).await.unwrap().jobs, 0);
-    let running = start(&database, OutOfAttempts::Continue, &log).await;
+    let _running = start(&database, OutOfAttempts::Continue, &log).await;
     ended(pool, waiting).await;
     for id in &ids[..8] {
         assert_eq!(ended(pool, *id).await.status, JobStatus::Succeeded);
@@ -82,8 +82,6 @@ async fn a_redrive_runs_dead_jobs_in_their_original_order_before_what_waits() {
     ran.retain(|id| of_g.contains(id));
     assert_eq!(ran, of_g);
     assert_eq!(job(pool, ids[8]).await.attempts, 0, "another queue");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// No group of the queue `q` is in line.
@@ -95,7 +93,7 @@ async fn nothing_remains_of(pool: &PgPool) {
 async fn a_redrive_lets_halted_groups_go_on_and_skips_what_somebody_has() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let running = start(&database, OutOfAttempts::Halt, &log).await;
+    let _running = start(&database, OutOfAttempts::Halt, &log).await;
     let ids = enqueued(pool, ["a", "b"].map(|group| job_of("q", group, 1))).await;
     let behind = enqueued(pool, ["a", "b"].map(|group| job_of("q", group, "good"))).await;
     for id in &ids {
@@ -120,8 +118,6 @@ async fn a_redrive_lets_halted_groups_go_on_and_skips_what_somebody_has() {
     }
     assert!(matches!(client.redrive(pool, "", 1).await, Err(ControlError::Name(_))));
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +126,7 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     let (seen, gate, entered) = (log.clone(), Gate::default(), Log::default());
     let (door, inside) = (gate.clone(), entered.clone());
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
@@ -180,8 +176,6 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     eventually(pool, "select count(*) from seriatim.queue_group where queue = 'q'", 0_i64).await;
     eventually(pool, "select count(*) from seriatim.job where queue = 'q' and flagged", 0_i64)
         .await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -196,7 +190,6 @@ async fn a_purge_says_what_another_transaction_has() {
     other.rollback().await.unwrap();
     assert_eq!(client.purge(pool, "q").await.unwrap().cancelled, 1);
     assert!(matches!(client.purge_group(pool, "q", "").await, Err(ControlError::Name(_))));
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,7 +198,7 @@ async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
     let (pool, client) = (database.pool(), Client::default());
     let (gate, entered) = (Gate::default(), Log::default());
     let (door, inside) = (gate.clone(), entered.clone());
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").hold(Hold::Lease(Duration::from_secs(2))),
@@ -248,8 +241,6 @@ async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
         let job = ended(pool, id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 1));
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 const CLAIMS: &str = "
@@ -291,7 +282,7 @@ async fn a_released_nodes_jobs_are_taken_over_and_nobody_elses() {
     .await;
     assert!(ahead);
     by_hand(pool, "create table mended ()").await;
-    let running = start(&database, OutOfAttempts::Continue, &log).await;
+    let _running = start(&database, OutOfAttempts::Continue, &log).await;
     for id in [1, 4, 5] {
         let job = ended(pool, id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 2), "{job:?}");
@@ -300,6 +291,4 @@ async fn a_released_nodes_jobs_are_taken_over_and_nobody_elses() {
         assert_eq!(job(pool, id).await.attempts, 1, "job {id} was not the dead node's");
     }
     hold.rollback().await.unwrap();
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

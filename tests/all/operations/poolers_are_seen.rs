@@ -90,7 +90,6 @@ async fn a_transaction_pooler_is_seen_at_the_start_and_the_work_is_done_without_
     assert_eq!(value::<i64>(database.pool(), locks).await, 0, "no presence was tried");
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +107,6 @@ async fn a_transaction_pooler_with_a_single_session_is_seen() {
     running.shutdown(Duration::from_secs(5)).await;
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +119,6 @@ async fn who_says_what_a_transaction_pooler_lacks_hears_nothing() {
     assert_eq!(errors.but_slow_checks(), [""; 0]);
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +140,6 @@ async fn a_pooler_of_statements_is_refused_and_no_attempt_is_spent() {
     assert_eq!(errors.0.entries().len(), 1, "{:?}", errors.0.entries());
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,7 +172,6 @@ async fn a_session_pooler_is_as_none() {
     assert_eq!(errors.but_slow_checks(), [""; 0]);
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 /// As another client with sqlx does: each session is left with statements of the first names.
@@ -212,7 +207,6 @@ async fn a_name_that_a_connection_remembers_is_not_used() {
     let remembered = seriatim::enqueue(&mut conn, NewJob::new("q", &1)).await.unwrap_err();
     assert!(chain(&remembered).contains("named_statements(false)"), "{}", chain(&remembered));
     conn.close().await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,7 +267,6 @@ async fn in_a_transaction_every_call_works_whatever_others_left_in_the_session()
     }
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,7 +286,6 @@ async fn out_of_a_transaction_the_error_says_what_to_do() {
     fresh.close().await;
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }
 
 /// The SQL functions, as a client without prepared statements calls them.
@@ -314,5 +306,4 @@ async fn the_sql_functions_work_as_single_statements() {
     assert_eq!(value::<i64>(database.pool(), succeeded).await, 1);
     pool.close().await;
     drop(pooler);
-    database.remove().await.unwrap();
 }

@@ -135,7 +135,6 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     // The last job may still be on its way out.
     assert_eq!((report.released, report.lost, report.still_running), (0, 0, 0));
     assert_eq!(bench.errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,7 +175,6 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(bench.errors.but_slow_checks(), [""; 0]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +193,6 @@ async fn an_error_in_answer_to_the_deadline_is_no_failure() {
     let job = ended(pool, id).await;
     assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 2));
     running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,7 +227,6 @@ async fn handlers_that_block_their_threads_count_as_still_running() {
         let ended = crate::support::job_when(pool, id, |job| job.status != JobStatus::Started);
         ended.await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +245,6 @@ async fn a_dropped_running_claims_no_more_and_lets_its_jobs_end() {
     let listening = "select count(*) from pg_stat_activity where datname = current_database() \
                      and query ilike 'listen %'";
     eventually(pool, listening, 0_i64).await;
-    database.remove().await.unwrap();
 }
 
 /// What [`child`] works on.
@@ -291,7 +286,6 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
         let listening = "select count(*) from pg_stat_activity where query ilike 'listen %' \
                          and datname = current_database()";
         assert_eq!(value::<i64>(pool, listening).await, 0);
-        database.remove().await.unwrap();
     }
 }
 

@@ -60,7 +60,6 @@ async fn handlers_that_block_the_runtime_end_their_process_and_run_elsewhere() {
     assert!(logged.contains("the watchdog ends this process: the runtime has polled no task"));
     heard(&log, |said| said.starts_with("worker: error: Stalled(Runtime {")).await;
     assert!(run_elsewhere(&database, &jobs).await > 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +75,6 @@ async fn a_shutdown_that_a_blocking_handler_holds_up_ends_the_process() {
     let reason = "the shutdown has not ended 1s after its deadline of 100ms (running handlers: 1)";
     assert!(logged.contains(reason), "{logged}");
     assert_eq!(run_elsewhere(&database, &[job]).await, 1);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +92,6 @@ async fn a_process_that_was_frozen_goes_on() {
     }
     drained(database.pool(), "q").await;
     worker.end().await;
-    database.remove().await.unwrap();
 }
 
 /// Takes down what a watchdog says instead of ending the tests, and tells when it is no more.
@@ -151,7 +148,6 @@ async fn long_handlers_a_pause_and_a_server_that_is_away_are_no_stall() {
     // Dropped with the watchdog.
     tokio::time::timeout(PATIENCE, gone).await.expect("it ends with its processor").unwrap_err();
     assert_eq!(*stalls.lock().unwrap(), []);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -205,5 +201,4 @@ async fn a_loop_that_is_blocked_alone_is_named() {
     );
     by_hand(pool, "alter schema away rename to seriatim").await;
     running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

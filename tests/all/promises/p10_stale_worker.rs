@@ -68,7 +68,6 @@ async fn stale_worker(act: &str) {
     assert_eq!(announced(&log, "h", 1).await.worker, "stale");
     nothing_remains(pool).await;
     stale.end().await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,7 +150,6 @@ async fn a_claim_that_was_taken_over_before_its_hold_starts_no_handler() {
         is_refused(proxy, late, errors).await;
         assert_eq!(log.entries(), ["prompt 2"]);
         prompt.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     };
     tokio::join!(taken_over(Some("g")), taken_over(None));
 }
@@ -168,7 +166,6 @@ async fn a_hold_needs_the_token_of_its_claim() {
         by_hand(database.pool(), claim).await;
         is_refused(proxy, late, errors).await;
         assert_eq!(log.entries(), [""; 0]);
-        database.remove().await.unwrap();
     };
     tokio::join!(
         other_token(Some("g"), "queue_group", "ready_at"),
@@ -191,5 +188,4 @@ async fn a_hold_that_is_never_answered_is_given_up() {
     assert_eq!(log.wait_for(1).await, ["late 2"]);
     nothing_remains(database.pool()).await;
     late.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

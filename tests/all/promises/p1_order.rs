@@ -24,7 +24,7 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
         enqueue(database.pool(), "q", &format!("g{}", n % 3), n).await;
     }
     let seen = log.clone();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
@@ -51,8 +51,6 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
         assert_eq!(order.len(), 10);
         assert!(order.is_sorted(), "{group}: {order:?}");
     }
-    running.shutdown(std::time::Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// A processor that logs group, data and attempt, and does what the data's letter says: fails twice, or waits for the
@@ -87,7 +85,7 @@ async fn a_failed_job_keeps_its_place_through_its_back_off() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let running = start(&database, 4, &log, &Gate::default()).await;
+    let _running = start(&database, 4, &log, &Gate::default()).await;
     let mut ids = Vec::new();
     for data in ["first", "fails twice", "behind it", "last"] {
         ids.push(enqueue(pool, "q", "g", data).await);
@@ -104,8 +102,6 @@ async fn a_failed_job_keeps_its_place_through_its_back_off() {
         let waited = start.unwrap() - end;
         assert!(waited.num_milliseconds() >= 120, "{waited}");
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,7 +109,7 @@ async fn a_delayed_head_holds_its_followers() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let running = start(&database, 4, &log, &Gate::default()).await;
+    let _running = start(&database, 4, &log, &Gate::default()).await;
     let later = Duration::from_hours(1);
     let delayed = job_of("q", "g", "delayed").delay(later);
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
@@ -135,8 +131,6 @@ async fn a_delayed_head_holds_its_followers() {
     .await;
     drained(pool, "q").await;
     assert_eq!(log.entries()[1..], ["delayed 1", "behind it 1", "also behind 1"]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +138,7 @@ async fn a_due_head_is_on_time_behind_a_delay() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let running = start(&database, 4, &log, &Gate::default()).await;
+    let _running = start(&database, 4, &log, &Gate::default()).await;
     let delayed = job_of("q", "g", "delayed").delay(Duration::from_millis(700));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     enqueue(pool, "q", "g", "behind it").await;
@@ -152,8 +146,6 @@ async fn a_due_head_is_on_time_behind_a_delay() {
     assert_eq!(log.entries(), ["delayed 1", "behind it 1"]);
     let delayed = job(pool, delayed).await;
     assert!(delayed.last_started_at.unwrap() >= delayed.run_at, "{delayed:?}");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +153,7 @@ async fn a_lower_id_that_commits_late_goes_next() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let running = start(&database, 4, &log, &gate).await;
+    let _running = start(&database, 4, &log, &gate).await;
     let mut late = pool.begin().await.unwrap();
     for data in ["late 1", "late 2"] {
         seriatim::enqueue(&mut *late, job_of("q", "g", data)).await.unwrap();
@@ -193,8 +185,6 @@ async fn a_lower_id_that_commits_late_goes_next() {
     drained(pool, "q").await;
     assert_eq!(log.entries()[6..], ["before 1", "last 1"]);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +192,7 @@ async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let running = start(&database, 4, &log, &gate).await;
+    let _running = start(&database, 4, &log, &gate).await;
     let mut late = pool.begin().await.unwrap();
     let first = job_of("q", "g", "late");
     seriatim::enqueue(&mut *late, first).await.unwrap();
@@ -224,8 +214,6 @@ async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
     assert_eq!(job(pool, new).await.status, JobStatus::Queued);
     adopter.close().await.unwrap();
     log.wait_for(4).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +238,6 @@ async fn a_claim_that_is_taken_over_goes_on_before_a_late_id() {
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(seen, [first, late, behind]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,7 +253,7 @@ async fn jobs_without_a_group_run_side_by_side_oldest_first() {
     assert_eq!(log.entries(), expected);
     one.shutdown(Duration::from_secs(5)).await;
 
-    let four = start(&database, 4, &log, &gate).await;
+    let _four = start(&database, 4, &log, &gate).await;
     seriatim::enqueue_many(pool, (0..6).map(|n| loose(format!("waits {n}")))).await.unwrap();
     // All four slots are taken, by the oldest four.
     let mut entries = log.wait_for(24).await.split_off(20);
@@ -275,8 +262,6 @@ async fn jobs_without_a_group_run_side_by_side_oldest_first() {
     gate.pass(6);
     drained(pool, "q").await;
     assert_eq!(log.entries().len(), 26);
-    four.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Two producers whose jobs go to six groups, some of which fail now and then.
@@ -325,7 +310,6 @@ async fn several_processors_keep_the_order() {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -345,5 +329,4 @@ async fn several_processes_keep_the_order() {
     for worker in workers {
         worker.end().await;
     }
-    database.remove().await.unwrap();
 }

@@ -117,7 +117,6 @@ async fn ten_processors_in_a_process_lose_no_increment() {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +137,6 @@ async fn without_groups_the_increments_are_lost_that_show_an_overlap() {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }
-    database.remove().await.unwrap();
 }
 
 fn five_workers(settings: &Settings, log: &Log) -> Vec<WorkerProcess> {
@@ -181,7 +179,6 @@ async fn processes_lose_no_increment() {
     for worker in workers {
         worker.end().await;
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,5 +217,4 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     for worker in workers {
         worker.end().await;
     }
-    database.remove().await.unwrap();
 }

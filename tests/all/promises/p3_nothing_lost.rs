@@ -146,7 +146,6 @@ async fn everything_committed_comes_to_an_end_through_failures_and_restarts() {
     assert_eq!(overlaps, 0, "and none beside another of its group");
     last.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.named("Stranded"), Vec::<String>::new());
-    database.remove().await.unwrap();
 }
 
 /// How many groups were reported as repaired.
@@ -170,7 +169,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let unflagged = put("unflagged", 0).await;
     by_hand(pool, "update seriatim.job set flagged = false").await;
     let builder = errors.of(processor(&database, 10).await);
-    let running = builder
+    let _running = builder
         .housekeeping(Duration::from_millis(50))
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -224,8 +223,6 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     }
     nothing_remains(pool).await;
     assert_eq!(repaired(&errors), 8);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -237,5 +234,4 @@ async fn a_flag_on_a_job_without_a_group_is_refused() {
     let refused =
         sqlx::query("update seriatim.job set flagged = true").execute(pool).await.unwrap_err();
     assert!(refused.to_string().contains("job_sound"), "{refused}");
-    database.remove().await.unwrap();
 }

@@ -271,7 +271,7 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, "create table public.written (what text)").await;
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|job, _| Box::pin(nested(job))))
         .build()
@@ -283,8 +283,6 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
     let written: Vec<String> = value(pool, "select array_agg(what) from public.written").await;
     assert_eq!(written, ["outer", "committed", "after"]);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,7 +313,6 @@ async fn a_query_given_up_that_never_ends_does_not_keep_the_group_beyond_the_tim
     nothing_remains(pool).await;
     let report = running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(report.still_running, 0);
-    database.remove().await.unwrap();
 }
 
 /// The library's statements have their plans pinned. A handler's have not, in each of its turns, nor after a savepoint of its
@@ -342,11 +339,9 @@ async fn a_handlers_statements_are_planned_by_the_sessions_own_settings() {
     let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let options = queue("q").concurrency(1).jobs_per_turn(2);
-    let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
     for enqueued in jobs {
         let job = ended(pool, enqueued.id()).await;
         assert_eq!((job.status, job.result), (JobStatus::Succeeded, Some(json!([]))));
     }
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -40,7 +40,7 @@ async fn not_for_a_running_handler() {
     let pool = database.pool();
     let (log, go) = (Log::default(), Arc::new(Notify::new()));
     let (seen, gate) = (log.clone(), Arc::clone(&go));
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
@@ -78,15 +78,13 @@ async fn not_for_a_running_handler() {
     drained(pool, "q").await;
     assert_eq!(log.entries(), expected);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn not_for_other_producers_of_the_same_new_group() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -112,8 +110,6 @@ async fn not_for_other_producers_of_the_same_new_group() {
         value(pool, "select count(*) from seriatim.job where status = 'succeeded'").await;
     assert_eq!(ended, 12);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// One producer: transactions with jobs of few groups and of none, some in savepoints that are rolled back.
@@ -145,7 +141,7 @@ async fn produce(mut conn: PgConnection, level: &str, seed: u64) -> u64 {
 async fn no_race_with_workers_or_producers_aborts_a_transaction() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 20)
+    let _running = processor(&database, 20)
         .await
         .queue(queue("q").concurrency(10), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -166,15 +162,13 @@ async fn no_race_with_workers_or_producers_aborts_a_transaction() {
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!(counts.succeeded, expected);
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_rolled_back_was_never_enqueued() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -196,15 +190,13 @@ async fn what_is_rolled_back_was_never_enqueued() {
         assert_eq!(Client::default().job(pool, id).await.unwrap(), None);
     }
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_can_be_prepared_without_wake_ups() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -232,8 +224,6 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
     by_hand(pool, format!("commit prepared '{name}'")).await;
     assert_eq!(ended(pool, id).await.result, Some(json!("prepared")));
     nothing_remains(pool).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -255,7 +245,6 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
     let expected: Vec<_> = enqueued.iter().zip(0..).map(|(job, n)| (job.id(), n, true)).collect();
     assert_eq!(expected.len(), 5_000);
     assert!(rows == expected, "ids, data or flags do not match");
-    database.remove().await.unwrap();
 }
 
 async fn through_each_executor(pool: &PgPool) -> Vec<i64> {
@@ -274,7 +263,7 @@ async fn through_each_executor(pool: &PgPool) -> Vec<i64> {
 async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
         .build()
@@ -314,8 +303,6 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let probe = seriatim::enqueue(pool, job_of("q", "probe", 1)).await.unwrap();
     ended(pool, probe.id()).await;
     assert_eq!(job(pool, jobs[1].id()).await.attempts, 0);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// A wake-up in every enqueue's commit would have all producers commit one after the other.
@@ -351,5 +338,4 @@ async fn a_job_behind_others_that_wait_wakes_nobody() {
     }
     assert_eq!(heard, ["one", "many", "sql", "over"]);
     drop(wakes);
-    database.remove().await.unwrap();
 }

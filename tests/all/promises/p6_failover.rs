@@ -97,7 +97,6 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
     .await;
     assert_eq!(lost, 0);
     doomed.end().await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +126,6 @@ async fn a_terminated_sessions_group_moves_on_within_three_seconds() {
     promised("session terminated, handler in a query", busy);
     nothing_remains(pool).await;
     worker.end().await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +180,6 @@ async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
     nothing_remains(pool).await;
     vanishing.kill().await;
     other.end().await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +237,6 @@ async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_gro
     assert_eq!(errors.named("HoldLost").len(), 1);
     seriatim::Client::default().cancel(pool, job).await.unwrap();
     cut_off.shutdown(Duration::ZERO).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -292,7 +288,6 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
         let report = running.shutdown(Duration::from_secs(5)).await;
         assert_eq!(report.still_running, 0);
     }
-    database.remove().await.unwrap();
 }
 
 /// By which processes know that all presences are gone: after a crash the server says that it started when it did before.
@@ -322,7 +317,6 @@ async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
     let ((start, since), (start_after, since_after)) = (split(&before), split(&after));
     assert_eq!(start, start_after, "which is why it does not do");
     assert!(since_after > since, "{before}; {after}");
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,7 +336,7 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     let (log, errors) = (Log::default(), Errors::default());
     let seen = log.clone();
     let begun = Instant::now();
-    let running = errors
+    let _running = errors
         .of(Processor::builder(shared.clone()))
         // A wake-up would cut a pause short.
         .listen(false)
@@ -372,6 +366,4 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     drop(taken);
     nothing_remains(database.pool()).await;
     assert_eq!(log.entries(), ["1"; 10]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -74,7 +74,6 @@ async fn groups_take_turns() {
         }
     }
     nothing_remains(pool).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +84,7 @@ async fn deep_slow_and_failing_groups_delay_no_other() {
     fill(pool, "failing", 1, "fail").await;
     fill(pool, "slow", 100, "slow").await;
     let log = Log::default();
-    let running = start(&database, 3, &log).await;
+    let _running = start(&database, 3, &log).await;
     let busy = |entries: &[String]| {
         let runs = |group| entries.iter().filter(|e| e.starts_with(group)).count();
         runs("deep") > 20 && runs("failing") > 2 && runs("slow") > 0
@@ -117,8 +116,6 @@ async fn deep_slow_and_failing_groups_delay_no_other() {
     // give a little more.
     assert!(deep <= 8, "{deep} turns of the deep group in two rounds");
     assert!(failing <= 8, "{failing} turns of the failing group in two rounds");
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +136,6 @@ async fn jobs_with_and_without_a_group_do_not_starve_each_other() {
         println!("{slots} slots: {early} jobs without a group among the first 60");
         assert!((15..=45).contains(&early), "{early} of 60");
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 
@@ -170,11 +166,9 @@ async fn thousands_of_single_enqueues_of_a_group_delay_no_later_group() {
     tx.commit().await.unwrap();
     eventually(pool, "select count(*) from seriatim.job where flagged", 5_000_i64).await;
     let log = Log::default();
-    let running = start(&database, 2, &log).await;
+    let _running = start(&database, 2, &log).await;
     log.wait_for(1).await;
     is_served_soon(pool, &log).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +188,7 @@ async fn thousands_of_late_enqueues_of_a_running_group_delay_no_later_group() {
             Ok(json!(null))
         })
     });
-    let running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
+    let _running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit while it runs.
     let mut late = pool.begin().await.unwrap();
     for n in 0..3_000 {
@@ -211,6 +205,4 @@ async fn thousands_of_late_enqueues_of_a_running_group_delay_no_later_group() {
     drained(pool, "q").await;
     let entries = log.entries();
     assert_eq!(entries[..3], ["deep \"long\"", "later \"quick\"", "deep 0"]);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

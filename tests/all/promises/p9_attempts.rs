@@ -21,7 +21,7 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
     let outside = database.pool().clone();
     let log = Log::default();
     let seen = log.clone();
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
@@ -57,8 +57,6 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
     }
     let once = ["started 1 t", "started 2 t", "started 3 t"];
     assert_eq!(log.entries(), [once, once].concat());
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 /// Runs workers, one at a time, until one outlives the job; how many died.
@@ -113,7 +111,6 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on
     assert_eq!(workers_die_of(pool, loose, &settings, &log).await, 2);
     lost_attempts(&ended(pool, loose).await, 2);
     nothing_remains_for_the_next(pool).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +140,6 @@ async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
     assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
     assert_eq!(announced(&log, "g", 1).await.job, deadly);
     nothing_remains_for_the_next(pool).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +155,7 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     let log = Log::default();
     let seen = log.clone();
     let retry = RetryPolicy::new(3).base(Duration::from_millis(10));
-    let running = processor(&database, 10)
+    let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").retry(retry),
@@ -195,6 +191,4 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     assert_eq!(ended(pool, next).await.status, JobStatus::Succeeded);
     assert_eq!(log.entries().len(), 3, "it did not run again");
     eventually(pool, "select count(*) from seriatim.queue_group", 0_i64).await;
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -71,5 +71,4 @@ async fn a_hostile_schema_name_works_or_is_refused_with_words() {
         assert!(client.explain_job(pool, id).await.unwrap().is_some());
     }
     nothing_else_happened(&database, stranger).await;
-    database.remove().await.unwrap();
 }

@@ -61,7 +61,6 @@ async fn many_processes_migrate_at_once_and_again() {
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
     assert_eq!(applied, 10);
-    database.remove().await.unwrap();
 }
 
 fn host(sql: &'static str) -> Migrator {
@@ -86,7 +85,6 @@ async fn the_hosts_own_migrations_stay_apart() {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,7 +126,6 @@ async fn odd_schema_names_work_side_by_side() {
         running.shutdown(Duration::from_secs(5)).await;
     }
     assert!(tables(pool, "seriatim").await.is_empty());
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -149,7 +146,6 @@ async fn a_newer_schema_is_refused_with_both_versions() {
         assert!(text.contains("version 12") && text.contains("up to 10"), "{text}");
     }
     role.remove(&database).await;
-    database.remove().await.unwrap();
 }
 
 /// A role that may read and write but create nothing.
@@ -194,7 +190,6 @@ async fn a_role_that_may_create_nothing_can_call_it_on_a_schema_up_to_date() {
     let text = chain(&refused);
     assert!(text.contains("another") && text.contains("permission denied"), "{text}");
     role.remove(&database).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -211,7 +206,6 @@ async fn a_failed_migration_leaves_nothing() {
     by_hand(pool, "drop table seriatim.cancel_request").await;
     seriatim::migrate(pool).await.expect("and can be repeated");
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,7 +214,7 @@ async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there()
     let pool = database.pool();
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 10).await);
-    let running = builder
+    let _running = builder
         .queue(queue("q"), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
         .build()
         .unwrap()
@@ -242,6 +236,4 @@ async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there()
     seriatim::migrate(pool).await.unwrap();
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     assert_eq!(ended(pool, id).await.result, Some(json!(1)));
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -54,7 +54,6 @@ async fn an_ack_commits_with_the_callers_writes_or_not_at_all() {
     assert_eq!(value::<i64>(pool, "select count(*) from effect").await, 1);
     let error = client.ack(pool, &receipt).await.unwrap_err();
     assert!(error.to_string().contains("undo what this attempt did"), "{error}");
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +90,6 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
     let error = Client::default().ack(pool, &batch[2].receipt).await.unwrap_err();
     assert!(matches!(error, PullError::Stale { .. }), "{error}");
     running.shutdown(Duration::from_secs(10)).await;
-    database.remove().await.unwrap();
 }
 
 /// What must be true of every run: the group's jobs before it are done, and no other one runs.
@@ -223,5 +221,4 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
     let by_hand = "select count(*) from seriatim.job where result is null";
     let by_hand: i64 = value(pool, by_hand).await;
     assert!(by_hand > 0 && by_hand < GROUPS * EACH, "{by_hand} by hand: one side did nothing");
-    database.remove().await.unwrap();
 }

@@ -160,7 +160,6 @@ async fn a_producer_may_only_enqueue() {
     is_denied(&client.pause_queue(producer, "q", None).await.unwrap_err());
     is_denied(&client.receive(producer, Receive::new("q")).await.unwrap_err());
     roles.remove().await;
-    database.remove().await.unwrap();
 }
 
 async fn work(roles: &Roles<'_>, hold: Hold) {
@@ -285,7 +284,6 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     let policy = client.set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
     is_denied(&policy.unwrap_err());
     roles.remove().await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -348,5 +346,4 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     assert!(client.halted_groups(observer, "q").await.unwrap().is_empty());
     assert!(client.parked_groups(observer, "q").await.unwrap().is_empty());
     roles.remove().await;
-    database.remove().await.unwrap();
 }

@@ -264,7 +264,6 @@ async fn run_the_cases(through: Through) {
             assert!(as_expected, "{name}\nline {}: {step}\ncame: {came}", line + 1);
         }
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -317,7 +316,6 @@ async fn an_enqueue_refuses_what_no_job_can_be() {
     }
     let jobs: i64 = value(database.pool(), "select count(*) from seriatim.job").await;
     assert_eq!(jobs, 0);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -336,7 +334,6 @@ async fn only_enqueue_may_be_called_at_other_isolation_levels() {
         assert!(error.to_string().contains("receive needs READ COMMITTED"), "{error}");
         tx.rollback().await.unwrap();
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -364,7 +361,6 @@ async fn a_trigger_enqueues_whatever_its_session_looks_like() {
     let orders: Vec<_> = received.iter().map(|job| job.data.clone()).collect();
     assert_eq!(orders, [1, 2].map(|id| json!({"id": id, "customer": "ann"})));
     assert!(received.iter().all(|job| job.group.as_deref() == Some("ann")));
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -381,5 +377,4 @@ async fn bytes_come_as_they_were_given() {
     assert_eq!(job.name.as_deref(), Some("thumbnail"));
     assert_eq!(job.reference.as_deref(), Some("r-1"));
     assert!(job.visible_until > job.enqueued_at);
-    database.remove().await.unwrap();
 }

@@ -32,9 +32,8 @@ async fn lapse(pool: &PgPool) {
 async fn work_off(database: &TestDatabase) {
     let options = queue("q");
     let run = handler(|_, data| Box::pin(async move { Ok(data) }));
-    let running = processor(database, 10).await.queue(options, run).build().unwrap().start();
+    let _running = processor(database, 10).await.queue(options, run).build().unwrap().start();
     drained(database.pool(), "q").await;
-    running.shutdown(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]
@@ -58,7 +57,6 @@ async fn ids_are_sequence_numbers_of_64_bits_that_ascend_with_gaps() {
     assert_eq!(came, ids);
     client().ack(pool, &received.remove(3).receipt).await.unwrap();
     assert_eq!(job(pool, ids[3]).await.status, JobStatus::Succeeded);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -107,7 +105,6 @@ async fn a_deduplication_id_is_the_same_through_sql_and_the_library() {
          select seriatim.enqueue({wide}200) i), '1', {wide}400) i), dedup_id => {wide}128) i))"
     );
     by_hand(pool, sql).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +124,6 @@ async fn a_time_that_no_program_can_hold_is_refused_and_the_queue_goes_on() {
     by_hand(pool, sql).await;
     work_off(&database).await;
     assert_eq!(client().counts(pool, "q").await.unwrap().succeeded, 1);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -148,7 +144,6 @@ async fn visibility_can_be_renewed_for_longer_than_twelve_hours() {
     let error = client().extend(pool, &received.receipt, more).await.unwrap_err();
     assert!(matches!(error, PullError::Refused { .. }), "{error}");
     client().ack(pool, &received.receipt).await.unwrap();
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -177,7 +172,6 @@ async fn jobs_of_a_group_that_were_received_together_have_one_visibility() {
     for job in &batch {
         client().ack(pool, &job.receipt).await.unwrap();
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -201,7 +195,6 @@ async fn an_ack_that_is_late_counts_as_long_as_nobody_else_has_the_job() {
         assert!(matches!(error, PullError::Stale { job } if job == received.id), "{error}");
         client().ack(pool, &again.receipt).await.unwrap();
     }
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -222,7 +215,6 @@ async fn several_acks_are_one_commit_and_a_stale_one_says_so_alone() {
     assert_eq!(succeeded().await, 0);
     tx.commit().await.unwrap();
     assert_eq!(succeeded().await, 3);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,12 +237,10 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
         .keep_cancelled(Retention::Never);
     let run = handler(|_, data| Box::pin(async move { Ok(data) }));
     let builder = processor(&database, 4).await.housekeeping(Duration::from_millis(20));
-    let running = builder.queue(options, run).build().unwrap().start();
+    let _running = builder.queue(options, run).build().unwrap().start();
     let finished = "select count(*) from seriatim.job where finished_at is not null";
     eventually(pool, finished, 0_i64).await;
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 2);
-    running.shutdown(Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,7 +257,6 @@ async fn a_change_of_the_queues_delay_leaves_what_is_enqueued_as_it_is() {
     let received = receive(pool, Receive::new("q").max(10)).await;
     let groups: Vec<_> = received.iter().map(|job| job.group.as_deref()).collect();
     assert_eq!(groups, [Some("after")]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -287,7 +276,6 @@ async fn a_limit_of_jobs_in_flight_counts_each_job_of_a_batch() {
     client().ack(pool, &batch[1].receipt).await.unwrap();
     let other = receive(pool, Receive::new("q").max(10)).await;
     assert_eq!(other.iter().filter_map(|job| job.group.as_deref()).collect::<Vec<_>>(), ["h"]);
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -305,7 +293,6 @@ async fn a_repeated_receive_beside_the_first_one_gets_nothing_and_then_the_same(
     first.commit().await.unwrap();
     let again = receive(pool, what()).await;
     assert_eq!((again.len(), again[0].receipt), (1, received[0].receipt));
-    database.remove().await.unwrap();
 }
 
 #[tokio::test]
@@ -323,5 +310,4 @@ async fn a_receiver_is_not_told_of_a_cancel_and_its_ack_counts() {
         }
         assert_eq!(job(pool, id).await.status, status);
     }
-    database.remove().await.unwrap();
 }

@@ -75,7 +75,6 @@ pub async fn run(program: &Program) -> Outcome {
     let seen = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
     read_back(&pool, &seen, 0, &[], &mut text).await;
     pool.close().await;
-    database.remove().await.unwrap();
     decide(text)
 }
 
