@@ -14,6 +14,7 @@ mod p3_nothing_lost;
 mod p4_exactly_once;
 mod p5_enqueue_never_waits;
 mod p6_failover;
+mod p7_flat_cost;
 mod p8_fairness;
 mod p9_attempts;
 
