@@ -208,7 +208,7 @@ async fn the_sql_of_the_readme_does_what_it_says() {
 
     by_hand(pool, &blocks[1]).await;
     by_hand(pool, "insert into orders values (1, 'ann'), (2, 'ann')").await;
-    let run = handler(|job, data| Box::pin(async move { Ok(json!([job.group(), data])) }));
+    let run = handler(async |job, data| Ok(json!([job.group(), data])));
     let running = Processor::builder(pool.clone()).queue(queue("orders"), run).build().unwrap();
     let _running = running.start();
     let last = value::<i64>(pool, "select max(id) from seriatim.job").await;

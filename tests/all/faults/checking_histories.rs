@@ -106,7 +106,7 @@ fn verdict(text: &str) -> (Vec<String>, String) {
 }
 
 #[test]
-fn each_kind_of_violation_is_found_and_what_looks_like_it_is_not() {
+fn each_violation_is_found_and_what_looks_like_one_is_not() {
     let mut wrong = Vec::new();
     for (what, case, expected) in cases() {
         let (broken, stories) = verdict(&json_lines(case));
@@ -158,7 +158,7 @@ fn a_violation_is_told_as_the_story_of_its_group() {
 }
 
 #[test]
-fn a_long_story_is_cut_and_a_broken_queue_is_not_told_for_every_job() {
+fn a_long_story_is_cut_and_a_broken_queue_told_once() {
     let mut case = String::new();
     for n in 0..200 {
         write!(case, "enqueue a{n} g 0 10; run a{n} 1 w {} {} succeeded;", 20 + n, 30 + n).unwrap();
@@ -389,7 +389,7 @@ fn the_program_says_by_its_exit_code_what_it_found() {
 }
 
 #[test]
-fn the_history_in_the_document_has_every_event_and_is_a_good_one() {
+fn the_documented_history_has_every_event_and_is_good() {
     let document = include_str!("../../../docs/history.md");
     let text = document.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
     let (broken, stories) = verdict(text);

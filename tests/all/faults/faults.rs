@@ -25,6 +25,7 @@ use produce::Load;
 use standby::Standby;
 use tokio::time::sleep;
 
+use crate::support::size;
 use crate::support::worker_process::told;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,7 +83,9 @@ fn networked() -> Setup {
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_are_killed() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::WorkerKilled, 8, Duration::from_millis(250)).await.are_fine();
+        suffers(small(lease), Kind::WorkerKilled, size(4, 8), Duration::from_millis(250))
+            .await
+            .are_fine();
     }
 }
 
@@ -96,7 +99,7 @@ async fn a_worker_is_frozen_past_its_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_terminated() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::SessionTerminated, 10, Duration::from_millis(150))
+        suffers(small(lease), Kind::SessionTerminated, size(5, 10), Duration::from_millis(150))
             .await
             .are_fine();
     }
@@ -105,14 +108,16 @@ async fn sessions_are_terminated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_is_killed() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::BackendKilled, 2, Duration::from_millis(500)).await.are_fine();
+        suffers(small(lease), Kind::BackendKilled, size(1, 2), Duration::from_millis(500))
+            .await
+            .are_fine();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_postmaster_is_killed() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::PostmasterKilled, 2, Duration::from_millis(500))
+        suffers(small(lease), Kind::PostmasterKilled, size(1, 2), Duration::from_millis(500))
             .await
             .are_fine();
     }
@@ -121,7 +126,7 @@ async fn the_postmaster_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_stopped_immediately() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::StoppedImmediately, 2, Duration::from_millis(500))
+        suffers(small(lease), Kind::StoppedImmediately, size(1, 2), Duration::from_millis(500))
             .await
             .are_fine();
     }
@@ -142,7 +147,9 @@ async fn a_network_goes_silent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_resets_its_connections() {
-    suffers(networked(), Kind::NetworkReset, 6, Duration::from_millis(300)).await.are_fine();
+    suffers(networked(), Kind::NetworkReset, size(4, 6), Duration::from_millis(300))
+        .await
+        .are_fine();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +186,9 @@ async fn handlers_deadlock_and_fail_to_serialize() {
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_deleted_by_hand() {
     for lease in [None, LEASE] {
-        suffers(small(lease), Kind::JobDeleted, 8, Duration::from_millis(150)).await.are_fine();
+        suffers(small(lease), Kind::JobDeleted, size(4, 8), Duration::from_millis(150))
+            .await
+            .are_fine();
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use program::{Job, Part, Program, Sabotage, Step, Then, Turn, generate};
 use run::{keep, run};
 
+use crate::support::size;
 use crate::support::worker_process::told;
 
 /// A number that the environment may say.
@@ -35,22 +36,21 @@ async fn work() {
     }
 }
 
-/// How many programs each test runs at most, and how long it begins new ones, unless the environment says otherwise.
-const USUAL_RUNS: u64 = 5;
+/// How long each test begins new programs, unless the environment says how many it runs.
 const USUAL_TIME: Duration = Duration::from_secs(12);
 
 /// Runs programs of this seed and those behind it. One that breaks a promise is made smaller, and told.
 async fn keeps_the_promises(leases: bool) {
     let first = said("SERIATIM_HISTORY_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let runs = said("SERIATIM_HISTORY_RUNS");
-    let size = said("SERIATIM_HISTORY_SIZE").unwrap_or(1);
-    println!("SERIATIM_HISTORY_SEED={first} SERIATIM_HISTORY_SIZE={size}, leases: {leases}");
+    let length = said("SERIATIM_HISTORY_SIZE").unwrap_or(1);
+    println!("SERIATIM_HISTORY_SEED={first} SERIATIM_HISTORY_SIZE={length}, leases: {leases}");
     let all = Instant::now();
-    for seed in first..first + runs.unwrap_or(USUAL_RUNS) {
+    for seed in first..first + runs.unwrap_or_else(|| size(2, 5)) {
         if runs.is_none() && all.elapsed() > USUAL_TIME {
             break;
         }
-        let program = generate(seed, leases, usize::try_from(size).unwrap());
+        let program = generate(seed, leases, usize::try_from(length).unwrap());
         let begun = Instant::now();
         let outcome = run(&program).await;
         println!(
@@ -70,16 +70,16 @@ async fn keeps_the_promises(leases: bool) {
             let time = said("SERIATIM_HISTORY_SHRINK_SECONDS").unwrap_or(60);
             let (begun, time) = (Instant::now(), Duration::from_secs(time));
             let smallest = run::shrink(program, outcome, |_| begun.elapsed() < time).await;
-            fails(seed, size, leases, &smallest.0, &smallest.1);
+            fails(seed, length, leases, &smallest.0, &smallest.1);
         }
     }
 }
 
-fn fails(seed: u64, size: u64, leases: bool, program: &Program, outcome: &run::Outcome) {
+fn fails(seed: u64, length: u64, leases: bool, program: &Program, outcome: &run::Outcome) {
     let file = keep(outcome, &format!("history-{seed}-small"));
     let under = if leases { "leases" } else { "transactions" };
     panic!(
-        "SERIATIM_HISTORY_SEED={seed} SERIATIM_HISTORY_RUNS=1 SERIATIM_HISTORY_SIZE={size} \
+        "SERIATIM_HISTORY_SEED={seed} SERIATIM_HISTORY_RUNS=1 SERIATIM_HISTORY_SIZE={length} \
          cargo test --test all random_programs_keep_the_promises_under_{under}\n\
          breaks {:?}\n{}\nThe smallest program that does:\n{program}\nIts history: {}",
         outcome.broken,
@@ -150,7 +150,7 @@ fn slow(then: Then) -> Turn {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_is_freed_by_hand_is_found_and_the_program_is_made_smaller() {
+async fn a_group_freed_by_hand_is_found_and_the_program_shrunk() {
     // Before it has a transaction: behind row locks nobody could.
     let unlocked = Turn { writes: (0, 1), ..slow(Then::Succeed) };
     let (program, outcome) = is_found(Sabotage::FreeClaims, LEASE, &unlocked, "P2 ").await;
@@ -179,7 +179,7 @@ async fn a_job_that_is_sent_to_the_back_of_the_line_is_found() {
 }
 
 #[test]
-fn a_seed_gives_the_same_program_and_what_shrinks_it_makes_it_smaller() {
+fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
     let mut acts = std::collections::HashSet::new();
     for seed in 0..200 {
         let program = generate(seed, seed % 2 == 0, 1);

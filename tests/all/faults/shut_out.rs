@@ -9,20 +9,16 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use crate::support::{
-    Errors, Log, by_hand, database, enqueue, eventually, handler, job, queue, value,
+    Errors, Log, by_hand, database, enqueue, eventually, handler_with, job, queue, value,
 };
 
 /// A processor with long leases, whose handler runs until it is told to stop.
 fn worker(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
-    let log = log.clone();
-    let run = handler(move |job, _| {
-        let log = log.clone();
-        Box::pin(async move {
-            log.add(format!("{name} begins {}", job.attempt()));
-            job.cancelled().await;
-            log.add(format!("{name} stops"));
-            Err(JobError::retry("stopped"))
-        })
+    let run = handler_with((log.clone(), name), async |(log, name), job, _| {
+        log.add(format!("{name} begins {}", job.attempt()));
+        job.cancelled().await;
+        log.add(format!("{name} stops"));
+        Err(JobError::retry("stopped"))
     });
     let leased = queue("q").hold(Hold::Lease(Duration::from_mins(10)));
     errors.of(Processor::builder(pool)).queue(leased, run).build().unwrap().start()
@@ -43,7 +39,7 @@ async fn of_a_role(database: &TestDatabase, role: &str) -> PgPool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_whose_presence_is_ended_and_that_cannot_come_back_stops_first() {
+async fn a_process_that_loses_its_presence_stops_first() {
     let database = database().await;
     let pool = database.pool();
     let (log, errors) = (Log::default(), Errors::default());
@@ -77,7 +73,7 @@ async fn a_process_whose_presence_is_ended_and_that_cannot_come_back_stops_first
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_claimed_before_others_can_tell_that_the_process_died() {
+async fn nothing_is_claimed_before_a_death_could_be_seen() {
     let database = database().await;
     let pool = database.pool();
     let (log, errors) = (Log::default(), Errors::default());

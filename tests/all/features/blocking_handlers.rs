@@ -20,13 +20,11 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
         .on_error(move |error| seen.lock().unwrap().push(error.to_string()))
         .queue(
             queue("q"),
-            handler(|job, _| {
-                Box::pin(async move {
-                    sqlx::query("select 1").execute(job.tx().await?).await?;
-                    // Longer than a hold may go unseen: nobody on this runtime could look.
-                    std::thread::sleep(Duration::from_millis(1600));
-                    Ok(json!(null))
-                })
+            handler(async |job, _| {
+                sqlx::query("select 1").execute(job.tx().await?).await?;
+                // Longer than a hold may go unseen: nobody on this runtime could look.
+                std::thread::sleep(Duration::from_millis(1600));
+                Ok(json!(null))
             }),
         )
         .build()

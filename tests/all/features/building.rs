@@ -21,7 +21,7 @@ fn pool(connections: u32) -> PgPool {
 }
 
 fn nothing() -> FnHandler {
-    handler(|_, _| Box::pin(async { Ok(json!(null)) }))
+    handler(async |_, _| Ok(json!(null)))
 }
 
 fn mistakes(builder: ProcessorBuilder) -> Vec<BuildMistake> {

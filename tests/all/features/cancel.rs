@@ -10,7 +10,7 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, database, ended, eventually, handler, job, job_of, nothing_remains, processor, queue,
+    Log, database, ended, eventually, handler_with, job, job_of, nothing_remains, processor, queue,
 };
 
 async fn act(job: &mut ActiveJob, data: Value, log: Log) -> Result<Value, JobError> {
@@ -33,10 +33,10 @@ async fn act(job: &mut ActiveJob, data: Value, log: Log) -> Result<Value, JobErr
 }
 
 async fn bench(database: &TestDatabase, log: &Log) -> ProcessorBuilder {
-    let log = log.clone();
-    processor(database, 10)
-        .await
-        .queue(queue("q"), handler(move |job, data| Box::pin(act(job, data, log.clone()))))
+    processor(database, 10).await.queue(
+        queue("q"),
+        handler_with(log.clone(), async |log, job, data| act(job, data, log.clone()).await),
+    )
 }
 
 async fn put(pool: &PgPool, job: NewJob) -> i64 {

@@ -13,8 +13,8 @@ use sqlx::{PgPool, Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::support::{
-    Errors, Gate, PATIENCE, database, drained, eventually, handler, nothing_remains, processor,
-    queue, value,
+    Errors, Gate, PATIENCE, database, drained, eventually, handler_with, nothing_remains,
+    processor, queue, size, value,
 };
 
 const SLOTS: usize = 2;
@@ -38,21 +38,17 @@ struct Bench {
 
 impl Bench {
     async fn start(&self, database: &TestDatabase, (hold, turn): (Hold, usize)) -> Running {
-        let bench = self.clone();
-        let run = handler(move |job, data| {
-            let (bench, id) = (bench.clone(), job.id());
-            Box::pin(async move {
-                let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
-                bench.most.fetch_max(running, Ordering::SeqCst);
-                *bench.ran.lock().unwrap().entry(id).or_default() += 1;
-                if bench.stuck.load(Ordering::SeqCst) || data == "sticks" {
-                    bench.held.fetch_add(1, Ordering::SeqCst);
-                    bench.gate.passed().await;
-                    bench.held.fetch_sub(1, Ordering::SeqCst);
-                }
-                bench.running.fetch_sub(1, Ordering::SeqCst);
-                Ok(json!(null))
-            })
+        let run = handler_with(self.clone(), async |bench: Self, job, data| {
+            let running = bench.running.fetch_add(1, Ordering::SeqCst) + 1;
+            bench.most.fetch_max(running, Ordering::SeqCst);
+            *bench.ran.lock().unwrap().entry(job.id()).or_default() += 1;
+            if bench.stuck.load(Ordering::SeqCst) || data == "sticks" {
+                bench.held.fetch_add(1, Ordering::SeqCst);
+                bench.gate.passed().await;
+                bench.held.fetch_sub(1, Ordering::SeqCst);
+            }
+            bench.running.fetch_sub(1, Ordering::SeqCst);
+            Ok(json!(null))
         });
         let builder = self.errors.of(processor(database, 6).await);
         let options = queue("q").hold(hold).concurrency(SLOTS).jobs_per_turn(turn);
@@ -122,7 +118,7 @@ async fn enqueue(pool: &PgPool, jobs: usize, like: impl Fn(NewJob) -> NewJob) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_whose_slots_do_not_come_free_run_elsewhere_as_if_they_had_not_been_claimed() {
+async fn jobs_whose_slots_stay_taken_run_elsewhere_as_new() {
     for kind in KINDS {
         let database = database().await;
         let pool = database.pool();
@@ -206,7 +202,7 @@ const LONG: (Hold, usize) = (Hold::Lease(Duration::from_mins(10)), 1);
 
 /// Their leases stand for as long as their process lives: they must not stay with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
+async fn leased_jobs_that_cannot_be_given_back_go_back_later() {
     let database = database().await;
     let pool = database.pool();
     let bench = Bench::default();
@@ -225,7 +221,7 @@ async fn leased_jobs_that_cannot_be_given_back_for_a_while_go_back_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leased_jobs_that_a_processor_cannot_give_back_before_it_stops_are_taken_over() {
+async fn leased_jobs_not_given_back_by_a_stop_are_taken_over() {
     let database = database().await;
     let pool = database.pool();
     let bench = Bench::default();
@@ -248,7 +244,7 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
         let pool = database.pool();
         let bench = Bench::default();
         let running = bench.start(&database, (hold, 1)).await;
-        for _ in 0..4 {
+        for _ in 0..size(2, 4) {
             enqueue(pool, 300, like).await;
             bench.stick().await;
             for _ in 0..5 {

@@ -57,7 +57,7 @@ async fn an_id_is_enqueued_once_per_queue() {
 }
 
 #[tokio::test]
-async fn in_a_batch_the_first_of_an_id_is_enqueued_and_ids_follow_the_order() {
+async fn a_batch_enqueues_the_first_of_an_id_in_order() {
     let database = database().await;
     let pool = database.pool();
     let known = first(put(pool, new("known").group("other")).await);
@@ -191,10 +191,7 @@ async fn an_id_outlives_its_job_and_not_its_window() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(
-            queue("q").keep_succeeded(Retention::Never),
-            handler(|_, data| Box::pin(async move { Ok(data) })),
-        )
+        .queue(queue("q").keep_succeeded(Retention::Never), handler(async |_, data| Ok(data)))
         .housekeeping(Duration::from_millis(50))
         .build()
         .unwrap()
@@ -285,7 +282,7 @@ async fn content_is_an_id() {
 
 /// As documented: PostgreSQL cannot show such a transaction the row that it conflicts with.
 #[tokio::test]
-async fn an_old_snapshot_fails_to_serialize_and_only_for_an_id_committed_since() {
+async fn an_old_snapshot_fails_only_for_an_id_committed_since() {
     let database = database().await;
     let pool = database.pool();
     let mut conn = database.connect().await.unwrap();

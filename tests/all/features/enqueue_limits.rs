@@ -21,7 +21,7 @@ fn good() -> NewJob {
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_field_and_the_position_and_writes_nothing() {
+async fn a_refusal_names_field_and_position_and_writes_nothing() {
     let database = database().await;
     let pool = database.pool();
     let year = |year| Utc.with_ymd_and_hms(year, 1, 1, 0, 0, 0).unwrap();
@@ -137,12 +137,7 @@ async fn the_longest_names_of_the_widest_characters_work() {
     assert_eq!((name.len(), group.len()), (800, 1600));
     let _running = processor(&database, 10)
         .await
-        .queue(
-            queue(&name),
-            handler(|job, data| {
-                Box::pin(async move { Ok(json!([job.queue(), job.group(), data])) })
-            }),
-        )
+        .queue(queue(&name), handler(async |job, data| Ok(json!([job.queue(), job.group(), data]))))
         .build()
         .unwrap()
         .start();
@@ -169,7 +164,7 @@ async fn the_extremes_that_are_allowed_work() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();

@@ -11,21 +11,18 @@ use seriatim::{
 };
 
 use crate::support::{
-    Log, by_hand, database, ended, eventually, handler, job_of, job_when, nothing_remains,
+    Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
     processor, queue,
 };
 
 /// Fails for the data `"bad"`.
 async fn start(database: &TestDatabase, options: QueueOptions, log: &Log) -> Running {
-    let log = log.clone();
-    let run = handler(move |job, data| {
+    let run = handler_with(log.clone(), async |log, job, data| {
         log.add(format!("{} {data}", job.group().unwrap_or("-")));
-        Box::pin(async move {
-            if data == json!("bad") {
-                return Err(JobError::retry("it is bad"));
-            }
-            Ok(Value::Null)
-        })
+        if data == json!("bad") {
+            return Err(JobError::retry("it is bad"));
+        }
+        Ok(Value::Null)
     });
     processor(database, 4).await.queue(options, run).build().unwrap().start()
 }
@@ -39,8 +36,7 @@ fn is_expired(job: &Job, attempts: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_job_ends_without_an_attempt_and_its_group_goes_on_even_where_failures_halt_it()
-{
+async fn an_expired_job_ends_without_an_attempt_and_halts_nothing() {
     let database = database().await;
     let pool = database.pool();
     let jobs = [job_of("q", "g", "late"), job_of("q", "g", "next"), NewJob::new("q", &"loose")];
@@ -96,17 +92,17 @@ async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_job_does_not_halt_a_group_whose_own_policy_is_to_halt() {
+async fn an_expired_job_halts_no_group_whose_own_policy_is_halt() {
     an_expired_job_does_nothing_to_a_group_that_says(OutOfAttempts::Halt).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_job_parks_nobody_in_a_group_whose_own_policy_is_to_park() {
+async fn an_expired_job_parks_none_where_the_groups_policy_is_park() {
     an_expired_job_does_nothing_to_a_group_that_says(OutOfAttempts::Park).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_job_that_expires_first_holds_its_group_up_no_longer_than_that() {
+async fn a_delayed_job_holds_its_group_no_longer_than_its_expiry() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();

@@ -13,7 +13,9 @@ use seriatim::{
 };
 use sqlx::{PgPool, Row};
 
-use crate::support::{chain, database, enqueue, handler, job, job_when, processor, queue, value};
+use crate::support::{
+    chain, database, enqueue, handler_with, job, job_when, processor, queue, value,
+};
 
 mod texts;
 
@@ -212,17 +214,14 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
         cases.iter().map(|(case, _)| (case.queue.clone(), case.said.clone())).collect();
     let mut running = processor(database, 20).await.slots(4).node(&cases[0].0.queue);
     for (n, (case, _)) in cases.iter().enumerate() {
-        let said = said.clone();
-        let run = handler(move |job, data| {
+        let run = handler_with(said.clone(), async |said, job, data| {
             let said = said[job.queue()].clone();
-            Box::pin(async move {
-                let echo = json!([job.queue(), job.group(), job.name(), job.reference()]);
-                match data["kind"].as_str().filter(|_| job.attempt() == 1) {
-                    Some("fail") => Err(JobError::fail(said)),
-                    Some("panic") => panic!("{said}"),
-                    _ => Ok(echo),
-                }
-            })
+            let echo = json!([job.queue(), job.group(), job.name(), job.reference()]);
+            match data["kind"].as_str().filter(|_| job.attempt() == 1) {
+                Some("fail") => Err(JobError::fail(said)),
+                Some("panic") => panic!("{said}"),
+                _ => Ok(echo),
+            }
         });
         running = running
             .queue(queue(&case.queue).concurrency(1).hold(hold).jobs_per_turn(1 + n % 2), run);

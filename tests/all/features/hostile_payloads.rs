@@ -13,7 +13,7 @@ use seriatim::{
 };
 use sqlx::PgPool;
 
-use crate::support::{chain, database, ended, handler, job, job_of, processor, queue, value};
+use crate::support::{chain, database, ended, handler, job, job_of, processor, queue, size, value};
 
 const MB: usize = 1024 * 1024;
 
@@ -44,11 +44,12 @@ impl JobHandler for Mirror {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_megabytes_come_and_go_where_they_are_allowed() {
+async fn megabytes_come_and_go_where_they_are_allowed() {
     let database = database().await;
     let pool = database.pool();
-    let large = "\"\\'é🦀".repeat(10 * MB / 9);
-    let bytes: Vec<u8> = (0..10 * MB).map(|n| (n * 7919).to_le_bytes()[1]).collect();
+    let length = size(3, 10) * MB;
+    let large = "\"\\'é🦀".repeat(length / 9);
+    let bytes: Vec<u8> = (0..length).map(|n| (n * 7919).to_le_bytes()[1]).collect();
     assert!(std::str::from_utf8(&bytes).is_err());
     let refused = seriatim::enqueue(pool, NewJob::new("q", &large)).await.unwrap_err();
     assert!(chain(&refused).contains("data_limit"), "{refused}");
@@ -56,7 +57,7 @@ async fn ten_megabytes_come_and_go_where_they_are_allowed() {
 
     let client = Client::default().data_limit(20 * MB);
     let leased = queue("leased").hold(Hold::Lease(Duration::from_mins(10)));
-    let echo = || handler(|_, data| Box::pin(async move { Ok(data) }));
+    let echo = || handler(async |_, data| Ok(data));
     let running = processor(&database, 20).await.client(&client).queue(queue("q"), echo());
     let running = running.queue(leased, echo()).queue(queue("bytes"), Mirror);
     let _running = running.build().unwrap().start();
@@ -71,7 +72,7 @@ async fn ten_megabytes_come_and_go_where_they_are_allowed() {
         assert!(done.data == large && done.result == Some(json!(large)), "{done:?}");
     }
     let done = ended(pool, ids[2].id()).await;
-    assert_eq!(done.result, Some(json!([10 * MB])), "{done:?}");
+    assert_eq!(done.result, Some(json!([length])), "{done:?}");
     assert!(value::<Vec<u8>>(pool, "select bytes from public.mirror").await == bytes);
 }
 
@@ -104,7 +105,7 @@ async fn json_that_no_handler_could_read_is_refused() {
     let extremes = json!([u64::MAX, i64::MIN, 0.5, 127, "\u{ffff}\u{10ffff}\u{1}"]);
     for fine in [deepest, extremes, serde_json::from_str(&nested(10)).unwrap()] {
         let id = seriatim::enqueue(pool, job_of("q", "g", fine.clone())).await.unwrap().id();
-        let run = handler(|_, data| Box::pin(async move { Ok(data) }));
+        let run = handler(async |_, data| Ok(data));
         assert_eq!(Jobs::new(pool).drain(queue("q"), run).await.unwrap(), 1);
         let done = job(pool, id).await;
         assert_eq!((&done.data, done.result.as_ref()), (&fine, Some(&fine)));
@@ -134,7 +135,7 @@ async fn json_that_only_postgresql_can_read_is_nobody_elses_trouble() {
     assert_eq!(received[6].data, "fine");
     client.nack(pool, &received[0].receipt, Duration::ZERO).await.unwrap();
 
-    let run = handler(|_, data| Box::pin(async move { Ok(data) }));
+    let run = handler(async |_, data| Ok(data));
     let options = queue("q").hold(Hold::Transaction);
     let _running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
     assert_eq!(ended(pool, fine).await.result, Some(json!("fine")));
@@ -182,12 +183,13 @@ async fn json_of_any_shape_comes_back_as_it_was() {
     let pool = database.pool();
     let mut runner = TestRunner::default();
     let any = any_json();
+    let count = size(80, 200);
     let shapes: Vec<Value> =
-        (0..200).map(|_| any.new_tree(&mut runner).unwrap().current()).collect();
+        (0..count).map(|_| any.new_tree(&mut runner).unwrap().current()).collect();
     let jobs = shapes.iter().map(|json| job_of("q", "g", json.clone()));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    let run = handler(|_, data| Box::pin(async move { Ok(data) }));
-    assert_eq!(Jobs::new(pool).drain(queue("q"), run).await.unwrap(), 200);
+    let run = handler(async |_, data| Ok(data));
+    assert_eq!(Jobs::new(pool).drain(queue("q"), run).await.unwrap(), count);
     for (id, json) in ids.iter().zip(shapes) {
         let done = job(pool, id.id()).await;
         assert_eq!((done.data, done.result), (json.clone(), Some(json)));

@@ -10,7 +10,9 @@ use seriatim::{NewJob, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{by_hand, database, drained, handler, job_of, nothing_remains, queue, value};
+use crate::support::{
+    by_hand, database, drained, handler_with, job_of, nothing_remains, queue, value,
+};
 
 const LIMIT: usize = 3;
 
@@ -44,15 +46,11 @@ impl Drop for Entered {
 async fn start(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
     let mut running = Vec::new();
     for _ in 0..4 {
-        let inside = inside.clone();
-        let run = handler(move |_, _| {
-            let inside = inside.clone();
-            Box::pin(async move {
-                let _entered = inside.enter();
-                // What makes runs overlap.
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(5..30))).await;
-                Ok(Value::Null)
-            })
+        let run = handler_with(inside.clone(), async |inside, _, _| {
+            let _entered = inside.enter();
+            // What makes runs overlap.
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(5..30))).await;
+            Ok(Value::Null)
         });
         let pool = PgPoolOptions::new().max_connections(4);
         let builder = Processor::builder(database.pool_with(pool).await.unwrap())
@@ -87,7 +85,7 @@ async fn end(database: TestDatabase, running: Vec<Running>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn never_more_jobs_run_at_once_than_the_limit_says_and_no_fewer_for_long() {
+async fn as_many_jobs_run_at_once_as_the_limit_says() {
     let database = limited().await;
     let inside = Inside::default();
     let running = start(&database, &inside).await;
@@ -99,7 +97,7 @@ async fn never_more_jobs_run_at_once_than_the_limit_says_and_no_fewer_for_long()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limit_holds_while_sessions_are_killed_and_everything_ends() {
+async fn the_limit_holds_while_sessions_are_killed_and_all_ends() {
     let database = limited().await;
     let inside = Inside::default();
     let running = start(&database, &inside).await;

@@ -16,10 +16,8 @@ async fn everything_said_is_shown_to_people_and_handlers() {
         .await
         .queue(
             queue("q"),
-            handler(|job, _| {
-                Box::pin(async move {
-                    Ok(json!([job.name(), job.reference(), job.priority(), job.content_type()]))
-                })
+            handler(async |job, _| {
+                Ok(json!([job.name(), job.reference(), job.priority(), job.content_type()]))
             }),
         )
         .build()

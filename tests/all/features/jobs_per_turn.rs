@@ -10,8 +10,8 @@ use seriatim::{
 };
 
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler, held_up,
-    job, job_of, nothing_remains, processor, queue, value,
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
+    handler_with, held_up, job, job_of, nothing_remains, processor, queue, size, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -23,17 +23,16 @@ fn threes(hold: Hold) -> QueueOptions {
 
 /// What a group served with others may make them wait for: so many of its jobs, and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_keeps_its_slot_for_so_many_jobs_and_then_waits_for_all_others() {
+async fn a_group_keeps_its_slot_for_a_turn_and_then_waits() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..8).flat_map(|n| ["a", "b", "c"].map(|group| job_of("q", group, n)));
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let log = Log::default();
-        let seen = log.clone();
-        let run = handler(move |job, data| {
-            seen.add(format!("{} {data}", job.group().unwrap()));
-            Box::pin(async { Ok(json!(null)) })
+        let run = handler_with(log.clone(), async |log, job, data| {
+            log.add(format!("{} {data}", job.group().unwrap()));
+            Ok(json!(null))
         });
         let running =
             processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
@@ -62,23 +61,20 @@ async fn a_group_keeps_its_slot_for_so_many_jobs_and_then_waits_for_all_others()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_ends_the_turn_keeps_its_place_and_costs_those_behind_it_nothing() {
+async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..5).map(|n| job_of("q", "g", n));
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let log = Log::default();
-        let seen = log.clone();
-        let run = handler(move |job, data| {
+        let run = handler_with(log.clone(), async |log, job, data| {
             let attempt = job.attempt();
-            seen.add(format!("{data} at {attempt}"));
-            Box::pin(async move {
-                if data == 1 && attempt == 1 {
-                    return Err(JobError::retry("the second job fails once"));
-                }
-                Ok(json!(null))
-            })
+            log.add(format!("{data} at {attempt}"));
+            if data == 1 && attempt == 1 {
+                return Err(JobError::retry("the second job fails once"));
+            }
+            Ok(json!(null))
         });
         let running =
             processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
@@ -97,18 +93,19 @@ async fn a_failure_ends_the_turn_keeps_its_place_and_costs_those_behind_it_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_fails_for_good_halts_or_parks_what_was_claimed_with_it() {
+async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
     for hold in HOLDS {
         for then in [OutOfAttempts::Halt, OutOfAttempts::Park] {
             let database = database().await;
             let pool = database.pool();
             let jobs = (0..4).map(|n| job_of("q", "g", n));
             let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
-            let run = handler(|_, data| {
-                Box::pin(async move {
-                    if data == 1 { Err(JobError::fail("for good")) } else { Ok(json!(null)) }
-                })
-            });
+            let run =
+                handler(
+                    async |_, data| {
+                        if data == 1 { Err(JobError::fail("for good")) } else { Ok(json!(null)) }
+                    },
+                );
             let options = threes(hold).out_of_attempts(then);
             let running =
                 processor(&database, 4).await.queue(options, run).build().unwrap().start();
@@ -186,7 +183,7 @@ async fn a_pause_ends_the_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_the_turn_that_is_cancelled_before_it_begins_never_begins() {
+async fn a_job_cancelled_before_it_begins_never_begins() {
     use JobStatus::{Cancelled, Succeeded};
     for hold in HOLDS {
         let cancelled = async |pool: &sqlx::PgPool, ids: &[i64]| {
@@ -253,22 +250,19 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_tried_before_or_may_be_tried_only_once_or_is_limited_runs_alone() {
+async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
     let ahead = |seen: Log| {
-        handler(move |job, data| {
-            let seen = seen.clone();
-            Box::pin(async move {
-                let started = "select count(*) from seriatim.job where status = 'started'";
-                let started: i64 = sqlx::query_scalar(started).fetch_one(job.tx().await?).await?;
-                seen.add(started.to_string());
-                if data == "fails once" && job.attempt() == 1 {
-                    return Err(JobError::retry("once"));
-                }
-                Ok(json!(null))
-            })
+        handler_with(seen, async |seen, job, data| {
+            let started = "select count(*) from seriatim.job where status = 'started'";
+            let started: i64 = sqlx::query_scalar(started).fetch_one(job.tx().await?).await?;
+            seen.add(started.to_string());
+            if data == "fails once" && job.attempt() == 1 {
+                return Err(JobError::retry("once"));
+            }
+            Ok(json!(null))
         })
     };
     // Of jobs that have one attempt each, none is started before its time.
@@ -339,7 +333,7 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
 /// Commits of this server wait for a standby that never comes: whoever waits has committed, and loses its answer if its
 /// session is ended then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_success_whose_commit_lost_its_answer_does_not_stop_the_turns_group() {
+async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
     for (hold, with_tx) in [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)] {
         let server = Server::start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
@@ -348,18 +342,15 @@ async fn a_success_whose_commit_lost_its_answer_does_not_stop_the_turns_group() 
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let (seen, wait) = (log.clone(), gate.clone());
-        let run = handler(move |job, data| {
+        let run = handler_with((wait, seen, with_tx), async |(wait, seen, with_tx), job, data| {
             seen.add(data.to_string());
-            let wait = wait.clone();
-            Box::pin(async move {
-                if with_tx {
-                    job.tx().await?;
-                }
-                if data == 0 {
-                    wait.passed().await;
-                }
-                Ok(json!(null))
-            })
+            if with_tx {
+                job.tx().await?;
+            }
+            if data == 0 {
+                wait.passed().await;
+            }
+            Ok(json!(null))
         });
         let running =
             processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
@@ -416,22 +407,18 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
 
 /// If the next one killed the process, a success that is not recorded would end as failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_success_of_a_job_that_may_be_tried_only_once_is_recorded_before_the_next_begins() {
+async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
         let jobs = [job_of("q", "g", 0).max_attempts(1), job_of("q", "g", 1)];
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, look) = (Log::default(), pool.clone());
-        let seen = log.clone();
-        let run = handler(move |_, data| {
-            let (seen, look) = (seen.clone(), look.clone());
-            Box::pin(async move {
-                let done = "select count(*) from seriatim.job where status = 'succeeded'";
-                let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
-                seen.add(format!("{data} {done}"));
-                Ok(json!(null))
-            })
+        let run = handler_with((log.clone(), look), async |(log, look), _, data| {
+            let done = "select count(*) from seriatim.job where status = 'succeeded'";
+            let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
+            log.add(format!("{data} {done}"));
+            Ok(json!(null))
         });
         let running =
             processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
@@ -447,15 +434,17 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
-        let jobs = (0..20_000).map(|n| job_of("q", &format!("g{}", n % 100), n));
+        let jobs = (0..size(10_000, 20_000)).map(|n| job_of("q", &format!("g{}", n % 100), n));
         seriatim::enqueue_many(pool, jobs).await.unwrap();
-        let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+        let run = handler(async |_, _| Ok(json!(null)));
         let options = queue("q").concurrency(64).jobs_per_turn(1000).hold(hold);
         let errors = Errors::default();
         let builder = errors.of(processor(&database, 66).await);
         let running = builder.queue(options, run).build().unwrap().start();
-        let many =
-            "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'";
+        let many = size(
+            "select (count(*) > 2000)::int::int8 from seriatim.job where status = 'succeeded'",
+            "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'",
+        );
         eventually(pool, many, 1_i64).await;
         running.shutdown(PATIENCE).await;
         assert!(errors.named("Claim").is_empty(), "{hold:?}: {:?}", errors.named("Claim"));

@@ -12,8 +12,8 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
-    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler, job,
-    job_of, job_when, nothing_remains, processor, queue, value,
+    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler,
+    handler_with, job, job_of, job_when, nothing_remains, processor, queue, value,
 };
 
 const LONG: Duration = Duration::from_mins(10);
@@ -35,14 +35,10 @@ async fn five_hundred_handlers_run_at_once_on_a_pool_of_ten() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let (seen, shut) = (log.clone(), gate.clone());
-    let run = handler(move |job, _| {
-        let (seen, shut) = (seen.clone(), shut.clone());
-        Box::pin(async move {
-            seen.add(job.group().unwrap_or("-"));
-            shut.passed().await;
-            Ok(json!(1))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, _| {
+        log.add(job.group().unwrap_or("-"));
+        gate.passed().await;
+        Ok(json!(1))
     });
     let options = leased("q", LONG).concurrency(500);
     let running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
@@ -69,20 +65,18 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, "create table public.effect (n int)").await;
-    let run = handler(|job, _| {
-        Box::pin(async move {
-            sqlx::query("insert into public.effect values ($1)")
-                .bind(i32::try_from(job.attempt()).unwrap())
-                .execute(job.tx().await?)
-                .await?;
-            seriatim::enqueue(job.tx().await?, job_of("other", "g", 1))
-                .await
-                .map_err(JobError::retry)?;
-            if job.attempt() == 1 {
-                return Err(JobError::retry("not yet"));
-            }
-            Ok(json!("done"))
-        })
+    let run = handler(async |job, _| {
+        sqlx::query("insert into public.effect values ($1)")
+            .bind(i32::try_from(job.attempt()).unwrap())
+            .execute(job.tx().await?)
+            .await?;
+        seriatim::enqueue(job.tx().await?, job_of("other", "g", 1))
+            .await
+            .map_err(JobError::retry)?;
+        if job.attempt() == 1 {
+            return Err(JobError::retry("not yet"));
+        }
+        Ok(json!("done"))
     });
     let _running =
         processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
@@ -109,14 +103,10 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
-    let (seen, shut) = (log.clone(), gate.clone());
-    let run = handler(move |job, _| {
-        let (seen, shut) = (seen.clone(), shut.clone());
-        Box::pin(async move {
-            seen.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
-            shut.passed().await;
-            Ok(json!(job.attempt()))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, _| {
+        log.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
+        gate.passed().await;
+        Ok(json!(job.attempt()))
     });
     let builder = errors.of(processor(&database, 4).await);
     let _running = builder.queue(leased("q", LONG).concurrency(20), run).build().unwrap().start();
@@ -146,7 +136,7 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_workers_job_runs_elsewhere_within_three_seconds_of_a_lease_of_ten_minutes() {
+async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
     let database = database().await;
     let pool = database.pool();
     let mut settings = Settings::new(database.url(), &["q"]);
@@ -214,19 +204,15 @@ async fn with_two_workers(
     let (log, gate) = (Log::default(), Gate::default());
     let mut running = Vec::new();
     for _ in 0..2 {
-        let (seen, shut) = (log.clone(), gate.clone());
-        let run = handler(move |job, _| {
-            let (seen, shut) = (seen.clone(), shut.clone());
-            Box::pin(async move {
-                seen.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
-                tokio::select! {
-                    () = shut.passed() => Ok(json!(1)),
-                    () = job.cancelled() => {
-                        seen.add("cancelled");
-                        Err(JobError::retry("told to stop"))
-                    }
+        let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, _| {
+            log.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
+            tokio::select! {
+                () = gate.passed() => Ok(json!(1)),
+                () = job.cancelled() => {
+                    log.add("cancelled");
+                    Err(JobError::retry("told to stop"))
                 }
-            })
+            }
         });
         let builder = errors.of(processor(database, 4).await);
         running.push(builder.queue(leased("q", LONG), run).build().unwrap().start());
@@ -297,7 +283,7 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_outlives_a_restart_of_the_server_and_completes_once() {
+async fn a_handler_outlives_a_server_restart_and_completes_once() {
     let server = Server::start().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();
     let pool = database.pool();
@@ -324,7 +310,7 @@ async fn a_handler_outlives_a_restart_of_the_server_and_completes_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_was_taken_over_is_told_and_its_settle_is_refused() {
+async fn a_taken_over_claim_is_told_and_its_settle_refused() {
     let database = database().await;
     let pool = database.pool();
     let errors = Errors::default();
@@ -355,14 +341,10 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let (seen, shut) = (log.clone(), gate.clone());
-    let run = handler(move |_, _| {
-        let (seen, shut) = (seen.clone(), shut.clone());
-        Box::pin(async move {
-            seen.add("in");
-            shut.passed().await;
-            Ok(json!(1))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), _, _| {
+        log.add("in");
+        gate.passed().await;
+        Ok(json!(1))
     });
     let _running =
         processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
@@ -396,7 +378,7 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
 async fn a_leased_queue_needs_one_connection_and_a_sensible_lease() {
     let pool =
         PgPoolOptions::new().max_connections(1).connect_lazy("postgres://localhost").unwrap();
-    let idle = || handler(|_, _| Box::pin(async { Ok(json!(1)) }));
+    let idle = || handler(async |_, _| Ok(json!(1)));
     let build = |lease| Processor::builder(pool.clone()).queue(leased("q", lease), idle()).build();
     assert!(build(LONG).is_ok());
     let message = |built: Result<Processor, BuildError>| built.err().unwrap().to_string();
@@ -414,16 +396,13 @@ async fn leased_groups_keep_order_and_never_overlap() {
     let mut running = Vec::new();
     for _ in 0..2 {
         let (inside, seen) = (Arc::clone(&inside), log.clone());
-        let run = handler(move |_, data| {
-            let (inside, seen) = (Arc::clone(&inside), seen.clone());
-            Box::pin(async move {
-                let n = usize::try_from(data.as_u64().unwrap()).unwrap();
-                assert_eq!(inside[n % 5].fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                tokio::task::yield_now().await;
-                seen.add(n.to_string());
-                inside[n % 5].fetch_sub(1, Ordering::SeqCst);
-                Ok(json!(null))
-            })
+        let run = handler_with((inside, seen), async |(inside, seen), _, data| {
+            let n = usize::try_from(data.as_u64().unwrap()).unwrap();
+            assert_eq!(inside[n % 5].fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            tokio::task::yield_now().await;
+            seen.add(n.to_string());
+            inside[n % 5].fetch_sub(1, Ordering::SeqCst);
+            Ok(json!(null))
         });
         let options = leased("q", Duration::from_secs(5)).concurrency(8);
         running.push(processor(&database, 3).await.queue(options, run).build().unwrap().start());

@@ -7,8 +7,8 @@ use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Hold, JobStatus, QueueOptions};
 
 use crate::support::{
-    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, handler, job, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job,
+    job_of, job_when, nothing_remains, processor, queue, value,
 };
 
 /// One slot, with turns of three jobs.
@@ -38,7 +38,7 @@ async fn quick_successes_are_recorded_together() {
     let pool = database.pool();
     let jobs = (0..100).map(|n| job_of("q", "g", n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
-    let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+    let run = handler(async |_, _| Ok(json!(null)));
     let options = threes().jobs_per_turn(50);
     let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
     drained(pool, "q").await;
@@ -48,7 +48,7 @@ async fn quick_successes_are_recorded_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_runs() {
+async fn a_slow_job_is_recorded_at_once_and_quick_ones_meanwhile() {
     let database = database().await;
     let pool = database.pool();
     // Quick, slow, quick: what comes before the slow one is recorded during it, and it before what follows.
@@ -56,17 +56,14 @@ async fn a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_r
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let (log, gate) = (Log::default(), Gate::default());
     let (seen, wait, look) = (log.clone(), gate.clone(), pool.clone());
-    let run = handler(move |_, data| {
-        let (seen, wait, look) = (seen.clone(), wait.clone(), look.clone());
-        Box::pin(async move {
-            let done = "select count(*) from seriatim.job where status = 'succeeded'";
-            let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
-            seen.add(format!("{data} {done}"));
-            if data == "slow" {
-                wait.passed().await;
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((seen, wait, look), async |(seen, wait, look), _, data| {
+        let done = "select count(*) from seriatim.job where status = 'succeeded'";
+        let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
+        seen.add(format!("{data} {done}"));
+        if data == "slow" {
+            wait.passed().await;
+        }
+        Ok(json!(null))
     });
     let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     log.wait_for(2).await;
@@ -80,24 +77,21 @@ async fn a_slow_job_is_recorded_before_the_next_begins_and_quick_ones_while_it_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_with_a_transaction_is_recorded_with_what_came_before_it() {
+async fn a_job_with_a_transaction_is_recorded_with_those_before_it() {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, "create table effect (n int8)").await;
     let jobs = (0..9).map(|n| job_of("q", "g", n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
-    let seen = log.clone();
-    let run = handler(move |job, data| {
-        seen.add(data.to_string());
-        Box::pin(async move {
-            let n = data.as_i64().unwrap_or_default();
-            if n % 2 == 1 {
-                let insert = sqlx::query("insert into effect values ($1)").bind(n);
-                insert.execute(job.tx().await?).await?;
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with(log.clone(), async |log, job, data| {
+        log.add(data.to_string());
+        let n = data.as_i64().unwrap_or_default();
+        if n % 2 == 1 {
+            let insert = sqlx::query("insert into effect values ($1)").bind(n);
+            insert.execute(job.tx().await?).await?;
+        }
+        Ok(json!(null))
     });
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
@@ -115,7 +109,7 @@ async fn a_job_with_a_transaction_is_recorded_with_what_came_before_it() {
 
 /// A host's own constraint refuses the result of one job of several that are recorded together.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_success_fails_and_those_behind_it_run_again_in_order() {
+async fn a_refused_success_fails_and_those_behind_run_again() {
     let database = database().await;
     let pool = database.pool();
     by_hand(
@@ -126,11 +120,10 @@ async fn a_refused_success_fails_and_those_behind_it_run_again_in_order() {
     let jobs = (0..5).map(|n| job_of("q", "g", n));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
-    let seen = log.clone();
-    let run = handler(move |job, data| {
-        seen.add(data.to_string());
+    let run = handler_with(log.clone(), async |log, job, data| {
+        log.add(data.to_string());
         let attempt = job.attempt();
-        Box::pin(async move { Ok(if attempt == 1 { data } else { json!(null) }) })
+        Ok(if attempt == 1 { data } else { json!(null) })
     });
     let options = threes().jobs_per_turn(5);
     let running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
@@ -150,7 +143,7 @@ async fn a_refused_success_fails_and_those_behind_it_run_again_in_order() {
 
 /// The first success is being recorded when the second, which the database refuses, is to be recorded with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_success_behind_one_that_is_being_recorded_runs_again() {
+async fn a_refused_success_behind_one_being_recorded_runs_again() {
     let database = database().await;
     let pool = database.pool();
     by_hand(
@@ -165,17 +158,14 @@ async fn a_refused_success_behind_one_that_is_being_recorded_runs_again() {
     let jobs = (1..3).map(|n| job_of("q", "g", n));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
-    let seen = log.clone();
-    let run = handler(move |_, data| {
-        seen.add(data.to_string());
-        let again = seen.entries().len() > 2;
-        Box::pin(async move {
-            if data == 2 {
-                // Ends while the first is being recorded: that begins after 20 ms, and takes 500.
-                tokio::time::sleep(Duration::from_millis(250)).await;
-            }
-            Ok(if again { json!(null) } else { data })
-        })
+    let run = handler_with(log.clone(), async |log, _, data| {
+        log.add(data.to_string());
+        let again = log.entries().len() > 2;
+        if data == 2 {
+            // Ends while the first is being recorded: that begins after 20 ms, and takes 500.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        Ok(if again { json!(null) } else { data })
     });
     let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     drained(pool, "q").await;
@@ -187,7 +177,7 @@ async fn a_refused_success_behind_one_that_is_being_recorded_runs_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_success_does_not_stop_a_job_with_a_transaction_behind_it() {
+async fn a_refused_success_stops_no_job_with_a_transaction_behind() {
     let database = database().await;
     let pool = database.pool();
     by_hand(
@@ -199,16 +189,13 @@ async fn a_refused_success_does_not_stop_a_job_with_a_transaction_behind_it() {
     let jobs = (0..4).map(|n| job_of("q", "g", n));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
-    let seen = log.clone();
-    let run = handler(move |job, data| {
-        seen.add(data.to_string());
+    let run = handler_with(log.clone(), async |log, job, data| {
+        log.add(data.to_string());
         let attempt = job.attempt();
-        Box::pin(async move {
-            if data == 2 {
-                sqlx::query("insert into effect values (2)").execute(job.tx().await?).await?;
-            }
-            Ok(if attempt == 1 { data } else { json!(null) })
-        })
+        if data == 2 {
+            sqlx::query("insert into effect values (2)").execute(job.tx().await?).await?;
+        }
+        Ok(if attempt == 1 { data } else { json!(null) })
     });
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
@@ -239,17 +226,13 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     let database = TestDatabase::create_on(&server).await.unwrap();
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let (seen, wait) = (log.clone(), gate.clone());
-    let run = handler(move |job, data| {
-        let (seen, wait) = (seen.clone(), wait.clone());
-        Box::pin(async move {
-            if data == 1 {
-                job.tx().await?;
-                seen.add("holds");
-                wait.passed().await;
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
+        if data == 1 {
+            job.tx().await?;
+            log.add("holds");
+            gate.passed().await;
+        }
+        Ok(json!(null))
     });
     let options = threes().concurrency(120);
     let running = processor(&database, TURNS + 3).await;
@@ -274,23 +257,19 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
 
 /// Once the handler has its locks nobody else can record anything in the group, for as long as its transaction is open.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_succeeded_before_is_recorded_before_a_handler_gets_its_transaction() {
+async fn successes_are_recorded_before_a_handler_gets_a_transaction() {
     let database = database().await;
     let pool = database.pool();
     let ids = seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
     let (log, look) = (Log::default(), pool.clone());
-    let seen = log.clone();
-    let run = handler(move |job, data| {
-        let (seen, look) = (seen.clone(), look.clone());
-        Box::pin(async move {
-            if data == 2 {
-                job.tx().await?;
-                let sql = "select array_agg(status::text order by id) from seriatim.job";
-                let statuses: Vec<String> = sqlx::query_scalar(sql).fetch_one(&look).await?;
-                seen.add(statuses.join(" "));
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((log.clone(), look), async |(log, look), job, data| {
+        if data == 2 {
+            job.tx().await?;
+            let sql = "select array_agg(status::text order by id) from seriatim.job";
+            let statuses: Vec<String> = sqlx::query_scalar(sql).fetch_one(&look).await?;
+            log.add(statuses.join(" "));
+        }
+        Ok(json!(null))
     });
     let _running = processor(&database, 4).await.queue(threes(), run).build().unwrap().start();
     ended(pool, ids[2].id()).await;

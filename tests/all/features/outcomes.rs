@@ -10,8 +10,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Errors, Log, by_hand, database, drained, ended, handler, job_of, job_when, nothing_remains,
-    processor, queue, value,
+    Errors, Log, by_hand, database, drained, ended, handler, handler_with, job_of, job_when,
+    nothing_remains, processor, queue, value,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|job, data| Box::pin(act(job, data))))
+        .queue(queue("q"), handler(async |job, data| act(job, data).await))
         .build()
         .unwrap()
         .start();
@@ -159,24 +159,23 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_are_the_queues_or_the_jobs_own_and_the_last_twenty_are_kept() {
+async fn attempts_are_the_queues_or_the_jobs_and_twenty_are_kept() {
     let database = database().await;
     let pool = database.pool();
     let retry = RetryPolicy::new(3).base(Duration::from_millis(1));
     let log = Log::default();
-    let seen = log.clone();
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").retry(retry.cap(Duration::from_millis(1))),
-            handler(move |job, _| {
-                seen.add(format!(
+            handler_with(log.clone(), async |log, job, _| {
+                log.add(format!(
                     "{} {} of {}",
                     job.group().unwrap(),
                     job.attempt(),
                     job.max_attempts()
                 ));
-                Box::pin(async { Err(JobError::retry("no luck")) })
+                Err(JobError::retry("no luck"))
             }),
         )
         .build()
@@ -220,10 +219,10 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
     let exact = policy.clone().jitter(0.0);
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q").retry(exact), handler(|job, data| Box::pin(act(job, data))))
+        .queue(queue("q").retry(exact), handler(async |job, data| act(job, data).await))
         .queue(
             queue("jittered").retry(policy.jitter(0.5)),
-            handler(|job, data| Box::pin(act(job, data))),
+            handler(async |job, data| act(job, data).await),
         )
         .build()
         .unwrap()
@@ -266,25 +265,22 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let seen = log.clone();
     let options = queue("q").timeout(Duration::from_millis(100));
     let _running = processor(&database, 10)
         .await
         .queue(
             options.retry(RetryPolicy::new(1)),
-            handler(move |job, data| {
-                let dropped = Dropped(seen.clone());
-                Box::pin(async move {
-                    if data == json!("slow") {
-                        // Work that takes longer than the queue's timeout and less than the job's.
-                        tokio::time::sleep(Duration::from_millis(300)).await;
-                        return Ok(json!("done"));
-                    }
-                    sqlx::query("select 1").execute(job.tx().await?).await?;
-                    job.cancelled().await;
-                    dropped.0.add("told");
-                    std::future::pending().await
-                })
+            handler_with(log.clone(), async |log, job, data| {
+                let dropped = Dropped(log.clone());
+                if data == json!("slow") {
+                    // Work that takes longer than the queue's timeout and less than the job's.
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    return Ok(json!("done"));
+                }
+                sqlx::query("select 1").execute(job.tx().await?).await?;
+                job.cancelled().await;
+                dropped.0.add("told");
+                std::future::pending().await
             }),
         )
         .build()
@@ -314,28 +310,24 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
     let database = database().await;
     let pool = database.pool();
     let (log, errors) = (Log::default(), Errors::default());
-    let (seen, other) = (log.clone(), pool.clone());
     let builder = errors.of(processor(&database, 10).await);
     let _running = builder
         .queue(
             queue("q"),
-            handler(move |job, data| {
-                let (seen, other) = (seen.clone(), other.clone());
-                Box::pin(async move {
-                    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
-                        .fetch_one(job.tx().await?)
-                        .await?;
-                    if job.attempt() == 1 {
-                        let killed: bool =
-                            value(&other, format!("select pg_terminate_backend({pid})")).await;
-                        assert!(killed);
-                        if data == json!("waits") {
-                            job.cancelled().await;
-                            seen.add("told");
-                        }
+            handler_with((log.clone(), pool.clone()), async |(log, pool), job, data| {
+                let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+                    .fetch_one(job.tx().await?)
+                    .await?;
+                if job.attempt() == 1 {
+                    let killed: bool =
+                        value(&pool, format!("select pg_terminate_backend({pid})")).await;
+                    assert!(killed);
+                    if data == json!("waits") {
+                        job.cancelled().await;
+                        log.add("told");
                     }
-                    Ok(json!(job.attempt()))
-                })
+                }
+                Ok(json!(job.attempt()))
             }),
         )
         .build()

@@ -11,8 +11,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, ended, eventually, handler, job, job_of, job_when, nothing_remains,
-    processor, queue, value,
+    Log, by_hand, database, ended, eventually, handler_with, job, job_of, job_when,
+    nothing_remains, processor, queue, value,
 };
 
 fn client() -> Client {
@@ -21,21 +21,17 @@ fn client() -> Client {
 
 /// A processor whose jobs fail for the data `"bad"` while there is no table `mended`; the log has what was tried.
 async fn bench(database: &TestDatabase, options: QueueOptions, log: &Log) -> ProcessorBuilder {
-    let log = log.clone();
     processor(database, 10).await.queue(
         options,
-        handler(move |job, data| {
-            let log = log.clone();
-            Box::pin(async move {
-                log.add(job.id().to_string());
-                let mended: bool = sqlx::query_scalar("select to_regclass('mended') is not null")
-                    .fetch_one(job.tx().await?)
-                    .await?;
-                if data == json!("bad") && !mended {
-                    return Err(JobError::fail("it is bad"));
-                }
-                Ok(Value::Null)
-            })
+        handler_with(log.clone(), async |log, job, data| {
+            log.add(job.id().to_string());
+            let mended: bool = sqlx::query_scalar("select to_regclass('mended') is not null")
+                .fetch_one(job.tx().await?)
+                .await?;
+            if data == json!("bad") && !mended {
+                return Err(JobError::fail("it is bad"));
+            }
+            Ok(Value::Null)
         }),
     )
 }
@@ -56,7 +52,7 @@ fn ran(log: &Log, ids: &[i64]) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_job_and_those_behind_it_step_aside_and_come_back_in_order() {
+async fn a_failed_job_and_those_behind_it_park_and_return_in_order() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
@@ -114,7 +110,7 @@ async fn a_failed_job_and_those_behind_it_step_aside_and_come_back_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_line_steps_aside_in_batches_while_its_group_stands_still() {
+async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);

@@ -8,7 +8,7 @@ use seriatim::{Client, ControlError, JobStatus, NewJob, Running};
 use sqlx::PgPool;
 
 use crate::support::{
-    Gate, Log, database, ended, enqueue, eventually, handler, job, nothing_remains, processor,
+    Gate, Log, database, ended, enqueue, eventually, handler_with, job, nothing_remains, processor,
     queue, value,
 };
 
@@ -26,16 +26,12 @@ impl Bench {
         let (log, gate) = (Log::default(), Gate::default());
         let mut builder = processor(&database, 8).await;
         for name in ["q", "other"] {
-            let (seen, closed) = (log.clone(), gate.clone());
-            let run = handler(move |job, data| {
-                let (seen, closed) = (seen.clone(), closed.clone());
-                seen.add(format!("{} {data}", job.group().unwrap_or("-")));
-                Box::pin(async move {
-                    if data == "slow" {
-                        closed.passed().await;
-                    }
-                    Ok(Value::Null)
-                })
+            let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
+                log.add(format!("{} {data}", job.group().unwrap_or("-")));
+                if data == "slow" {
+                    gate.passed().await;
+                }
+                Ok(Value::Null)
             });
             builder = builder.queue(queue(name), run);
         }
@@ -173,7 +169,7 @@ async fn pauses_take_part_in_the_callers_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_paused_cannot_be_resumed_and_odd_names_are_taken_as_they_are() {
+async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     for (refused, words) in [

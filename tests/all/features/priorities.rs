@@ -7,8 +7,8 @@ use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{JobError, NewJob, QueueOptions, RetryPolicy, Running};
 
 use crate::support::{
-    Gate, Log, by_hand, database, drained, ended, eventually, handler, job_of, nothing_remains,
-    processor, queue,
+    Gate, Log, by_hand, database, drained, ended, eventually, handler_with, job_of,
+    nothing_remains, processor, queue,
 };
 
 /// One slot, whose handler waits at the gate; a first job keeps it busy.
@@ -23,15 +23,11 @@ impl Bench {
     async fn new(options: QueueOptions) -> Self {
         let database = database().await;
         let (log, gate) = (Log::default(), Gate::default());
-        let (seen, closed) = (log.clone(), gate.clone());
-        let run = handler(move |job, data| {
-            let (seen, closed) = (seen.clone(), closed.clone());
+        let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
             let name = format!("{} {data}", job.group().unwrap_or("-"));
-            Box::pin(async move {
-                seen.add(name);
-                closed.passed().await;
-                Ok(Value::Null)
-            })
+            log.add(name);
+            gate.passed().await;
+            Ok(Value::Null)
         });
         let running = processor(&database, 3)
             .await
@@ -71,7 +67,7 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_the_groups_that_wait_the_one_with_the_highest_priority_goes_next() {
+async fn the_waiting_group_with_the_highest_priority_goes_next() {
     let bench = Bench::new(queue("q")).await;
     let jobs = [("low", 0), ("high", 9), ("middle", 4)];
     bench.enqueue(jobs.map(|(group, priority)| (job_of("q", group, 1), priority)).into()).await;
@@ -128,7 +124,6 @@ async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let seen = log.clone();
     let sleepers = || {
         let later = Duration::from_hours(1);
         let groups = ["low", "high"].map(|group| job_of("q", group, 1).delay(later));
@@ -142,11 +137,10 @@ async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
     )
     .await;
     let client = seriatim::Client::default();
-    let run = move || {
-        let seen = seen.clone();
-        handler(move |job, data| {
-            seen.add(format!("{} {data}", job.group().unwrap_or("-")));
-            Box::pin(async { Ok(Value::Null) })
+    let run = || {
+        handler_with(log.clone(), async |log, job, data| {
+            log.add(format!("{} {data}", job.group().unwrap_or("-")));
+            Ok(Value::Null)
         })
     };
     // Not due: whatever their priority, none of them runs before what is.
@@ -178,17 +172,16 @@ async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_waits_for_a_retry_keeps_its_priority_and_is_not_tried_early() {
+async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
     let jobs = [job_of("q", "high", 1), NewJob::new("q", &1)];
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     by_hand(pool, "update seriatim.job set priority = 9").await;
-    let seen = log.clone();
-    let run = handler(move |job, _| {
-        seen.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
-        Box::pin(async { Err(JobError::retry("not yet")) })
+    let run = handler_with(log.clone(), async |log, job, _| {
+        log.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
+        Err(JobError::retry("not yet"))
     });
     // Less than the head start of 90 s, and far more than this test takes.
     let minute = Duration::from_mins(1);

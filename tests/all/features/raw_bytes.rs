@@ -48,7 +48,7 @@ async fn what_the_handler_cannot_take_is_a_failed_attempt() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("json"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("json"), handler(async |_, data| Ok(data)))
         .queue(queue("bytes"), TakesBytes)
         .build()
         .unwrap()

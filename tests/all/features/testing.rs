@@ -204,7 +204,7 @@ fn nothing_is_left_of_a_process_that_panics_aborts_or_just_ends() {
 }
 
 #[test]
-fn nothing_is_left_of_a_process_that_dies_while_its_server_restarts() {
+fn nothing_is_left_of_a_process_that_dies_in_a_restart() {
     let (mut child, remains) = spawn_child("restart");
     // So that it dies at no particular moment of a restart.
     std::thread::sleep(Duration::from_millis(fastrand::u64(..300)));

@@ -18,8 +18,7 @@ async fn jobs_are_listed_run_one_by_one_and_drained() {
     let listed = jobs.enqueued("q").await.unwrap();
     assert_eq!(listed.iter().map(|job| job.data.clone()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 
-    let double =
-        || handler(|_, data| Box::pin(async move { Ok(json!(data.as_i64().unwrap() * 2)) }));
+    let double = || handler(async |_, data| Ok(json!(data.as_i64().unwrap() * 2)));
     let ran = jobs.run_next(queue("q"), double()).await.unwrap().unwrap();
     assert_eq!((ran.status, ran.result), (JobStatus::Succeeded, Some(json!(2))));
     assert_eq!(jobs.drain(queue("q"), double()).await.unwrap(), 4);
@@ -32,9 +31,7 @@ async fn a_drain_leaves_what_waits_for_a_retry_and_what_is_behind_it() {
     let jobs = Jobs::new(database.pool());
     enqueue(database.pool(), "q", "g", 1).await;
     enqueue(database.pool(), "q", "g", 2).await;
-    let later = handler(|_, _| {
-        Box::pin(async { Err(JobError::retry_after("later", Duration::from_hours(1))) })
-    });
+    let later = handler(async |_, _| Err(JobError::retry_after("later", Duration::from_hours(1))));
     assert_eq!(jobs.drain(queue("q"), later).await.unwrap(), 1);
     let left = jobs.enqueued("q").await.unwrap();
     assert_eq!(left.iter().map(|job| job.attempts).collect::<Vec<_>>(), [1, 0]);
@@ -55,7 +52,7 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     }
     let _running = processor(&database, 4)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();

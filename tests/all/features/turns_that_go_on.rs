@@ -8,8 +8,8 @@ use seriatim::{Client, QueueOptions, Running};
 use sqlx::PgPool;
 
 use crate::support::{
-    Errors, Gate, Log, database, drained, eventually, handler, job_of, nothing_remains, processor,
-    queue,
+    Errors, Gate, Log, database, drained, eventually, handler_with, job_of, nothing_remains,
+    processor, queue,
 };
 
 /// Notes each turn that is passed on, or ends with its group.
@@ -32,21 +32,17 @@ async fn start(database: &TestDatabase, options: QueueOptions, log: &Log, gate: 
     for statement in NOTED {
         sqlx::query(statement).execute(database.pool()).await.unwrap();
     }
-    let (log, gate) = (log.clone(), gate.clone());
-    let run = handler(move |job, data| {
-        let (log, gate) = (log.clone(), gate.clone());
-        Box::pin(async move {
-            let group = job.group().unwrap_or("-").to_owned();
-            log.add(format!("{group} {data}"));
-            if group == "gated" {
-                gate.passed().await;
-            }
-            if group == "slow" {
-                // What takes up the time of a turn.
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
+        let group = job.group().unwrap_or("-").to_owned();
+        log.add(format!("{group} {data}"));
+        if group == "gated" {
+            gate.passed().await;
+        }
+        if group == "slow" {
+            // What takes up the time of a turn.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(json!(null))
     });
     processor(database, 12).await.queue(options, run).build().unwrap().start()
 }
@@ -90,7 +86,7 @@ async fn not_where_the_queue_says_how_many_jobs_a_turn_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_others_wait_each_group_has_one_job_and_then_waits_for_them() {
+async fn while_others_wait_each_turn_has_one_job() {
     let database = database().await;
     let pool = database.pool();
     for group in ["a", "b", "c"] {
@@ -110,7 +106,7 @@ async fn while_others_wait_each_group_has_one_job_and_then_waits_for_them() {
 
 /// Whoever comes while all slots are taken waits for about 20 ms of such a turn.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_comes_while_all_slots_are_taken_waits_for_some_jobs_only() {
+async fn a_group_waits_for_some_jobs_only_if_all_slots_are_taken() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
@@ -130,7 +126,7 @@ async fn a_group_that_comes_while_all_slots_are_taken_waits_for_some_jobs_only()
 
 /// Somebody's trigger refuses that the second job is started.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_database_refuses_about_the_next_job_does_not_fail_the_one_before() {
+async fn a_refusal_about_the_next_job_does_not_fail_the_one_before() {
     for with_tx in [false, true] {
         let database = database().await;
         let pool = database.pool();
@@ -144,13 +140,11 @@ async fn what_the_database_refuses_about_the_next_job_does_not_fail_the_one_befo
             sqlx::query(statement).execute(pool).await.unwrap();
         }
         let errors = Errors::default();
-        let run = handler(move |job, _| {
-            Box::pin(async move {
-                if with_tx {
-                    sqlx::query("select").execute(job.tx().await?).await?;
-                }
-                Ok(json!(null))
-            })
+        let run = handler_with(with_tx, async |with_tx, job, _| {
+            if with_tx {
+                sqlx::query("select").execute(job.tx().await?).await?;
+            }
+            Ok(json!(null))
         });
         let builder = errors.of(processor(&database, 6).await);
         let running = builder.queue(queue("q"), run).build().unwrap().start();

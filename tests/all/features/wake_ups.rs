@@ -9,8 +9,8 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::sleep;
 
 use crate::support::{
-    Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler, held_up, job_of, queue,
-    value,
+    Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up, job_of,
+    queue, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -38,10 +38,9 @@ async fn start(
 }
 
 fn logged(log: &Log) -> impl JobHandler + use<> {
-    let log = log.clone();
-    handler(move |_, data| {
+    handler_with(log.clone(), async |log, _, data| {
         log.add(data.to_string());
-        Box::pin(async { Ok(Value::Null) })
+        Ok(Value::Null)
     })
 }
 
@@ -96,20 +95,16 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
     for hold in HOLDS {
         let database = database().await;
         let log = Log::default();
-        let seen = log.clone();
-        let run = handler(move |job, data| {
-            let seen = seen.clone();
-            Box::pin(async move {
-                let n = data.as_u64().unwrap();
-                seen.add(n.to_string());
-                let quietly = Client::default().notify(false);
-                let next = job_of("q", &format!("g{n}"), n + 1);
-                if n < 5 {
-                    let tx = job.tx().await?;
-                    quietly.enqueue(&mut *tx, next).await?;
-                }
-                Ok(json!(null))
-            })
+        let run = handler_with(log.clone(), async |log, job, data| {
+            let n = data.as_u64().unwrap();
+            log.add(n.to_string());
+            let quietly = Client::default().notify(false);
+            let next = job_of("q", &format!("g{n}"), n + 1);
+            if n < 5 {
+                let tx = job.tx().await?;
+                quietly.enqueue(&mut *tx, next).await?;
+            }
+            Ok(json!(null))
         });
         let running = start(&database, queue("q").hold(hold), run).await;
         seriatim::enqueue(database.pool(), job_of("q", "g", 0)).await.unwrap();
@@ -119,7 +114,7 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_committed_while_a_claim_is_on_its_way_is_found_while_its_job_runs() {
+async fn what_commits_during_a_claim_is_found_while_its_job_runs() {
     // By transaction the claim's own lease calls for a look half a second later, and would hide it.
     let hold = HOLDS[1];
     let database = database().await;

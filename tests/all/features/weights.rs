@@ -10,7 +10,7 @@ use seriatim::{Hold, ProcessorBuilder, QueueOptions, Running};
 use sqlx::PgPool;
 
 use crate::support::{
-    FnHandler, Gate, Log, database, drained, enqueue, handler, job_of, processor, queue,
+    FnHandler, Gate, Log, database, drained, enqueue, handler_with, job_of, processor, queue,
 };
 
 /// What handlers do in these tests: say that they started, and wait at a gate if there is one.
@@ -24,19 +24,15 @@ struct Bench {
 
 impl Bench {
     fn handler(&self, queue: &'static str) -> FnHandler {
-        let bench = self.clone();
-        handler(move |_, _| {
-            let bench = bench.clone();
-            Box::pin(async move {
-                let at_once = bench.at_once.fetch_add(1, Ordering::SeqCst) + 1;
-                bench.most.fetch_max(at_once, Ordering::SeqCst);
-                bench.starts.add(queue);
-                if let Some(gate) = &bench.gate {
-                    gate.passed().await;
-                }
-                bench.at_once.fetch_sub(1, Ordering::SeqCst);
-                Ok(json!(null))
-            })
+        handler_with((self.clone(), queue), async |(bench, queue), _, _| {
+            let at_once = bench.at_once.fetch_add(1, Ordering::SeqCst) + 1;
+            bench.most.fetch_max(at_once, Ordering::SeqCst);
+            bench.starts.add(queue);
+            if let Some(gate) = &bench.gate {
+                gate.passed().await;
+            }
+            bench.at_once.fetch_sub(1, Ordering::SeqCst);
+            Ok(json!(null))
         })
     }
 
@@ -130,7 +126,7 @@ async fn two_queues_with_deep_backlogs_start_jobs_by_their_weights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_queues_of_both_holds_share_and_one_that_goes_idle_leaves_its_share() {
+async fn queues_of_both_holds_share_and_an_idle_one_leaves_its_part() {
     let database = database().await;
     let pool = database.pool();
     fill(pool, "a", 300, 90).await;

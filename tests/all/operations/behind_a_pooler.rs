@@ -89,7 +89,7 @@ async fn left(session: &mut sqlx::PgConnection) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_workers_job_runs_elsewhere_when_its_lease_has_run_out() {
+async fn a_killed_workers_job_runs_elsewhere_after_its_lease() {
     if let Some(took) = one_of_two_is_killed(Some(LEASE), false).await {
         println!("worker killed behind a pooler, lease of {LEASE:?}: {took:.2?}");
         // At least what was left of the lease after two thirds, and the grace.
@@ -115,7 +115,7 @@ async fn who_forgets_to_switch_presence_off_is_as_safe() {
 
 /// The driver sends a statement with arguments in two parts, and out of a transaction each may meet another session.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_enqueue_needs_a_transaction_where_the_pooler_knows_no_prepared_statements() {
+async fn without_prepared_statements_an_enqueue_needs_a_transaction() {
     let database = database().await;
     let pooler = match Pooler::start(&database, SESSIONS).await {
         Ok(pooler) => pooler,

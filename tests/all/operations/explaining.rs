@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use tokio::time::Instant;
 
 use crate::support::{
-    Log, PATIENCE, by_hand, database, ended, enqueue, eventually, handler, job_of, job_when,
+    Log, PATIENCE, by_hand, database, ended, enqueue, eventually, handler_with, job_of, job_when,
     processor, queue, value,
 };
 
@@ -41,29 +41,23 @@ async fn says(pool: &PgPool, job: i64, words: &[&str]) -> JobExplanation {
 
 /// Handlers sleep in the database (`"sleep"`), or fail (`"bad"`).
 async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
-    let log = log.clone();
     let retry = RetryPolicy::new(2).base(Duration::from_hours(1)).cap(Duration::from_hours(1));
     processor(database, 10)
         .await
         .queue(
             queue("q").out_of_attempts(then).retry(retry),
-            handler(move |job, data| {
-                let log = log.clone();
-                Box::pin(async move {
-                    let tx = job.tx().await?;
-                    log.add(data.to_string());
-                    match data.as_str() {
-                        Some("sleep") => {
-                            sqlx::query("select pg_sleep(600) /* stuck here */")
-                                .execute(tx)
-                                .await?;
-                        }
-                        Some("bad") => return Err(JobError::fail("no such account")),
-                        Some("later") => return Err(JobError::retry("bank closed")),
-                        _ => {}
+            handler_with(log.clone(), async |log, job, data| {
+                let tx = job.tx().await?;
+                log.add(data.to_string());
+                match data.as_str() {
+                    Some("sleep") => {
+                        sqlx::query("select pg_sleep(600) /* stuck here */").execute(tx).await?;
                     }
-                    Ok(data)
-                })
+                    Some("bad") => return Err(JobError::fail("no such account")),
+                    Some("later") => return Err(JobError::retry("bank closed")),
+                    _ => {}
+                }
+                Ok(data)
             }),
         )
         .build()

@@ -9,8 +9,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, Log, by_hand, database, ended, eventually, handler, job_of, nothing_remains, queue,
-    value,
+    Errors, Log, by_hand, database, ended, eventually, handler, handler_with, job_of,
+    nothing_remains, queue, value,
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing is reported.
@@ -46,19 +46,17 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         .of(builder)
         .queue(
             queue("q"),
-            handler(|job, data| {
-                Box::pin(async move {
-                    if job.attempt() == 1 && data == json!("fails") {
-                        sqlx::query("select no_such_column").execute(job.tx().await?).await?;
-                    }
-                    // The second is what the host's limits are below: once in a query, once between two.
-                    sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                    let level: String = sqlx::query_scalar("show transaction_isolation")
-                        .fetch_one(job.tx().await?)
-                        .await?;
-                    Ok(json!(level))
-                })
+            handler(async |job, data| {
+                if job.attempt() == 1 && data == json!("fails") {
+                    sqlx::query("select no_such_column").execute(job.tx().await?).await?;
+                }
+                // The second is what the host's limits are below: once in a query, once between two.
+                sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let level: String = sqlx::query_scalar("show transaction_isolation")
+                    .fetch_one(job.tx().await?)
+                    .await?;
+                Ok(json!(level))
             }),
         )
         .build()
@@ -181,13 +179,10 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     let errors = Errors::default();
     let builder = Processor::builder(pool.clone()).housekeeping(Duration::from_millis(200));
     let begun = Log::default();
-    let log = begun.clone();
-    let told = handler(move |job, _| {
+    let told = handler_with(begun.clone(), async |log, job, _| {
         log.add("begun");
-        Box::pin(async move {
-            job.cancelled().await;
-            Ok(json!("told"))
-        })
+        job.cancelled().await;
+        Ok(json!("told"))
     });
     let running = errors.of(builder).queue(queue("q"), told).build().unwrap().start();
     let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();

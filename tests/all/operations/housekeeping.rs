@@ -17,18 +17,16 @@ use crate::support::{
 const HOUR: Duration = Duration::from_hours(1);
 
 fn obedient() -> FnHandler {
-    handler(|job, data| {
+    handler(async |job, data| {
         let cancelled = job.cancelled();
-        Box::pin(async move {
-            match data.as_str() {
-                Some("fails") => Err(JobError::fail("as asked")),
-                Some("cancelled") => {
-                    cancelled.await;
-                    Err(JobError::retry("told to stop"))
-                }
-                _ => Ok(json!(null)),
+        match data.as_str() {
+            Some("fails") => Err(JobError::fail("as asked")),
+            Some("cancelled") => {
+                cancelled.await;
+                Err(JobError::retry("told to stop"))
             }
-        })
+            _ => Ok(json!(null)),
+        }
     })
 }
 
@@ -218,7 +216,7 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
         .housekeeping(Duration::from_millis(20))
         .queue(
             queue("q").keep_failed(Retention::Never).out_of_attempts(OutOfAttempts::Halt),
-            handler(|_, _| Box::pin(async { Err(JobError::fail("no")) })),
+            handler(async |_, _| Err(JobError::fail("no"))),
         )
         .build()
         .unwrap()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::{Client, JobError, JobStatus, NewJob, QueueCounts};
 
-use crate::support::{Log, by_hand, database, ended, handler, job, job_of, processor, queue};
+use crate::support::{Log, by_hand, database, ended, handler_with, job, job_of, processor, queue};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_tell_the_states_apart() {
@@ -18,20 +18,17 @@ async fn counts_tell_the_states_apart() {
         .await
         .queue(
             queue("q"),
-            handler(move |job, data| {
+            handler_with(seen, async |seen, job, data| {
                 let cancelled = job.cancelled();
-                let seen = seen.clone();
-                Box::pin(async move {
-                    match data.as_str() {
-                        Some("fails") => return Err(JobError::fail("as asked")),
-                        Some("runs") => {
-                            seen.add("runs");
-                            cancelled.await;
-                        }
-                        _ => {}
+                match data.as_str() {
+                    Some("fails") => return Err(JobError::fail("as asked")),
+                    Some("runs") => {
+                        seen.add("runs");
+                        cancelled.await;
                     }
-                    Ok(data)
-                })
+                    _ => {}
+                }
+                Ok(data)
             }),
         )
         .build()

@@ -106,44 +106,34 @@ const WAYS: [(&str, FailureKind); 12] = [
 ];
 
 fn failing(builder: ProcessorBuilder, hold: Hold) -> ProcessorBuilder {
-    let echo = || handler(|_, data| Box::pin(async move { Ok(data) }));
+    let echo = || handler(async |_, data| Ok(data));
     builder
         .queue(once("number", hold), Takes::<u32>::new())
         .queue(once("strict", hold), Takes::<Strict>::new())
         .queue(once("kind", hold), Takes::<Kind>::new())
         .queue(once("time", hold), Takes::<DateTime<Utc>>::new())
         .queue(once("bytes", hold), Takes::<Strict>::new())
-        .queue(once("slow", hold), handler(|_, _| Box::pin(std::future::pending())))
-        .queue(once("panic", hold), handler(|_, _| Box::pin(async { panic!("it broke") })))
-        .queue(
-            once("error", hold),
-            handler(|_, _| Box::pin(async { Err(JobError::retry("no luck")) })),
-        )
-        .queue(
-            once("nul", hold),
-            handler(|_, data| Box::pin(async move { Ok(json!([data, "\0"])) })),
-        )
+        .queue(once("slow", hold), handler(async |_, _| std::future::pending().await))
+        .queue(once("panic", hold), handler(async |_, _| panic!("it broke")))
+        .queue(once("error", hold), handler(async |_, _| Err(JobError::retry("no luck"))))
+        .queue(once("nul", hold), handler(async |_, data| Ok(json!([data, "\0"]))))
         .queue(
             once("deferred", hold),
-            handler(|job, data| {
-                Box::pin(async move {
-                    let insert = sqlx::query("insert into public.one values (1)");
-                    insert.execute(job.tx().await?).await?;
-                    Ok(data)
-                })
+            handler(async |job, data| {
+                let insert = sqlx::query("insert into public.one values (1)");
+                insert.execute(job.tx().await?).await?;
+                Ok(data)
             }),
         )
         .queue(once("refused", hold), echo())
         .queue(once("fine", hold), echo())
         .queue(
             once("turn", hold).jobs_per_turn(2),
-            handler(|_, data| {
-                Box::pin(async move {
-                    if data == "second" {
-                        std::future::pending::<()>().await;
-                    }
-                    Ok(data)
-                })
+            handler(async |_, data| {
+                if data == "second" {
+                    std::future::pending::<()>().await;
+                }
+                Ok(data)
             }),
         )
 }

@@ -10,30 +10,25 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Gate, Log, by_hand, database, ended, enqueue, eventually, handler, job, job_of, job_when,
+    Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, job_of, job_when,
     nothing_remains, processor, queue, value,
 };
 
 /// Jobs fail while there is no table `mended`; the log has what ran.
 async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
-    let log = log.clone();
     processor(database, 10)
         .await
         .queue(
             queue("q").out_of_attempts(then),
-            handler(move |job, data| {
-                let log = log.clone();
-                Box::pin(async move {
-                    let mended: bool =
-                        sqlx::query_scalar("select to_regclass('mended') is not null")
-                            .fetch_one(job.tx().await?)
-                            .await?;
-                    if !mended && data != "good" {
-                        return Err(JobError::fail("not mended"));
-                    }
-                    log.add(job.id().to_string());
-                    Ok(Value::Null)
-                })
+            handler_with(log.clone(), async |log, job, data| {
+                let mended: bool = sqlx::query_scalar("select to_regclass('mended') is not null")
+                    .fetch_one(job.tx().await?)
+                    .await?;
+                if !mended && data != "good" {
+                    return Err(JobError::fail("not mended"));
+                }
+                log.add(job.id().to_string());
+                Ok(Value::Null)
             }),
         )
         .build()
@@ -46,7 +41,7 @@ async fn enqueued(pool: &PgPool, jobs: impl IntoIterator<Item = NewJob>) -> Vec<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redrive_runs_dead_jobs_in_their_original_order_before_what_waits() {
+async fn a_redrive_runs_dead_jobs_in_order_before_what_waits() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     let running = start(&database, OutOfAttempts::Continue, &log).await;
@@ -90,7 +85,7 @@ async fn nothing_remains_of(pool: &PgPool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redrive_lets_halted_groups_go_on_and_skips_what_somebody_has() {
+async fn a_redrive_unhalts_groups_and_skips_what_is_locked() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     let _running = start(&database, OutOfAttempts::Halt, &log).await;
@@ -125,22 +120,21 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     let (seen, gate, entered) = (log.clone(), Gate::default(), Log::default());
-    let (door, inside) = (gate.clone(), entered.clone());
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
-            handler(move |job, data| {
-                let (seen, door, inside) = (seen.clone(), door.clone(), inside.clone());
-                Box::pin(async move {
-                    inside.add("in");
+            handler_with(
+                (seen, gate.clone(), entered.clone()),
+                async |(seen, gate, entered), job, data| {
+                    entered.add("in");
                     if data == "runs" {
-                        door.passed().await;
+                        gate.passed().await;
                     }
                     seen.add(job.id().to_string());
                     Ok(Value::Null)
-                })
-            }),
+                },
+            ),
         )
         .build()
         .unwrap()
@@ -197,18 +191,14 @@ async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let (gate, entered) = (Gate::default(), Log::default());
-    let (door, inside) = (gate.clone(), entered.clone());
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").hold(Hold::Lease(Duration::from_secs(2))),
-            handler(move |_, _| {
-                let (door, inside) = (door.clone(), inside.clone());
-                Box::pin(async move {
-                    inside.add("in");
-                    door.passed().await;
-                    Ok(Value::Null)
-                })
+            handler_with((gate.clone(), entered.clone()), async |(gate, entered), _, _| {
+                entered.add("in");
+                gate.passed().await;
+                Ok(Value::Null)
             }),
         )
         .build()

@@ -26,16 +26,14 @@ async fn pool_at(url: &str) -> PgPool {
 
 /// Fails once; then the attempt, if the host's own statement in the job's transaction worked.
 fn run() -> FnHandler {
-    handler(|job, data| {
-        Box::pin(async move {
-            if job.attempt() == 1 && data == json!(3) {
-                return Err(JobError::retry("once more"));
-            }
-            let attempt = i64::from(job.attempt());
-            let query = sqlx::query_scalar::<_, i64>("select $1 + 0").bind(attempt);
-            // Sessions are shared: a name may be somebody else's.
-            Ok(json!(query.persistent(false).fetch_one(job.tx().await?).await?))
-        })
+    handler(async |job, data| {
+        if job.attempt() == 1 && data == json!(3) {
+            return Err(JobError::retry("once more"));
+        }
+        let attempt = i64::from(job.attempt());
+        let query = sqlx::query_scalar::<_, i64>("select $1 + 0").bind(attempt);
+        // Sessions are shared: a name may be somebody else's.
+        Ok(json!(query.persistent(false).fetch_one(job.tx().await?).await?))
     })
 }
 
@@ -70,7 +68,7 @@ async fn works(database: &TestDatabase, builder: ProcessorBuilder) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_pooler_is_seen_at_the_start_and_the_work_is_done_without_what_it_lacks() {
+async fn a_transaction_pooler_is_seen_and_worked_around() {
     let database = database().await;
     let pooler = pooler!(Pooler::plain(&database, SESSIONS, "transaction"));
     let pool = pool_at(&pooler.plain_url(&database)).await;
@@ -210,7 +208,7 @@ async fn a_name_that_a_connection_remembers_is_not_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_transaction_every_call_works_whatever_others_left_in_the_session() {
+async fn in_a_transaction_calls_work_whatever_the_session_holds() {
     let database = database().await;
     let pooler = pooler!(Pooler::plain(&database, SESSIONS, "transaction"));
     let pool = pool_at(&pooler.plain_url(&database)).await;

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler, job,
-    job_of, nothing_remains, processor, queue, value,
+    Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
+    handler_with, job, job_of, nothing_remains, processor, queue, value,
 };
 
 #[derive(Clone, Default)]
@@ -57,10 +57,12 @@ impl Bench {
     }
 
     async fn start(&self, database: &TestDatabase) -> Running {
-        let bench = self.clone();
         let builder = self.errors.of(processor(database, 10).await);
         builder
-            .queue(queue("q"), handler(move |job, data| Box::pin(bench.clone().act(job, data))))
+            .queue(
+                queue("q"),
+                handler_with(self.clone(), async |bench, job, data| bench.act(job, data).await),
+            )
             .build()
             .unwrap()
             .start()
@@ -298,7 +300,10 @@ async fn child() {
     tokio::task::yield_now().await;
     let bench = Bench::default();
     let running = seriatim::Processor::builder(pool)
-        .queue(queue("q"), handler(move |job, data| Box::pin(bench.clone().act(job, data))))
+        .queue(
+            queue("q"),
+            handler_with(bench, async |bench, job, data| bench.clone().act(job, data).await),
+        )
         .build()
         .unwrap()
         .start();
@@ -317,7 +322,7 @@ async fn a_hook_that_panics_stops_nothing() {
     let mut says = says;
     let running = processor(&database, 4)
         .await
-        .queue(queue("q").concurrency(2), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
+        .queue(queue("q").concurrency(2), handler(async |_, _| Ok(json!(1))))
         .on_error(move |error| {
             let _ = said.send(error.to_string());
             panic!("the hook panics");
@@ -343,7 +348,7 @@ fn no_session_outlives_the_runtime() {
         let pool = database.pool_with(sqlx::postgres::PgPoolOptions::new()).await.unwrap();
         enqueue(&pool, "q", "g", 1).await;
         let running = seriatim::Processor::builder(pool)
-            .queue(queue("q").concurrency(2), handler(|_, _| Box::pin(std::future::pending())))
+            .queue(queue("q").concurrency(2), handler(async |_, _| std::future::pending().await))
             .build()
             .unwrap()
             .start();
@@ -369,7 +374,7 @@ fn a_runtime_that_ends_at_once_leaves_no_thread_behind() {
     let running = runtime.block_on(async {
         let pool = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
         Processor::builder(pool)
-            .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+            .queue(queue("q"), handler(async |_, data| Ok(data)))
             .on_error(move |_| _ = &held)
             .build()
             .unwrap()

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
-    Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, processor, queue,
+    Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, handler_with,
+    processor, queue,
 };
 
 /// A worker with a watchdog, and so many threads for its tasks.
@@ -33,7 +34,7 @@ async fn watched(
 /// The jobs that a worker left run here; how many of them it had begun.
 async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
     let mut begun = 0;
-    let run = handler(|job, _| Box::pin(async move { Ok(json!(job.attempt())) }));
+    let run = handler(async |job, _| Ok(json!(job.attempt())));
     let running = processor(database, 4).await.queue(queue("q"), run).build().unwrap().start();
     for id in jobs {
         let job = ended(database.pool(), *id).await;
@@ -45,7 +46,7 @@ async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn handlers_that_block_the_runtime_end_their_process_and_run_elsewhere() {
+async fn handlers_that_block_the_runtime_end_their_process() {
     let database = database().await;
     let log = Log::default();
     let mut worker = watched(&database, Duration::from_secs(2), 2, &log).await;
@@ -116,17 +117,13 @@ async fn long_handlers_a_pause_and_a_server_that_is_away_are_no_stall() {
     let (watchdog, stalls, gone) = kept(Duration::from_secs(2));
     let (log, gate) = (Log::default(), Gate::default());
     let run = {
-        let (log, gate) = (log.clone(), gate.clone());
-        handler(move |job, _| {
-            let (log, gate) = (log.clone(), gate.clone());
-            Box::pin(async move {
-                log.add(job.queue());
-                gate.passed().await;
-                Ok(json!(null))
-            })
+        handler_with((log.clone(), gate.clone()), async |(log, gate), job, _| {
+            log.add(job.queue());
+            gate.passed().await;
+            Ok(json!(null))
         })
     };
-    let idle = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+    let idle = handler(async |_, _| Ok(json!(null)));
     let builder = processor(&database, 8).await.queue(queue("q"), run).queue(queue("idle"), idle);
     let running = builder.watchdog(watchdog).build().unwrap().start();
     Client::default().pause_queue(pool, "idle", None).await.unwrap();
@@ -159,7 +156,7 @@ async fn a_loop_that_is_blocked_alone_is_named() {
     let (waits, blocked) = (Mutex::new(waits), AtomicBool::new(false));
     let said = Log::default();
     let log = said.clone();
-    let run = handler(|_, _| Box::pin(async { Ok(json!(null)) }));
+    let run = handler(async |_, _| Ok(json!(null)));
     let running = processor(&database, 8)
         .await
         .queue(queue("q"), run)

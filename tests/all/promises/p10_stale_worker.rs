@@ -12,7 +12,8 @@ use super::{HOLD, queue, worker};
 use crate::support::proxy::Proxy;
 use crate::support::worker_process::{WorkerProcess, announced, heard};
 use crate::support::{
-    Errors, Log, by_hand, database, ended, enqueue, eventually, handler, nothing_remains, value,
+    Errors, Log, by_hand, database, ended, enqueue, eventually, handler_with, nothing_remains,
+    value,
 };
 
 /// Writes through the job's transaction when the test lets it go on; the worker's name is what it writes.
@@ -82,21 +83,17 @@ async fn a_frozen_worker_commits_nothing_when_it_wakes_up() {
 
 /// A processor that logs what it runs.
 fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Running {
-    let log = log.clone();
     errors
         .of(Processor::builder(pool))
         .listen(false)
         .housekeeping(None)
         .queue(
             queue("q"),
-            handler(move |job, _| {
-                let log = log.clone();
-                Box::pin(async move {
-                    // Under a lease this is what takes the locks.
-                    job.tx().await?;
-                    log.add(format!("{name} {}", job.attempt()));
-                    Ok(json!(name))
-                })
+            handler_with((log.clone(), name), async |(log, name), job, _| {
+                // Under a lease this is what takes the locks.
+                job.tx().await?;
+                log.add(format!("{name} {}", job.attempt()));
+                Ok(json!(name))
             }),
         )
         .build()
@@ -134,7 +131,7 @@ async fn is_refused(proxy: Proxy, late: Running, errors: Errors) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_was_taken_over_before_its_hold_starts_no_handler() {
+async fn a_claim_taken_over_before_its_hold_starts_no_handler() {
     if HOLD != Hold::Transaction {
         // A lease begins with its claim.
         return;

@@ -12,8 +12,8 @@ use super::{queue, worker};
 use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
-    Gate, Log, by_hand, database, drained, enqueue, eventually, handler, job, job_of,
-    nothing_remains, processor,
+    Gate, Log, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
+    nothing_remains, processor, size,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,18 +23,14 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
     for n in 0..30 {
         enqueue(database.pool(), "q", &format!("g{}", n % 3), n).await;
     }
-    let seen = log.clone();
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
-            handler(move |job, data| {
+            handler_with(log.clone(), async |log, job, data| {
                 let entry = format!("{} {data}", job.group().unwrap());
-                let seen = seen.clone();
-                Box::pin(async move {
-                    seen.add(entry);
-                    Ok(json!(null))
-                })
+                log.add(entry);
+                Ok(json!(null))
             }),
         )
         .build()
@@ -56,20 +52,16 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
 /// A processor that logs group, data and attempt, and does what the data's letter says: fails twice, or waits for the
 /// gate.
 async fn start(database: &TestDatabase, slots: usize, log: &Log, gate: &Gate) -> Running {
-    let (log, gate) = (log.clone(), gate.clone());
-    let run = handler(move |job, data| {
-        let (log, gate) = (log.clone(), gate.clone());
-        Box::pin(async move {
-            let data = data.as_str().unwrap();
-            log.add(format!("{data} {}", job.attempt()));
-            if data.starts_with("fails twice") && job.attempt() < 3 {
-                return Err(JobError::retry("as asked"));
-            }
-            if data.starts_with("waits") {
-                gate.passed().await;
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
+        let data = data.as_str().unwrap();
+        log.add(format!("{data} {}", job.attempt()));
+        if data.starts_with("fails twice") && job.attempt() < 3 {
+            return Err(JobError::retry("as asked"));
+        }
+        if data.starts_with("waits") {
+            gate.passed().await;
+        }
+        Ok(json!(null))
     });
     let retry = RetryPolicy::new(10).base(Duration::from_millis(150)).factor(1.0);
     processor(database, 10)
@@ -266,14 +258,15 @@ async fn jobs_without_a_group_run_side_by_side_oldest_first() {
 
 /// Two producers whose jobs go to six groups, some of which fail now and then.
 async fn produce(pool: &PgPool) -> usize {
-    for n in 0..200 {
+    let each = size(80, 200);
+    for n in 0..each {
         let group = ["a", "b", "c", "d", "e", "f"][n % 6];
         let n = u32::try_from(n).unwrap();
         let jobs =
             [0, 1].map(|producer| witness::job("q", Some(group), &Step { producer, n, ms: 1 }));
         seriatim::enqueue_many(pool, jobs).await.unwrap();
     }
-    400
+    2 * each
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -283,17 +276,13 @@ async fn several_processors_keep_the_order() {
     witness::prepare(pool).await;
     let mut running = Vec::new();
     for _ in 0..4 {
-        let outside = pool.clone();
-        let run = handler(move |job, data| {
-            let outside = outside.clone();
-            Box::pin(async move {
-                let done = witness::take_step(job, &outside, data).await?;
-                // After its increment, so that the order of failed attempts is seen as well.
-                if job.attempt() == 1 && fastrand::u8(..) < 20 {
-                    return Err(JobError::retry("bad luck"));
-                }
-                Ok(done)
-            })
+        let run = handler_with(pool.clone(), async |pool, job, data| {
+            let done = witness::take_step(job, &pool, data).await?;
+            // After its increment, so that the order of failed attempts is seen as well.
+            if job.attempt() == 1 && fastrand::u8(..) < 20 {
+                return Err(JobError::retry("bad luck"));
+            }
+            Ok(done)
         });
         let builder = processor(&database, 4).await.queue(queue("q"), run);
         running.push(builder.build().unwrap().start());

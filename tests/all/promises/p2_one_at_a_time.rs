@@ -10,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use super::worker;
 use crate::support::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::support::worker_process::{Settings, WorkerProcess};
-use crate::support::{Log, database, handler, nothing_remains, value};
+use crate::support::{Log, database, handler_with, nothing_remains, size, value};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -65,16 +65,15 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
         let pool = PgPoolOptions::new().max_connections(2);
         let mut builder = Processor::builder(database.pool_with(pool).await.unwrap());
         for queue in QUEUES {
-            let (outside, inside) = (outside.clone(), inside.clone());
             builder = builder.queue(
                 super::queue(queue).concurrency(1),
-                handler(move |job, data| {
-                    let (outside, inside) = (outside.clone(), inside.clone());
-                    Box::pin(async move {
+                handler_with(
+                    (outside.clone(), inside.clone()),
+                    async |(outside, inside), job, data| {
                         let _entered = inside.enter(job);
                         take_step(job, &outside, data).await
-                    })
-                }),
+                    },
+                ),
             );
         }
         running.push(builder.build().unwrap().start());
@@ -96,11 +95,11 @@ async fn ten_processors_in_a_process_lose_no_increment() {
     let running = ten_processors(&database, &inside).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 30)).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(10, 30))).await;
     all_done(pool).await;
     let rounds = (jobs, begun.elapsed());
     let begun = Instant::now();
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 300)).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(120, 300))).await;
     all_done(pool).await;
     println!(
         "{} jobs in rounds in {:?}, {} at random in {:?}, up to {} groups at once",
@@ -169,8 +168,8 @@ async fn processes_lose_no_increment() {
     are_ready(&log, 5).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", 10)).await;
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", 300)).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(6, 10))).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(120, 300))).await;
     all_done(pool).await;
     println!("{jobs} jobs in 5 processes in {:?}", begun.elapsed());
 
@@ -182,7 +181,7 @@ async fn processes_lose_no_increment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
+async fn killed_processes_lose_nothing_and_double_nothing() {
     let database = database().await;
     let pool = database.pool();
     witness::prepare(pool).await;
@@ -194,8 +193,8 @@ async fn processes_that_are_killed_at_random_lose_nothing_and_double_nothing() {
     are_ready(&log, 5).await;
 
     let begun = Instant::now();
-    let each = sized("SERIATIM_TEST_JOBS", 300);
-    let kills = sized("SERIATIM_TEST_KILLS", 8);
+    let each = sized("SERIATIM_TEST_JOBS", size(120, 300));
+    let kills = sized("SERIATIM_TEST_KILLS", size(4, 8));
     let producers = pool.clone();
     let producing = tokio::spawn(async move { produce_at_random(&producers, each).await });
     for kill in 0..kills {

@@ -42,7 +42,7 @@ async fn start(database: &TestDatabase, errors: &Errors) -> Running {
     let builder = errors.of(processor(database, 5).await);
     builder
         .housekeeping(Duration::from_millis(20))
-        .queue(queue("q"), handler(|job, data| Box::pin(act(job, data))))
+        .queue(queue("q"), handler(async |job, data| act(job, data).await))
         .build()
         .unwrap()
         .start()
@@ -90,7 +90,7 @@ async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_committed_comes_to_an_end_through_failures_and_restarts() {
+async fn all_committed_jobs_end_through_failures_and_restarts() {
     let database = database().await;
     let (pool, errors) = (database.pool(), Errors::default());
     let latest = Arc::<AtomicI64>::default();
@@ -171,7 +171,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let builder = errors.of(processor(&database, 10).await);
     let _running = builder
         .housekeeping(Duration::from_millis(50))
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();

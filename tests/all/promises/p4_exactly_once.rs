@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 
 use super::{HOLD, queue};
 use crate::support::{
-    by_hand, database, ended, handler, job_of, nothing_remains, processor, value,
+    by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor, value,
 };
 
 async fn write(tx: &mut PgConnection, what: &str) -> Result<(), sqlx::Error> {
@@ -111,7 +111,7 @@ impl Bench {
         .await;
         let running = processor(&database, 10)
             .await
-            .queue(queue("q"), handler(|job, data| Box::pin(act(job, data))))
+            .queue(queue("q"), handler(async |job, data| act(job, data).await))
             .build()
             .unwrap()
             .start();
@@ -273,7 +273,7 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
     by_hand(pool, "create table public.written (what text)").await;
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|job, _| Box::pin(nested(job))))
+        .queue(queue("q"), handler(async |job, _| nested(job).await))
         .build()
         .unwrap()
         .start();
@@ -286,20 +286,18 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_given_up_that_never_ends_does_not_keep_the_group_beyond_the_timeout() {
+async fn an_endless_query_given_up_keeps_the_group_to_its_timeout() {
     let database = database().await;
     let pool = database.pool();
     let running = processor(&database, 10)
         .await
         .queue(
             queue("q").timeout(Duration::from_millis(500)),
-            handler(|job, _| {
-                Box::pin(async move {
-                    let endless = sqlx::query("select pg_sleep(3600)").execute(job.tx().await?);
-                    let given_up = tokio::time::timeout(Duration::from_millis(20), endless).await;
-                    assert!(given_up.is_err());
-                    Ok(json!("done"))
-                })
+            handler(async |job, _| {
+                let endless = sqlx::query("select pg_sleep(3600)").execute(job.tx().await?);
+                let given_up = tokio::time::timeout(Duration::from_millis(20), endless).await;
+                assert!(given_up.is_err());
+                Ok(json!("done"))
             }),
         )
         .build()
@@ -318,23 +316,21 @@ async fn a_query_given_up_that_never_ends_does_not_keep_the_group_beyond_the_tim
 /// The library's statements have their plans pinned. A handler's have not, in each of its turns, nor after a savepoint of its
 /// own was rolled back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handlers_statements_are_planned_by_the_sessions_own_settings() {
+async fn a_handlers_statements_are_planned_by_the_sessions_settings() {
     let database = database().await;
     let pool = database.pool();
     let sql = "select string_agg(name || ' ' || (setting = reset_val), ', ') from pg_settings \
                where name like 'enable_%' or name in ('plan_cache_mode', 'jit') having not bool_and(setting = reset_val)";
-    let run = handler(move |job, _| {
-        Box::pin(async move {
-            let mut odd = Vec::new();
-            for _ in 0..2 {
-                let tx = job.tx().await?;
-                odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *tx).await?);
-                let mut inner = tx.begin().await?;
-                odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *inner).await?);
-                inner.rollback().await?;
-            }
-            Ok(json!(odd))
-        })
+    let run = handler_with(sql, async |sql, job, _| {
+        let mut odd = Vec::new();
+        for _ in 0..2 {
+            let tx = job.tx().await?;
+            odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *tx).await?);
+            let mut inner = tx.begin().await?;
+            odd.extend(sqlx::query_scalar::<_, String>(sql).fetch_optional(&mut *inner).await?);
+            inner.rollback().await?;
+        }
+        Ok(json!(odd))
     });
     let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();

@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 
 use super::queue;
 use crate::support::{
-    Log, by_hand, database, drained, ended, handler, job, job_of, nothing_remains, processor, value,
+    Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, nothing_remains,
+    processor, value,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
@@ -44,16 +45,13 @@ async fn not_for_a_running_handler() {
         .await
         .queue(
             queue("q"),
-            handler(move |job, data| {
-                let (seen, gate) = (seen.clone(), Arc::clone(&gate));
-                Box::pin(async move {
-                    sqlx::query("select 1").execute(job.tx().await?).await?;
-                    seen.add(data.as_str().unwrap());
-                    if data == json!("first") {
-                        gate.notified().await;
-                    }
-                    Ok(data)
-                })
+            handler_with((gate, seen), async |(gate, seen), job, data| {
+                sqlx::query("select 1").execute(job.tx().await?).await?;
+                seen.add(data.as_str().unwrap());
+                if data == json!("first") {
+                    gate.notified().await;
+                }
+                Ok(data)
             }),
         )
         .build()
@@ -86,7 +84,7 @@ async fn not_for_other_producers_of_the_same_new_group() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();
@@ -143,7 +141,7 @@ async fn no_race_with_workers_or_producers_aborts_a_transaction() {
     let pool = database.pool();
     let _running = processor(&database, 20)
         .await
-        .queue(queue("q").concurrency(10), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q").concurrency(10), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();
@@ -170,7 +168,7 @@ async fn what_is_rolled_back_was_never_enqueued() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();
@@ -198,7 +196,7 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();
@@ -265,7 +263,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let pool = database.pool();
     let _running = processor(&database, 10)
         .await
-        .queue(queue("q"), handler(|_, data| Box::pin(async move { Ok(data) })))
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
         .start();

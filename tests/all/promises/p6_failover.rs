@@ -15,8 +15,8 @@ use crate::support::proxy::Proxy;
 use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
-    Errors, Log, database, drained, ended, enqueue, eventually, handler, job_of, nothing_remains,
-    processor, value,
+    Errors, Log, database, drained, ended, enqueue, eventually, handler_with, job_of,
+    nothing_remains, processor, value,
 };
 
 /// What DESIGN promises for a worker or a session that is killed.
@@ -183,7 +183,7 @@ async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_group() {
+async fn a_handler_with_a_lost_hold_ends_before_its_group_moves_on() {
     struct Dropped(Log);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -195,18 +195,15 @@ async fn a_handler_whose_hold_is_lost_has_gone_before_anyone_else_starts_its_gro
     let (log, errors) = (Log::default(), Errors::default());
     let processor = |pool, name: &'static str| {
         let log = log.clone();
-        let handler = handler(move |job, _| {
-            let log = log.clone();
-            Box::pin(async move {
-                log.add(format!("{name} {}", job.attempt()));
-                if job.attempt() == 1 {
-                    let _dropped = Dropped(log.clone());
-                    job.cancelled().await;
-                    log.add("told");
-                    std::future::pending::<()>().await;
-                }
-                Ok(json!(name))
-            })
+        let handler = handler_with((log, name), async |(log, name), job, _| {
+            log.add(format!("{name} {}", job.attempt()));
+            if job.attempt() == 1 {
+                let _dropped = Dropped(log.clone());
+                job.cancelled().await;
+                log.add("told");
+                std::future::pending::<()>().await;
+            }
+            Ok(json!(name))
         });
         Processor::builder(pool).queue(queue("q"), handler)
     };
@@ -248,14 +245,11 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     let (inside, errors) = (Inside::default(), Errors::default());
     let mut running = Vec::new();
     for _ in 0..2 {
-        let (inside, outside) = (inside.clone(), pool.clone());
-        let run = handler(move |job, data| {
-            let (inside, outside) = (inside.clone(), outside.clone());
-            Box::pin(async move {
+        let run =
+            handler_with((inside.clone(), pool.clone()), async |(inside, pool), job, data| {
                 let _entered = inside.enter(job);
-                witness::take_step(job, &outside, data).await
-            })
-        });
+                witness::take_step(job, &pool, data).await
+            });
         let builder = errors.of(processor(&database, 4).await);
         running.push(builder.queue(queue("q"), run).build().unwrap().start());
     }
@@ -334,7 +328,6 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
         enqueue(database.pool(), "q", &format!("g{n}"), n).await;
     }
     let (log, errors) = (Log::default(), Errors::default());
-    let seen = log.clone();
     let begun = Instant::now();
     let _running = errors
         .of(Processor::builder(shared.clone()))
@@ -342,9 +335,9 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
         .listen(false)
         .queue(
             queue("q"),
-            handler(move |job, _| {
-                seen.add(job.attempt().to_string());
-                Box::pin(async { Ok(json!(null)) })
+            handler_with(log.clone(), async |log, job, _| {
+                log.add(job.attempt().to_string());
+                Ok(json!(null))
             }),
         )
         .build()

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
 use super::queue;
-use crate::support::{Log, PATIENCE, database, handler, processor, size};
+use crate::support::{Log, PATIENCE, database, handler_with, processor, size};
 
 /// How many jobs are run before the counters are read again.
 const JOBS: usize = 200;
@@ -60,10 +60,9 @@ async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
     let before = read_so_far(&mut conn).await;
 
     let log = Log::default();
-    let seen = log.clone();
-    let run = handler(move |_, _| {
-        seen.add("ran");
-        Box::pin(async { Ok(json!(null)) })
+    let run = handler_with(log.clone(), async |log, _, _| {
+        log.add("ran");
+        Ok(json!(null))
     });
     let processor = processor(&database, 6).await.housekeeping(None);
     let running = processor.queue(queue("q").concurrency(2), run).build().unwrap().start();
@@ -79,12 +78,12 @@ async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
 /// A job of a large backlog costs as much as one of a backlog of a thousand.
 async fn costs_the_same(jobs: &str, groups: &str) {
     let few = reads(jobs, groups, 1_000).await;
-    let many = reads(jobs, groups, size(20_000, 200_000)).await;
+    let many = reads(jobs, groups, size(20_000, 50_000)).await;
     println!("{jobs}: {few:.1?} for a job of a thousand, {many:.1?} for one of many");
-    // Dead rows of the jobs that ran cost some tens of reads; what grew with the backlog would cost thousands.
-    assert!(many.rows < few.rows + 150.0, "{few:?} {many:?}");
-    assert!(many.pages < few.pages + 150.0, "{few:?} {many:?}");
-    assert!(few.rows < 150.0 && few.pages < 300.0, "{few:?}");
+    // Dead rows, and polls of a slow machine, cost some tens of reads. A claim that reads the backlog costs thousands.
+    assert!(many.rows < few.rows + 500.0, "{few:?} {many:?}");
+    assert!(many.pages < few.pages + 500.0, "{few:?} {many:?}");
+    assert!(few.rows < 300.0 && few.pages < 500.0, "{few:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

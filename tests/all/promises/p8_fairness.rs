@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::queue;
 use crate::support::{
-    Log, by_hand, database, drained, enqueue, eventually, handler, job_of, nothing_remains,
+    Log, by_hand, database, drained, enqueue, eventually, handler_with, job_of, nothing_remains,
     processor,
 };
 
@@ -29,14 +29,10 @@ async fn act(job: &mut ActiveJob, data: Value, log: &Log) -> Result<Value, JobEr
 }
 
 async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
-    let log = log.clone();
     // Tried again at once, and practically for ever.
     let retry =
         RetryPolicy::new(1_000_000).base(Duration::from_millis(1)).cap(Duration::from_millis(1));
-    let run = handler(move |job, data| {
-        let log = log.clone();
-        Box::pin(async move { act(job, data, &log).await })
-    });
+    let run = handler_with(log.clone(), async |log, job, data| act(job, data, &log).await);
     processor(database, 4)
         .await
         .queue(queue("q").concurrency(slots).retry(retry), run)
@@ -60,9 +56,9 @@ async fn groups_take_turns() {
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
     let seen = log.clone();
-    let run = handler(move |job, data| {
+    let run = handler_with(seen, async |seen, job, data| {
         seen.add(format!("{} {data}", job.group().unwrap()));
-        Box::pin(async { Ok(json!(null)) })
+        Ok(json!(null))
     });
     let ran = Jobs::new(pool).drain(queue("q"), run).await.unwrap();
     assert_eq!(ran, 20);
@@ -172,21 +168,17 @@ async fn thousands_of_single_enqueues_of_a_group_delay_no_later_group() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_late_enqueues_of_a_running_group_delay_no_later_group() {
+async fn thousands_of_late_enqueues_of_a_group_delay_no_later_group() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
     let (gate, closed) = watch::channel(true);
-    let seen = log.clone();
-    let run = handler(move |job, data| {
-        let (seen, mut closed) = (seen.clone(), closed.clone());
-        Box::pin(async move {
-            seen.add(format!("{} {data}", job.group().unwrap()));
-            if data == json!("long") {
-                closed.wait_for(|closed| !closed).await.unwrap();
-            }
-            Ok(json!(null))
-        })
+    let run = handler_with((log.clone(), closed), async |(log, mut closed), job, data| {
+        log.add(format!("{} {data}", job.group().unwrap()));
+        if data == json!("long") {
+            closed.wait_for(|closed| !closed).await.unwrap();
+        }
+        Ok(json!(null))
     });
     let _running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit while it runs.

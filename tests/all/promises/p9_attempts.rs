@@ -11,7 +11,7 @@ use sqlx::PgPool;
 use super::{queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
-    Log, database, drained, ended, enqueue, eventually, handler, job_when,
+    Log, database, drained, ended, enqueue, eventually, handler_with, job_when,
     nothing_remains_for_the_next, processor, value,
 };
 
@@ -20,26 +20,22 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
     let database = database().await;
     let outside = database.pool().clone();
     let log = Log::default();
-    let seen = log.clone();
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q"),
-            handler(move |job, _| {
-                let (seen, outside) = (seen.clone(), outside.clone());
-                Box::pin(async move {
-                    let id = job.id();
-                    // As another session sees it, without waiting for the lock of this one.
-                    let row = format!(
-                        "select concat_ws(' ', status, attempts, last_started_at <= clock_timestamp())
+            handler_with((log.clone(), outside), async |(log, outside), job, _| {
+                let id = job.id();
+                // As another session sees it, without waiting for the lock of this one.
+                let row = format!(
+                    "select concat_ws(' ', status, attempts, last_started_at <= clock_timestamp())
                          from seriatim.job where id = {id}"
-                    );
-                    seen.add(value::<String>(&outside, row).await);
-                    if job.attempt() < 3 {
-                        Err("not yet".parse::<u32>().unwrap_err())?;
-                    }
-                    Ok(json!(null))
-                })
+                );
+                log.add(value::<String>(&outside, row).await);
+                if job.attempt() < 3 {
+                    Err("not yet".parse::<u32>().unwrap_err())?;
+                }
+                Ok(json!(null))
             }),
         )
         .build()
@@ -88,7 +84,7 @@ fn lost_attempts(job: &Job, expected: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on() {
+async fn a_job_that_kills_its_process_runs_out_of_attempts() {
     let database = database().await;
     let pool = database.pool();
     let mut settings = worker(database.url(), &["q"]);
@@ -114,7 +110,7 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts_and_its_group_goes_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_kills_its_process_halts_its_group_if_the_queue_says_so() {
+async fn a_job_that_kills_its_process_can_halt_its_group() {
     let database = database().await;
     let pool = database.pool();
     let mut settings = worker(database.url(), &["q"]);
@@ -153,23 +149,19 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     let deadly = enqueue(pool, "q", "g", "deadly").await;
     let next = enqueue(pool, "q", "g", "harmless").await;
     let log = Log::default();
-    let seen = log.clone();
     let retry = RetryPolicy::new(3).base(Duration::from_millis(10));
     let _running = processor(&database, 10)
         .await
         .queue(
             queue("q").retry(retry),
-            handler(move |job, data| {
-                let seen = seen.clone();
-                Box::pin(async move {
-                    if data == json!("deadly") {
-                        // Under a lease, a handler without a transaction outlives the server.
-                        job.tx().await?;
-                        seen.add(format!("in {}", job.attempt()));
-                        std::future::pending::<()>().await;
-                    }
-                    Ok(json!(null))
-                })
+            handler_with(log.clone(), async |log, job, data| {
+                if data == json!("deadly") {
+                    // Under a lease, a handler without a transaction outlives the server.
+                    job.tx().await?;
+                    log.add(format!("in {}", job.attempt()));
+                    std::future::pending::<()>().await;
+                }
+                Ok(json!(null))
             }),
         )
         .build()

@@ -61,7 +61,7 @@ async fn a_hostile_schema_name_works_or_is_refused_with_words() {
         client.pause_group(pool, "q", "g", None).await.unwrap();
         client.resume_group(pool, "q", "g").await.unwrap();
         let id = client.enqueue(pool, NewJob::new("q", &1).group("g")).await.unwrap().id();
-        let run = handler(|_, data| Box::pin(async move { Ok(data) }));
+        let run = handler(async |_, data| Ok(data));
         assert_eq!(Jobs::of(pool, &client).drain(queue("q"), run).await.unwrap(), 1, "{schema:?}");
         let done = client.job(pool, id).await.unwrap().unwrap();
         assert_eq!(done.result, Some(json!(1)));

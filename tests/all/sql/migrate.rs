@@ -102,7 +102,7 @@ async fn odd_schema_names_work_side_by_side() {
             .await
             .client(&client)
             .poll_interval(Duration::from_hours(1))
-            .queue(queue("q"), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
+            .queue(queue("q"), handler(async |_, _| Ok(json!(1))))
             .build()
             .unwrap()
             .start();
@@ -180,7 +180,7 @@ impl Role {
 }
 
 #[tokio::test]
-async fn a_role_that_may_create_nothing_can_call_it_on_a_schema_up_to_date() {
+async fn a_role_that_may_create_nothing_can_migrate_what_is_current() {
     let database = database().await;
     let role = Role::create(&database).await;
     seriatim::migrate(&role.pool).await.unwrap();
@@ -209,16 +209,13 @@ async fn a_failed_migration_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_processor_without_its_tables_says_so_and_starts_when_they_are_there() {
+async fn a_processor_without_tables_says_so_and_starts_with_them() {
     let database = bare().await;
     let pool = database.pool();
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 10).await);
-    let _running = builder
-        .queue(queue("q"), handler(|_, _| Box::pin(async { Ok(json!(1)) })))
-        .build()
-        .unwrap()
-        .start();
+    let _running =
+        builder.queue(queue("q"), handler(async |_, _| Ok(json!(1)))).build().unwrap().start();
     let said = errors
         .0
         .wait("it says that the tables are not there", |entries| {

@@ -9,7 +9,7 @@ use seriatim::{Client, JobError, JobStatus, PullError, Receive, Received};
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, enqueue, handler, job, processor, queue, value,
+    Log, by_hand, database, drained, ended, enqueue, handler_with, job, processor, queue, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -70,14 +70,13 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
     lapse(pool).await;
 
     let ran = Log::default();
-    let log = ran.clone();
     let builder = processor(&database, 10).await;
     let running = builder
         .queue(
             queue("q"),
-            handler(move |job, data| {
-                log.add(format!("{data} attempt {}", job.attempt()));
-                Box::pin(async { Ok(json!(1)) })
+            handler_with(ran.clone(), async |ran, job, data| {
+                ran.add(format!("{data} attempt {}", job.attempt()));
+                Ok(json!(1))
             }),
         )
         .build()
@@ -179,21 +178,18 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
     let pool = database.pool();
     let oracle = Oracle::default();
 
-    let handled = oracle.clone();
     let builder = processor(&database, 10).await;
     let running = builder
         .queue(
             queue("q").concurrency(2),
-            handler(move |job, data| {
-                let (oracle, n) = (handled.clone(), data.as_i64().unwrap());
+            handler_with(oracle.clone(), async |oracle, job, data| {
+                let n = data.as_i64().unwrap();
                 let group = job.group().unwrap().to_owned();
-                Box::pin(async move {
-                    oracle.enter(&group, n);
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    let fails = fastrand::u8(0..20) == 0;
-                    oracle.leave(&group, n, !fails);
-                    if fails { Err(JobError::retry("no luck")) } else { Ok(json!(n)) }
-                })
+                oracle.enter(&group, n);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let fails = fastrand::u8(0..20) == 0;
+                oracle.leave(&group, n, !fails);
+                if fails { Err(JobError::retry("no luck")) } else { Ok(json!(n)) }
             }),
         )
         .build()

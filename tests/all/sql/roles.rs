@@ -166,24 +166,20 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     let (pool, worker, client) = (roles.database.pool(), &roles.worker, Client::default());
     let errors = Errors::default();
     let run = || {
-        handler(|job, data| {
-            Box::pin(async move {
-                match data.as_str() {
-                    Some("error") if job.attempt() < 3 => Err(JobError::retry("again")),
-                    Some("fail") => Err(JobError::fail("no")),
-                    Some("enqueue") => {
-                        let next = job_of("q", "next", 1).dedup_id(format!("{}", job.id()));
-                        seriatim::enqueue(job.tx().await?, next).await?;
-                        Ok(Value::Null)
-                    }
-                    Some("slow") => {
-                        tokio::time::sleep(Duration::from_secs(1)).await;
-                        Ok(Value::Null)
-                    }
-                    Some("stuck") => std::future::pending().await,
-                    _ => Ok(data),
-                }
-            })
+        handler(async |job, data| match data.as_str() {
+            Some("error") if job.attempt() < 3 => Err(JobError::retry("again")),
+            Some("fail") => Err(JobError::fail("no")),
+            Some("enqueue") => {
+                let next = job_of("q", "next", 1).dedup_id(format!("{}", job.id()));
+                seriatim::enqueue(job.tx().await?, next).await?;
+                Ok(Value::Null)
+            }
+            Some("slow") => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Value::Null)
+            }
+            Some("stuck") => std::future::pending().await,
+            _ => Ok(data),
         })
     };
     let builder = errors.of(Processor::builder(worker.clone()));

@@ -31,7 +31,7 @@ async fn lapse(pool: &PgPool) {
 /// Runs what is in the queue `q` to its end.
 async fn work_off(database: &TestDatabase) {
     let options = queue("q");
-    let run = handler(|_, data| Box::pin(async move { Ok(data) }));
+    let run = handler(async |_, data| Ok(data));
     let _running = processor(database, 10).await.queue(options, run).build().unwrap().start();
     drained(database.pool(), "q").await;
 }
@@ -108,7 +108,7 @@ async fn a_deduplication_id_is_the_same_through_sql_and_the_library() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_time_that_no_program_can_hold_is_refused_and_the_queue_goes_on() {
+async fn a_time_out_of_range_is_refused_and_the_queue_goes_on() {
     let database = database().await;
     let pool = database.pool();
     for time in ["infinity", "-infinity", "290000-01-01", "0044-03-15 BC"] {
@@ -147,7 +147,7 @@ async fn visibility_can_be_renewed_for_longer_than_twelve_hours() {
 }
 
 #[tokio::test]
-async fn jobs_of_a_group_that_were_received_together_have_one_visibility() {
+async fn jobs_received_together_have_one_visibility() {
     let database = database().await;
     let pool = database.pool();
     for n in 0..3 {
@@ -175,7 +175,7 @@ async fn jobs_of_a_group_that_were_received_together_have_one_visibility() {
 }
 
 #[tokio::test]
-async fn an_ack_that_is_late_counts_as_long_as_nobody_else_has_the_job() {
+async fn a_late_ack_counts_while_the_job_is_not_taken_over() {
     let database = database().await;
     let pool = database.pool();
     for group in ["late", "too late"] {
@@ -235,7 +235,7 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
         .keep_succeeded(Retention::Never)
         .keep_failed(Retention::Never)
         .keep_cancelled(Retention::Never);
-    let run = handler(|_, data| Box::pin(async move { Ok(data) }));
+    let run = handler(async |_, data| Ok(data));
     let builder = processor(&database, 4).await.housekeeping(Duration::from_millis(20));
     let _running = builder.queue(options, run).build().unwrap().start();
     let finished = "select count(*) from seriatim.job where finished_at is not null";
@@ -244,7 +244,7 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_queues_delay_leaves_what_is_enqueued_as_it_is() {
+async fn a_change_of_the_queues_delay_leaves_enqueued_jobs_alone() {
     let database = database().await;
     let pool = database.pool();
     let delay = async |delay: Option<Duration>| {
@@ -279,7 +279,7 @@ async fn a_limit_of_jobs_in_flight_counts_each_job_of_a_batch() {
 }
 
 #[tokio::test]
-async fn a_repeated_receive_beside_the_first_one_gets_nothing_and_then_the_same() {
+async fn a_repeated_receive_gets_nothing_beside_the_first_then_same() {
     let database = database().await;
     let pool = database.pool();
     for group in ["g", "h"] {

@@ -40,21 +40,81 @@ pub async fn database() -> TestDatabase {
     TestDatabase::create().await.unwrap()
 }
 
-type Run = dyn for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>
+type Boxed = dyn for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>
     + Send
     + Sync;
 
-/// A handler made of a closure: `handler(|job, data| Box::pin(async move { … }))`.
-pub struct FnHandler(Box<Run>);
+/// A handler made of a closure; from [`handler`] or [`handler_with`].
+pub struct FnHandler(Box<Boxed>);
 
+/// A closure whose futures are `Send`, which the bound `AsyncFn` cannot say in stable Rust.
+pub trait Run<'a, S>: Fn(S, &'a mut ActiveJob, Value) -> Self::Future {
+    type Future: Future<Output = Result<Value, JobError>> + Send + 'a;
+}
+
+impl<'a, S, F, R> Run<'a, S> for F
+where
+    F: Fn(S, &'a mut ActiveJob, Value) -> R,
+    R: Future<Output = Result<Value, JobError>> + Send + 'a,
+{
+    type Future = R;
+}
+
+/// As [`Run`], of a closure that needs nothing.
+pub trait RunAlone<'a>: Fn(&'a mut ActiveJob, Value) -> Self::Future {
+    type Future: Future<Output = Result<Value, JobError>> + Send + 'a;
+}
+
+impl<'a, F, R> RunAlone<'a> for F
+where
+    F: Fn(&'a mut ActiveJob, Value) -> R,
+    R: Future<Output = Result<Value, JobError>> + Send + 'a,
+{
+    type Future = R;
+}
+
+/// A handler that needs nothing: `handler(async |job, data| …)`.
 pub fn handler<F>(run: F) -> FnHandler
 where
-    F: for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>
+    F: AsyncFn(&mut ActiveJob, Value) -> Result<Value, JobError>
+        + for<'a> RunAlone<'a>
         + Send
         + Sync
         + 'static,
 {
-    FnHandler(Box::new(run))
+    boxed_alone(run)
+}
+
+/// A handler that has a clone of `with` in each run: `handler_with(log, async |log, job, data| …)`.
+///
+/// A closure that captured it would lend it to its futures, and those could not be boxed.
+pub fn handler_with<S, F>(with: S, run: F) -> FnHandler
+where
+    S: Clone + Send + Sync + 'static,
+    F: AsyncFn(S, &mut ActiveJob, Value) -> Result<Value, JobError>
+        + for<'a> Run<'a, S>
+        + Send
+        + Sync
+        + 'static,
+{
+    boxed(with, run)
+}
+
+// With both bounds in scope a call would be ambiguous: `AsyncFn` tells a closure its types, `Run` is what is called.
+
+fn boxed<S, F>(with: S, run: F) -> FnHandler
+where
+    S: Clone + Send + Sync + 'static,
+    F: for<'a> Run<'a, S> + Send + Sync + 'static,
+{
+    FnHandler(Box::new(move |job, data| Box::pin(run(with.clone(), job, data))))
+}
+
+fn boxed_alone<F>(run: F) -> FnHandler
+where
+    F: for<'a> RunAlone<'a> + Send + Sync + 'static,
+{
+    FnHandler(Box::new(move |job, data| Box::pin(run(job, data))))
 }
 
 #[async_trait]
@@ -222,7 +282,7 @@ pub async fn nothing_remains(pool: &PgPool) {
 /// Waits until nothing remains of a queue whose processors have ended. A group's row that an adopter shared when its last
 /// job was settled is left to the next claim.
 pub async fn nothing_remains_for_the_next(pool: &PgPool) {
-    let idle = handler(|_, _| Box::pin(async { Ok(Value::Null) }));
+    let idle = handler(async |_, _| Ok(Value::Null));
     assert_eq!(Jobs::new(pool).drain(queue("q"), idle).await.unwrap(), 0);
     nothing_remains(pool).await;
 }
@@ -290,13 +350,9 @@ impl Gate {
 
 /// A handler that logs the data of each job, which then waits at the gate.
 pub fn held_up(log: &Log, gate: &Gate) -> FnHandler {
-    let (log, gate) = (log.clone(), gate.clone());
-    handler(move |_, data| {
+    handler_with((log.clone(), gate.clone()), async |(log, gate), _, data| {
         log.add(data.to_string());
-        let gate = gate.clone();
-        Box::pin(async move {
-            gate.passed().await;
-            Ok(Value::Null)
-        })
+        gate.passed().await;
+        Ok(Value::Null)
     })
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::support::witness;
-use crate::support::{Log, chain, handler};
+use crate::support::{Log, chain, handler_with};
 
 /// What the process is told.
 const VARIABLE: &str = "SERIATIM_TEST_WORKER";
@@ -238,12 +238,10 @@ async fn work() {
             } else {
                 OutOfAttempts::Continue
             });
-        let outside = outside.clone();
         builder = builder.queue(
             options,
-            handler(move |job, data| {
-                let outside = outside.clone();
-                Box::pin(async move { act(job, &outside, data).await })
+            handler_with(outside.clone(), async |outside, job, data| {
+                act(job, &outside, data).await
             }),
         );
     }

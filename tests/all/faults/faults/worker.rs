@@ -16,7 +16,7 @@ use crate::checker::event::Ended;
 use crate::faults::random_histories::recorder::{Recorder, Run, now};
 use crate::faults::random_histories::worker::{queue, until_told};
 use crate::support::worker_process::say;
-use crate::support::{chain, handler};
+use crate::support::{chain, handler_with};
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub async fn work(settings: Settings) {
         .connect_lazy_with(outside.application_name("outside"));
     let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
         .timeout(Duration::from_secs(20));
-    let (errors, runs) = (recorder.clone(), recorder.clone());
+    let errors = recorder.clone();
     tokio::spawn(hog(pool.clone()));
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(100))
@@ -81,20 +81,17 @@ pub async fn work(settings: Settings) {
         })
         .queue(
             queue,
-            handler(move |job, data| {
-                let (recorder, outside) = (runs.clone(), outside.clone());
-                Box::pin(async move {
-                    let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
-                    let mut run = recorder.start(&data.name, job.attempt());
-                    let result = perform(job, &data, &run, &outside).await;
-                    let released = recorder.is_stopping() && job.is_cancelled();
-                    run.ends(match &result {
-                        Ok(()) => Ended::Succeeded,
-                        Err(_) if released => Ended::Released,
-                        Err(_) => Ended::Retry,
-                    });
-                    result.map(|()| json!(job.attempt()))
-                })
+            handler_with((outside, recorder.clone()), async |(outside, recorder), job, data| {
+                let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
+                let mut run = recorder.start(&data.name, job.attempt());
+                let result = perform(job, &data, &run, &outside).await;
+                let released = recorder.is_stopping() && job.is_cancelled();
+                run.ends(match &result {
+                    Ok(()) => Ended::Succeeded,
+                    Err(_) if released => Ended::Released,
+                    Err(_) => Ended::Retry,
+                });
+                result.map(|()| json!(job.attempt()))
             }),
         )
         .build()

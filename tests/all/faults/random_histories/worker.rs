@@ -17,7 +17,7 @@ use super::program::{Sabotage, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use crate::checker::event::{Ended, Enqueued, Event, Name, Of};
 use crate::support::worker_process::{input_is_closed, say};
-use crate::support::{chain, handler};
+use crate::support::{chain, handler_with};
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub async fn work(settings: Settings) {
         .timeout(Duration::from_millis(600))
         .keep_cancelled(Retention::Forever)
         .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
-    let (errors, runs) = (recorder.clone(), recorder.clone());
+    let errors = recorder.clone();
     let sabotage = settings.sabotage;
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
@@ -76,15 +76,15 @@ pub async fn work(settings: Settings) {
         })
         .queue(
             queue,
-            handler(move |job, data| {
-                let (recorder, outside) = (runs.clone(), outside.clone());
-                Box::pin(async move {
+            handler_with(
+                (outside, recorder.clone(), sabotage),
+                async |(outside, recorder, sabotage), job, data| {
                     let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
                     let run = recorder.start(&data.name, job.attempt());
                     let beside = (sabotage == Some(Sabotage::WriteOutside)).then_some(&outside);
                     attempt(job, &data, run, &recorder, beside).await
-                })
-            }),
+                },
+            ),
         )
         .build()
         .unwrap()
