@@ -291,8 +291,10 @@ fn send_signal(pid: u32, signal: &str) -> Result<(), ServerError> {
 
 /// The folder in memory, if there is room and the server needs no disk.
 ///
-/// A database is some 300 files, and making and deleting them on a disk takes half of a short test's time.
-/// A server with `fsync` is to be as slow as its disk. A caller who sets `TMPDIR` has chosen a place.
+/// A database is some 300 files, and making and deleting them on a disk takes half of a short
+/// test's time.
+/// A server with `fsync` is to be as slow as its disk. A caller who sets `TMPDIR` has chosen a
+/// place.
 fn memory_folder(settings: &[(String, String)]) -> Option<PathBuf> {
     let durable = settings.iter().any(|(name, value)| name == "fsync" && value != "off");
     if durable || env::var_os("TMPDIR").is_some() {

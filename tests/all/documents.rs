@@ -68,7 +68,8 @@ fn ends_with(path: &str, named: &str) -> bool {
     path.strip_suffix(named).is_some_and(|rest| rest.is_empty() || rest.ends_with("::"))
 }
 
-/// Whether a path, or its end, begins with `named`: `p1_order::` and `p1_` name all tests of that file.
+/// Whether a path, or its end, begins with `named`: `p1_order::` and `p1_` name all tests of that
+/// file.
 fn contains(path: &str, named: &str) -> bool {
     path.starts_with(named) || path.contains(&format!("::{named}"))
 }

@@ -1,4 +1,5 @@
-//! A claim whose commit lost its answer: its process lives and knows nothing of it, so nobody else would free its group.
+//! A claim whose commit lost its answer: its process lives and knows nothing of it, so nobody else
+//! would free its group.
 
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,7 @@ async fn runs_soon(group: Option<&str>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_claimed_so_runs_soon_however_long_the_lease_is() {
-    // A job without a group is its own lock. Side by side, because nearly all of their time is waiting.
+    // A job without a group is its own lock. Side by side, because nearly all of their time is
+    // waiting.
     tokio::join!(runs_soon(Some("g")), runs_soon(None));
 }

@@ -11,6 +11,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, database, ended, eventually, handler_with, job, job_of, nothing_remains, processor, queue,
+    until_groups,
 };
 
 async fn act(job: &mut ActiveJob, data: Value, log: Log) -> Result<Value, JobError> {
@@ -70,12 +71,7 @@ async fn a_job_that_waits_never_runs() {
     let hour = Duration::from_hours(1);
     let head = put(pool, job_of("q", "h", "never").delay(hour)).await;
     let behind = put(pool, job_of("q", "h", "quick")).await;
-    eventually(
-        pool,
-        "select count(*) from seriatim.queue_group where ready_at > now() + interval '1 min'",
-        1_i64,
-    )
-    .await;
+    until_groups(pool, "ready_at > now() + interval '1 min'", 1).await;
     client.cancel(pool, head).await.unwrap();
     ended(pool, behind).await;
 

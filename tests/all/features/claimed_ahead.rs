@@ -13,8 +13,8 @@ use sqlx::{PgPool, Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::support::{
-    Errors, Gate, PATIENCE, database, drained, eventually, handler_with, nothing_remains,
-    processor, queue, size, value,
+    Errors, Gate, PATIENCE, database, drained, eventually, groups_where, handler_with, jobs_where,
+    nothing_remains, processor, queue, size,
 };
 
 const SLOTS: usize = 2;
@@ -134,16 +134,22 @@ async fn jobs_whose_slots_stay_taken_run_elsewhere_as_new() {
         eventually(pool, STARTED, 2_i64).await;
         eventually(pool, left, 0_i64).await;
         assert_eq!(stuck.held.load(Ordering::SeqCst), SLOTS);
-        let not_as_new = "select count(*) from seriatim.job where history <> '[]' \
-        or attempts <> (status <> 'queued')::integer";
-        assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+        assert_eq!(
+            jobs_where(
+                pool,
+                "history <> '[]' \
+        or attempts <> (status <> 'queued')::integer"
+            )
+            .await,
+            0
+        );
         stuck.unstick();
         drained(pool, "q").await;
         for bench in [&stuck, &other] {
             assert!(bench.most.load(Ordering::SeqCst) <= SLOTS);
             assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
         }
-        let jobs: i64 = value(pool, "select count(*) from seriatim.job").await;
+        let jobs: i64 = jobs_where(pool, "true").await;
         assert_eq!(i64::try_from(stuck.ran() + other.ran()).unwrap(), jobs);
         nothing_remains(pool).await;
         first.shutdown(Duration::from_secs(5)).await;
@@ -164,13 +170,17 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
         bench.unstick();
         let report = ended.await.unwrap();
         assert_eq!((report.released, report.lost), (0, 0), "{report:?}");
-        let begun = "select count(*) from seriatim.job where finished_at is null and (status <> 'queued' \
-        or attempts <> 0 or last_started_at is not null or history <> '[]' or claim is not null)";
-        assert_eq!(value::<i64>(pool, begun).await, 0);
-        let claimed = "select count(*) from seriatim.queue_group where claim is not null";
-        assert_eq!(value::<i64>(pool, claimed).await, 0);
-        let left = "select count(*) from seriatim.job where finished_at is null";
-        assert!(value::<i64>(pool, left).await > 0);
+        assert_eq!(
+            jobs_where(
+                pool,
+                "finished_at is null and (status <> 'queued' \
+        or attempts <> 0 or last_started_at is not null or history <> '[]' or claim is not null)"
+            )
+            .await,
+            0
+        );
+        assert_eq!(groups_where(pool, "claim is not null").await, 0);
+        assert!(jobs_where(pool, "finished_at is null").await > 0);
     }
 }
 
@@ -213,8 +223,7 @@ async fn leased_jobs_that_cannot_be_given_back_go_back_later() {
     while bench.waiting(pool).await > 0 {
         assert!(Instant::now() < deadline, "they stay claimed");
     }
-    let not_as_new = "select count(*) from seriatim.job where status = 'queued' and (attempts, history) <> (0, '[]')";
-    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+    assert_eq!(jobs_where(pool, "status = 'queued' and (attempts, history) <> (0, '[]')").await, 0);
     bench.unstick();
     drained(pool, "q").await;
     assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
@@ -228,8 +237,7 @@ async fn leased_jobs_not_given_back_by_a_stop_are_taken_over() {
     let running = bench.start(&database, LONG).await;
     let locks = locked(pool, &bench).await;
     running.shutdown(Duration::from_millis(100)).await;
-    let claimed = "select count(*) from seriatim.job where status = 'started'";
-    assert!(value::<i64>(pool, claimed).await > 0);
+    assert!(jobs_where(pool, "status = 'started'").await > 0);
     locks.rollback().await.unwrap();
     let _running = Bench::default().start(&database, LONG).await;
     drained(pool, "q").await;
@@ -259,15 +267,13 @@ async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
         seriatim::enqueue_many(pool, sticky).await.unwrap();
         until(|| bench.held.load(Ordering::SeqCst) == SLOTS).await;
         eventually(pool, STARTED, 2_i64).await;
-        let begun = "select count(*) from seriatim.job where status = 'queued' and attempts <> 0 or history <> '[]'";
-        assert_eq!(value::<i64>(pool, begun).await, 0);
-        bench.gate.pass(30);
-        drained(pool, "q").await;
         assert_eq!(
-            value::<i64>(pool, "select count(*) from seriatim.job where status <> 'succeeded'")
-                .await,
+            jobs_where(pool, "status = 'queued' and attempts <> 0 or history <> '[]'").await,
             0
         );
+        bench.gate.pass(30);
+        drained(pool, "q").await;
+        assert_eq!(jobs_where(pool, "status <> 'succeeded'").await, 0);
         running.shutdown(Duration::from_secs(5)).await;
     }
 }

@@ -7,7 +7,8 @@ use seriatim::{Client, DedupScope, Enqueued, NewJob, QueueSettings, Retention};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 
 use crate::support::{
-    by_hand, chain, database, eventually, handler, job, job_of, processor, queue, value,
+    by_hand, chain, database, eventually, handler, job, job_of, jobs_where, processor, queue,
+    until_jobs, value,
 };
 
 const WAITING: &str = "select count(*) from pg_stat_activity \
@@ -26,7 +27,7 @@ async fn configure(pool: &PgPool, settings: QueueSettings) {
 }
 
 async fn jobs(pool: &PgPool) -> i64 {
-    value(pool, "select count(*) from seriatim.job").await
+    jobs_where(pool, "true").await
 }
 
 fn first(enqueued: Enqueued) -> i64 {
@@ -197,7 +198,7 @@ async fn an_id_outlives_its_job_and_not_its_window() {
         .unwrap()
         .start();
     let id = first(put(pool, new("a")).await);
-    eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
+    until_jobs(pool, "true", 0).await;
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id });
     // The window is over, as far as the clock of the row goes; housekeeping may come before the enqueue or after it.
     by_hand(pool, "update seriatim.dedup set expires_at = now() - interval '1 s'").await;

@@ -4,7 +4,7 @@ use serde_json::json;
 use seriatim::{Client, EnqueueError, NewJob};
 use sqlx::Executor;
 
-use crate::support::{chain, database, job, job_of, value};
+use crate::support::{chain, database, job, job_of, jobs_where};
 
 #[tokio::test]
 async fn each_job_has_its_own_answer() {
@@ -31,7 +31,7 @@ async fn each_job_has_its_own_answer() {
     assert!(answers[4].as_ref().unwrap().is_duplicate());
     assert_eq!(id(4), id(3));
     assert_eq!(job(pool, id(6)).await.data, json!("last"));
-    let written: i64 = value(pool, "select count(*) from seriatim.job").await;
+    let written: i64 = jobs_where(pool, "true").await;
     assert_eq!(written, 3);
 }
 
@@ -56,7 +56,7 @@ async fn it_is_one_statement_of_the_callers_transaction() {
     let batch = [job_of("q", "g", 1), NewJob::new("", &1), job_of("q", "g", 2)];
     Client::default().enqueue_batch(&mut conn, batch).await.unwrap();
     conn.execute("rollback").await.unwrap();
-    let written: i64 = value(pool, "select count(*) from seriatim.job").await;
+    let written: i64 = jobs_where(pool, "true").await;
     assert_eq!(written, 0);
     sqlx::Connection::close(conn).await.unwrap();
 }

@@ -14,7 +14,7 @@ use seriatim::{
 use sqlx::{PgPool, Row};
 
 use crate::support::{
-    chain, database, enqueue, handler_with, job, job_when, processor, queue, value,
+    chain, database, enqueue, handler_with, job, job_when, jobs_where, processor, queue, value,
 };
 
 mod texts;
@@ -97,7 +97,7 @@ fn cases() -> Vec<Case> {
 }
 
 async fn jobs_there(pool: &PgPool) -> i64 {
-    value(pool, "select count(*) from seriatim.job").await
+    jobs_where(pool, "true").await
 }
 
 /// Refused with words, and nothing is there; or three jobs, of which the first is there once.

@@ -13,7 +13,9 @@ use seriatim::{
 };
 use sqlx::PgPool;
 
-use crate::support::{chain, database, ended, handler, job, job_of, processor, queue, size, value};
+use crate::support::{
+    chain, database, ended, handler, job, job_of, jobs_where, processor, queue, size, value,
+};
 
 const MB: usize = 1024 * 1024;
 
@@ -22,7 +24,7 @@ fn nested(depth: usize) -> String {
 }
 
 async fn none_there(pool: &PgPool) {
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 0);
+    assert_eq!(jobs_where(pool, "true").await, 0);
 }
 
 /// Gives back what it gets.

@@ -11,7 +11,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
-    by_hand, database, drained, handler_with, job_of, nothing_remains, queue, value,
+    by_hand, database, drained, handler_with, job_of, jobs_where, nothing_remains, queue, value,
 };
 
 const LIMIT: usize = 3;
@@ -77,8 +77,7 @@ async fn limited() -> TestDatabase {
 async fn end(database: TestDatabase, running: Vec<Running>) {
     drained(database.pool(), "q").await;
     nothing_remains(database.pool()).await;
-    let sql = "select count(*) from seriatim.job where status = 'succeeded'";
-    assert_eq!(value::<i64>(database.pool(), sql).await, 80);
+    assert_eq!(jobs_where(database.pool(), "status = 'succeeded'").await, 80);
     for running in running {
         running.shutdown(Duration::from_secs(5)).await;
     }

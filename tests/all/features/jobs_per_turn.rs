@@ -11,7 +11,8 @@ use seriatim::{
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
-    handler_with, held_up, job, job_of, nothing_remains, processor, queue, size, value,
+    handler_with, held_up, job, job_of, jobs_where, nothing_remains, processor, queue, size,
+    until_jobs,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -151,17 +152,22 @@ where
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
     gate.pass(100);
-    let settled = "select count(*) from seriatim.job where status = 'started'";
-    eventually(pool, settled, 0_i64).await;
+    until_jobs(pool, "status = 'started'", 0).await;
     let mut statuses = Vec::new();
     for id in ids {
         statuses.push(job(pool, id).await.status);
     }
     let entries = log.entries();
     running.shutdown(Duration::from_secs(5)).await;
-    let not_as_new = "select count(*) from seriatim.job where status = 'queued' \
-        and (attempts <> 0 or last_started_at is not null or history <> '[]')";
-    assert_eq!(value::<i64>(pool, not_as_new).await, 0);
+    assert_eq!(
+        jobs_where(
+            pool,
+            "status = 'queued' \
+        and (attempts <> 0 or last_started_at is not null or history <> '[]')"
+        )
+        .await,
+        0
+    );
     (statuses, entries)
 }
 

@@ -12,8 +12,9 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
-    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job, job_of, job_when, nothing_remains, processor, queue, value,
+    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, groups_where,
+    handler, handler_with, job, job_of, job_when, jobs_where, nothing_remains, processor, queue,
+    value,
 };
 
 const LONG: Duration = Duration::from_mins(10);
@@ -93,8 +94,7 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
     let effects: Vec<i32> =
         sqlx::query_scalar("select n from public.effect").fetch_all(pool).await.unwrap();
     assert_eq!(effects, [2, 2]);
-    let enqueued: i64 =
-        value(pool, "select count(*) from seriatim.job where queue = 'other'").await;
+    let enqueued: i64 = jobs_where(pool, "queue = 'other'").await;
     assert_eq!(enqueued, 2);
 }
 
@@ -269,8 +269,7 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
     }
     // Longer than the grace of whatever was doubted.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let doubted: i64 =
-        value(pool, "select count(*) from seriatim.queue_group where suspect is not null").await;
+    let doubted: i64 = groups_where(pool, "suspect is not null").await;
     assert_eq!(doubted, 0);
     assert_eq!(log.entries().len(), 4, "{:?}", log.entries());
     gate.pass(4);

@@ -11,8 +11,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, ended, eventually, handler_with, job, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, processor,
+    queue, until_groups, until_jobs, value,
 };
 
 /// Fails for the data `"bad"` while it is not mended.
@@ -136,7 +136,7 @@ async fn a_halted_group_stays_so_through_enqueues_and_restarts() {
     let later = bench.enqueue("g", &["d"]).await;
     let running = bench.start(OutOfAttempts::Halt).await;
     let latest = bench.enqueue("g", &["e"]).await;
-    eventually(bench.pool(), "select count(*) from seriatim.job where flagged", 0_i64).await;
+    until_jobs(bench.pool(), "flagged", 0).await;
     // Others go on, long enough for a group that was woken to have run.
     for _ in 0..10 {
         let other = bench.enqueue("other", &["a"]).await;
@@ -216,12 +216,7 @@ async fn a_queued_job_can_be_skipped_also_while_its_group_is_halted() {
     for job in [head, job_of("q", "sleeper", "b")] {
         jobs.push(seriatim::enqueue(bench.pool(), job).await.unwrap());
     }
-    eventually(
-        bench.pool(),
-        "select count(*) from seriatim.queue_group where ready_at > now() + interval '1 min'",
-        1_i64,
-    )
-    .await;
+    until_groups(bench.pool(), "ready_at > now() + interval '1 min'", 1).await;
     client().skip(bench.pool(), jobs[0].id()).await.unwrap();
     ended(bench.pool(), jobs[1].id()).await;
     nothing_remains(bench.pool()).await;

@@ -11,8 +11,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, ended, eventually, handler_with, job, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, processor,
+    queue, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -121,7 +121,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     let unit = put(pool, "g", &data).await;
     failed(pool, unit[0]).await;
     let later = put(pool, "g", &["later"]).await[0];
-    eventually(pool, "select count(*) from seriatim.job where flagged", 0_i64).await;
+    until_jobs(pool, "flagged", 0).await;
     let parked = "select count(*) from seriatim.job where status = 'parked'";
     assert_eq!(value::<i64>(pool, parked).await, 1000, "in the settle itself");
     let why = client().explain_job(pool, later).await.unwrap().unwrap().to_string();
@@ -260,7 +260,7 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     failed(pool, unit[0]).await;
     // Retention deletes one that nothing is parked with.
     put(pool, "alone", &["bad"]).await;
-    eventually(pool, "select count(*) from seriatim.job where group_id = 'alone'", 0_i64).await;
+    until_jobs(pool, "group_id = 'alone'", 0).await;
     assert_eq!(job(pool, unit[0]).await.status, JobStatus::Failed, "its unit is there");
 
     // One of them alone.
@@ -294,7 +294,6 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
         let given_up = job(pool, id).await;
         assert_eq!((given_up.status, given_up.attempts), (JobStatus::Cancelled, 0));
     }
-    let dead = "select count(*) from seriatim.job where status = 'failed'";
-    eventually(pool, dead, 0_i64).await;
+    until_jobs(pool, "status = 'failed'", 0).await;
     nothing_remains(pool).await;
 }

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, database, ended, enqueue, eventually, handler_with, job, nothing_remains, processor,
-    queue, value,
+    queue, until_groups, until_jobs, value,
 };
 
 struct Bench {
@@ -122,7 +122,7 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     eventually(pool, resting, 2_i64).await;
     // A further one wakes it for a look, and no more.
     let last = enqueue(pool, "q", "g", 2).await;
-    eventually(pool, "select count(*) from seriatim.job where flagged", 0_i64).await;
+    until_jobs(pool, "flagged", 0).await;
     bench.others_go_on("q").await;
     eventually(pool, resting, 2_i64).await;
     assert_eq!(bench.ran(), ["g \"slow\""]);
@@ -151,8 +151,7 @@ async fn pauses_take_part_in_the_callers_transaction() {
 
     client().pause_group(pool, "q", "g", None).await.unwrap();
     let second = enqueue(pool, "q", "g", 2).await;
-    let resting = "select count(*) from seriatim.queue_group where ready_at = 'infinity'";
-    eventually(pool, resting, 1_i64).await;
+    until_groups(pool, "ready_at = 'infinity'", 1).await;
     for commits in [false, true] {
         let mut tx = pool.begin().await.unwrap();
         client().resume_group(&mut *tx, "q", "g").await.unwrap();
@@ -189,12 +188,7 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     let odd = "it's \\'; drop schema seriatim; -- $1 ?1 \u{1f600}";
     client().pause_group(pool, "q", odd, Some(odd)).await.unwrap();
     let waiting = enqueue(pool, "q", odd, 1).await;
-    eventually(
-        pool,
-        "select count(*) from seriatim.queue_group where ready_at = 'infinity'",
-        1_i64,
-    )
-    .await;
+    until_groups(pool, "ready_at = 'infinity'", 1).await;
     client().resume_group(pool, "q", odd).await.unwrap();
     ended(pool, waiting).await;
     let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;

@@ -8,7 +8,7 @@ use seriatim::{JobError, NewJob, QueueOptions, RetryPolicy, Running};
 
 use crate::support::{
     Gate, Log, by_hand, database, drained, ended, eventually, handler_with, job_of,
-    nothing_remains, processor, queue,
+    nothing_remains, processor, queue, until_jobs,
 };
 
 /// One slot, whose handler waits at the gate; a first job keeps it busy.
@@ -194,11 +194,11 @@ async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
         Some(9_i64),
     )
     .await;
-    eventually(
+    until_jobs(
         pool,
-        "select count(*) from seriatim.job where turn_at = run_at and run_at > now() \
+        "turn_at = run_at and run_at > now() \
          and group_id is null and attempts = 1",
-        1_i64,
+        1,
     )
     .await;
     // Others are served meanwhile.

@@ -156,6 +156,19 @@ async fn a_dropped_database_is_gone_with_its_sessions() {
 }
 
 #[tokio::test]
+async fn the_database_of_a_test_that_panics_is_gone() {
+    let server = Server::shared().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let name = database.name().to_owned();
+    let panicked = tokio::spawn(async move {
+        let _database = database;
+        panic!("as asked");
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    assert!(!exists(&server, &name).await);
+}
+
+#[tokio::test]
 async fn a_database_can_be_dropped_when_its_server_is_down() {
     let server = Server::start().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Errors, Gate, Log, database, drained, eventually, handler_with, job_of, nothing_remains,
-    processor, queue,
+    processor, queue, until_jobs,
 };
 
 /// Notes each turn that is passed on, or ends with its group.
@@ -179,8 +179,7 @@ async fn no_job_but_the_one_that_runs_is_claimed() {
     log.wait("the sixth runs", |entries| entries.len() == 6).await;
     Client::default().pause_group(pool, "q", "gated", None).await.unwrap();
     gate.pass(10);
-    let ended = "select count(*) from seriatim.job where status = 'succeeded'";
-    eventually(pool, ended, 6_i64).await;
+    until_jobs(pool, "status = 'succeeded'", 6).await;
     assert_eq!(Client::default().purge_group(pool, "q", "gated").await.unwrap().cancelled, 4);
     drained(pool, "q").await;
     assert_eq!(log.entries().len(), 6);

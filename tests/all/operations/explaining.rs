@@ -12,8 +12,8 @@ use sqlx::PgPool;
 use tokio::time::Instant;
 
 use crate::support::{
-    Log, PATIENCE, by_hand, database, ended, enqueue, eventually, handler_with, job_of, job_when,
-    processor, queue, value,
+    Log, PATIENCE, by_hand, database, ended, enqueue, handler_with, job_of, job_when, processor,
+    queue, until_jobs, value,
 };
 
 async fn explained(pool: &PgPool, job: i64) -> JobExplanation {
@@ -96,7 +96,7 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     // An adopter shares the row: from then on a set of transactions is written there.
     let second = enqueue(pool, "q", "account-42", 2).await;
     let third = enqueue(pool, "q", "account-42", 3).await;
-    eventually(pool, "select count(*) from seriatim.job where flagged", 0_i64).await;
+    until_jobs(pool, "flagged", 0).await;
     let waits = explained(pool, second).await;
     let start =
         format!("job {second} waits behind job {first} of group \"account-42\", which is running");

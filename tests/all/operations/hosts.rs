@@ -50,7 +50,8 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
                 if job.attempt() == 1 && data == json!("fails") {
                     sqlx::query("select no_such_column").execute(job.tx().await?).await?;
                 }
-                // The second is what the host's limits are below: once in a query, once between two.
+                // The second is what the host's limits are below: once in a query, once between
+                // two.
                 sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 let level: String = sqlx::query_scalar("show transaction_isolation")
@@ -78,7 +79,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         assert_eq!(job.result, Some(json!("read committed")), "{job:?}");
         let looked = Client::default().job(&odd, id).await.unwrap().unwrap();
         assert_eq!(looked, job, "it looks the same from a host's session");
-        assert_eq!(job.history.len(), usize::from(job.data == json!("fails")));
+        assert_eq!(job.history.len(), usize::from(job.data == json!("fails")), "{job:?}");
     }
     assert_eq!(ended(database.pool(), gone).await.status, JobStatus::Cancelled);
     seriatim::migrate(&odd).await.unwrap();

@@ -10,8 +10,8 @@ use seriatim::{
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, FnHandler, by_hand, database, ended, eventually, handler, job, job_of, nothing_remains,
-    processor, queue, value,
+    Errors, FnHandler, by_hand, database, ended, eventually, handler, job, job_of, jobs_where,
+    nothing_remains, processor, queue, until_jobs, value,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -73,7 +73,7 @@ async fn each_status_is_kept_for_its_own_time() {
         .keep_cancelled(Retention::Forever);
     let _running = keeps_house(pool.clone(), options).start();
     // One succeeded, two failed, four cancelled, and that of a queue of somebody else.
-    eventually(pool, "select count(*) from seriatim.job", 8_i64).await;
+    until_jobs(pool, "true", 8).await;
     let left: Vec<String> = value(
         pool,
         "select array_agg(distinct group_id order by group_id) from seriatim.job \
@@ -96,7 +96,7 @@ async fn a_queue_without_a_processor_is_kept_by_hand() {
     let options = queue("q").keep_succeeded(Retention::For(HOUR));
     assert_eq!(client.keep_house(pool, options.clone()).await.unwrap(), 3);
     assert_eq!(client.keep_house(pool, options).await.unwrap(), 0);
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 3);
+    assert_eq!(jobs_where(pool, "true").await, 3);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.dedup").await, 0);
 }
 
@@ -133,12 +133,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
             cancels = vec![jobs[0].id(), jobs[2].id(), jobs[3].id()];
         }
     }
-    eventually(
-        pool,
-        "select count(*) from seriatim.job where status = 'started' and data = '\"cancelled\"'",
-        3_i64,
-    )
-    .await;
+    until_jobs(pool, "status = 'started' and data = '\"cancelled\"'", 3).await;
     for id in cancels {
         Client::default().cancel(pool, id).await.unwrap();
     }
@@ -163,11 +158,11 @@ async fn a_flagged_job_stays_until_its_group_was_looked_at() {
     let _running = keeps_house(pool.clone(), options).start();
     for round in 0..3 {
         old(pool, "cancelled", 80 + round, 1).await;
-        eventually(pool, "select count(*) from seriatim.job where not flagged", 0_i64).await;
+        until_jobs(pool, "not flagged", 0).await;
     }
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 1);
+    assert_eq!(jobs_where(pool, "true").await, 1);
     conn.execute("select pg_advisory_unlock_all()").await.unwrap();
-    eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
+    until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }
 
@@ -228,9 +223,9 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
     let settled = format!("select last_value >= {loose} from seriatim.job_id_seq");
     assert!(value::<bool>(pool, settled).await);
-    eventually(pool, "select count(*) from seriatim.job", 1_i64).await;
+    until_jobs(pool, "true", 1).await;
     assert_eq!(job(pool, bad).await.status, JobStatus::Failed);
     Client::default().resume(pool, "q", "g").await.unwrap();
-    eventually(pool, "select count(*) from seriatim.job", 0_i64).await;
+    until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }

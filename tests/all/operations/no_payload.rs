@@ -14,7 +14,7 @@ use seriatim::{
 use sqlx::postgres::PgDatabaseError;
 
 use crate::support::{
-    by_hand, chain, database, ended, handler, job, job_when, processor, queue, value,
+    by_hand, chain, database, ended, handler, job, job_when, jobs_where, processor, queue,
 };
 
 const MARKER: &str = "Zq9SECRETq9Z";
@@ -252,6 +252,6 @@ async fn a_received_job_shows_nothing_of_what_it_carries() {
     assert!(!format!("{refused:?} {}", chain(&refused)).contains(MARKER), "{refused:?}");
     let bytes = seriatim::Bytes::from(MARKER.as_bytes().to_vec());
     assert_eq!(format!("{bytes:?}"), "Bytes(12 bytes)");
-    let there: i64 = value(pool, "select count(*) from seriatim.job where result is null").await;
+    let there: i64 = jobs_where(pool, "result is null").await;
     assert_eq!(there, 1, "and nothing was written");
 }

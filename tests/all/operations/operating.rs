@@ -11,7 +11,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    jobs_where, nothing_remains, processor, queue, until_groups, until_jobs, value,
 };
 
 /// Jobs fail while there is no table `mended`; the log has what ran.
@@ -81,7 +81,7 @@ async fn a_redrive_runs_dead_jobs_in_order_before_what_waits() {
 
 /// No group of the queue `q` is in line.
 async fn nothing_remains_of(pool: &PgPool) {
-    eventually(pool, "select count(*) from seriatim.queue_group where queue = 'q'", 0_i64).await;
+    until_groups(pool, "queue = 'q'", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,9 +152,9 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     assert_eq!((busy.cancelled, busy.running, busy.locked), (1500, 1, 0));
     let all = client.purge(pool, "q").await.unwrap();
     assert_eq!((all.cancelled, all.running, all.locked), (2200, 1, 0));
-    let statuses: i64 = value(
+    let statuses: i64 = jobs_where(
         pool,
-        "select count(*) from seriatim.job where queue = 'q' and status = 'cancelled' \
+        "queue = 'q' and status = 'cancelled' \
          and finished_at is not null and attempts = 0",
     )
     .await;
@@ -167,9 +167,8 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     ended(pool, later[0]).await;
     assert_eq!(job(pool, runs).await.status, JobStatus::Succeeded);
     assert_eq!(log.entries(), [later[1], runs, later[0]].map(|id| id.to_string()));
-    eventually(pool, "select count(*) from seriatim.queue_group where queue = 'q'", 0_i64).await;
-    eventually(pool, "select count(*) from seriatim.job where queue = 'q' and flagged", 0_i64)
-        .await;
+    until_groups(pool, "queue = 'q'", 0).await;
+    until_jobs(pool, "queue = 'q' and flagged", 0).await;
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::pooler::{Pooler, pooler};
 use crate::support::{
-    Errors, FnHandler, chain, database, drained, eventually, handler, job_of, job_when,
+    Errors, FnHandler, chain, database, drained, eventually, handler, job_of, job_when, jobs_where,
     nothing_remains, queue, value,
 };
 
@@ -300,8 +300,7 @@ async fn the_sql_functions_work_as_single_statements() {
         let answer = sqlx::raw_sql(call).fetch_one(&pool).await.unwrap();
         assert_eq!(answer.get::<String, _>(0), "done");
     }
-    let succeeded = "select count(*) from seriatim.job where status = 'succeeded'";
-    assert_eq!(value::<i64>(database.pool(), succeeded).await, 1);
+    assert_eq!(jobs_where(database.pool(), "status = 'succeeded'").await, 1);
     pool.close().await;
     drop(pooler);
 }

@@ -13,7 +13,7 @@ use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
     Gate, Log, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
-    nothing_remains, processor, size,
+    nothing_remains, processor, size, until_jobs,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +191,7 @@ async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
     enqueue(pool, "q", "g", "waits").await;
     enqueue(pool, "q", "g", "behind it").await;
     log.wait_for(1).await;
-    eventually(pool, "select count(*) from seriatim.job where flagged", 0_i64).await;
+    until_jobs(pool, "flagged", 0).await;
     let mut adopter = database.connect().await.unwrap();
     sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
         .execute(&mut adopter)

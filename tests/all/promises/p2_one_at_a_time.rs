@@ -10,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use super::worker;
 use crate::support::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::support::worker_process::{Settings, WorkerProcess};
-use crate::support::{Log, database, handler_with, nothing_remains, size, value};
+use crate::support::{Log, database, handler_with, jobs_where, nothing_remains, size};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -208,7 +208,7 @@ async fn killed_processes_lose_nothing_and_double_nothing() {
     }
     let jobs = producing.await.unwrap();
     all_done(pool).await;
-    let lost: i64 = value(pool, "select count(*) from seriatim.job where attempts > 1").await;
+    let lost: i64 = jobs_where(pool, "attempts > 1").await;
     println!("{jobs} jobs with {kills} kills, which hit {lost}, in {:?}", begun.elapsed());
 
     assert_eq!(findings(pool, jobs).await, Findings::default());

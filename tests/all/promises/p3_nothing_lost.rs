@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue;
 use crate::support::{
-    Errors, by_hand, database, drained, ended, eventually, handler, job, job_of, job_when,
-    nothing_remains, processor, value,
+    Errors, by_hand, database, drained, ended, handler, job, job_of, job_when, nothing_remains,
+    processor, until_groups, until_jobs, value,
 };
 
 /// Succeeds, fails, panics or has followers, as chance will have it.
@@ -184,9 +184,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
         ids.push(put(group, 3600).await);
         put(group, 0).await;
     }
-    let asleep =
-        "select count(*) from seriatim.queue_group where ready_at > now() + interval '1 min'";
-    eventually(pool, asleep, 3_i64).await;
+    until_groups(pool, "ready_at > now() + interval '1 min'", 3).await;
     by_hand(
         pool,
         "update seriatim.job set flagged = false;
@@ -199,8 +197,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
         assert_eq!(ended(pool, *id).await.status, JobStatus::Succeeded);
     }
     // The one without a row is due later: its flag waits for that.
-    let flags = "select count(*) from seriatim.job where flagged";
-    eventually(pool, flags, 1_i64).await;
+    until_jobs(pool, "flagged", 1).await;
     assert_eq!(job(pool, ids[0]).await.status, JobStatus::Queued);
     Client::default().cancel(pool, ids[0]).await.unwrap();
     nothing_remains(pool).await;

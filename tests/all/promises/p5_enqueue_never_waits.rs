@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use super::queue;
 use crate::support::{
-    Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, nothing_remains,
-    processor, value,
+    Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
+    nothing_remains, processor,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
@@ -104,8 +104,7 @@ async fn not_for_other_producers_of_the_same_new_group() {
         conn.execute("commit").await.unwrap();
         drained(pool, "q").await;
     }
-    let ended: i64 =
-        value(pool, "select count(*) from seriatim.job where status = 'succeeded'").await;
+    let ended: i64 = jobs_where(pool, "status = 'succeeded'").await;
     assert_eq!(ended, 12);
     nothing_remains(pool).await;
 }

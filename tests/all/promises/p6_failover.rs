@@ -15,7 +15,7 @@ use crate::support::proxy::Proxy;
 use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
-    Errors, Log, database, drained, ended, enqueue, eventually, handler_with, job_of,
+    Errors, Log, database, drained, ended, enqueue, eventually, handler_with, job_of, jobs_where,
     nothing_remains, processor, value,
 };
 
@@ -90,11 +90,7 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
     promised("worker killed, handler in a query", busy);
     promised("worker killed soon after its claim", fresh);
     nothing_remains(pool).await;
-    let lost: i64 = value(
-        pool,
-        "select count(*) from seriatim.job where attempts <> 2 or status <> 'succeeded'",
-    )
-    .await;
+    let lost: i64 = jobs_where(pool, "attempts <> 2 or status <> 'succeeded'").await;
     assert_eq!(lost, 0);
     doomed.end().await;
 }
@@ -274,7 +270,7 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     nothing_remains(pool).await;
     assert_eq!(findings(pool, 300).await, Findings::default());
     assert_eq!(inside.overlaps(), [""; 0]);
-    let lost: i64 = value(pool, "select count(*) from seriatim.job where attempts > 1").await;
+    let lost: i64 = jobs_where(pool, "attempts > 1").await;
     println!("three restarts ended {lost} attempts");
     assert!(lost > 0, "handlers were running");
     assert_eq!(errors.named("Stranded"), [""; 0]);

@@ -1,6 +1,8 @@
-//! P7: picking a job costs the same at any backlog, with one group or many, also if most are busy, delayed or halted.
+//! P7: picking a job costs the same at any backlog, with one group or many, also if most are busy,
+//! delayed or halted.
 //!
-//! Counted, not timed: the rows, index entries and pages that a processor reads while it runs some jobs.
+//! Counted, not timed: the rows, index entries and pages that a processor reads while it runs some
+//! jobs.
 //! `races::plans` counts the same for each statement alone, under every plan that it may get.
 
 use std::time::Duration;
@@ -41,7 +43,8 @@ async fn read_so_far(conn: &mut PgConnection) -> (i64, i64) {
     (counted.get(0), counted.get(1))
 }
 
-/// What a processor reads for each job that it runs from a backlog of so many. `groups` says what becomes of the groups' rows.
+/// What a processor reads for each job that it runs from a backlog of so many. `groups` says what
+/// becomes of the groups' rows.
 async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
     let database = database().await;
     let mut filler = database.connect().await.unwrap();
@@ -80,7 +83,8 @@ async fn costs_the_same(jobs: &str, groups: &str) {
     let few = reads(jobs, groups, 1_000).await;
     let many = reads(jobs, groups, size(20_000, 50_000)).await;
     println!("{jobs}: {few:.1?} for a job of a thousand, {many:.1?} for one of many");
-    // Dead rows, and polls of a slow machine, cost some tens of reads. A claim that reads the backlog costs thousands.
+    // Dead rows, and polls of a slow machine, cost some tens of reads. A claim that reads the
+    // backlog costs thousands.
     assert!(many.rows < few.rows + 500.0, "{few:?} {many:?}");
     assert!(many.pages < few.pages + 500.0, "{few:?} {many:?}");
     assert!(few.rows < 300.0 && few.pages < 500.0, "{few:?}");

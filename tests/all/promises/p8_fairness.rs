@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::queue;
 use crate::support::{
-    Log, by_hand, database, drained, enqueue, eventually, handler_with, job_of, nothing_remains,
-    processor,
+    Log, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains, processor,
+    until_jobs,
 };
 
 /// Runs what the data says, and logs group and data.
@@ -160,7 +160,7 @@ async fn thousands_of_single_enqueues_of_a_group_delay_no_later_group() {
         seriatim::enqueue(&mut *tx, job_of("q", "deep", "deep")).await.unwrap();
     }
     tx.commit().await.unwrap();
-    eventually(pool, "select count(*) from seriatim.job where flagged", 5_000_i64).await;
+    until_jobs(pool, "flagged", 5_000).await;
     let log = Log::default();
     let _running = start(&database, 2, &log).await;
     log.wait_for(1).await;

@@ -11,8 +11,8 @@ use sqlx::PgPool;
 use super::{queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
-    Log, database, drained, ended, enqueue, eventually, handler_with, job_when,
-    nothing_remains_for_the_next, processor, value,
+    Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
+    processor, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,5 +182,5 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     assert!(deadly.history.iter().all(|entry| kinds.contains(&entry.kind)), "{deadly:?}");
     assert_eq!(ended(pool, next).await.status, JobStatus::Succeeded);
     assert_eq!(log.entries().len(), 3, "it did not run again");
-    eventually(pool, "select count(*) from seriatim.queue_group", 0_i64).await;
+    until_groups(pool, "true", 0).await;
 }

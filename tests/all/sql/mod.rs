@@ -1,4 +1,5 @@
-//! The library without Rust: the schema, its migrations and roles, and the functions for other languages.
+//! The library without Rust: the schema, its migrations and roles, and the functions for other
+//! languages.
 //! A case that both languages can run belongs in `sql_functions`.
 //! What only the Rust library does belongs in `features`.
 

@@ -9,7 +9,8 @@ use seriatim::{Client, JobError, JobStatus, PullError, Receive, Received};
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, enqueue, handler_with, job, processor, queue, value,
+    Log, by_hand, database, drained, ended, enqueue, handler_with, job, jobs_where, processor,
+    queue, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -132,8 +133,7 @@ impl Oracle {
 async fn pull(pool: PgPool, oracle: Oracle, seed: u64, total: i64) {
     let client = Client::default();
     let mut rng = fastrand::Rng::with_seed(seed);
-    let done = "select count(*) from seriatim.job where status = 'succeeded'";
-    while value::<i64>(&pool, done).await < total {
+    while jobs_where(&pool, "status = 'succeeded'").await < total {
         let jobs = receive(&pool, Receive::new("q").max(rng.u32(1..=6))).await;
         if jobs.is_empty() {
             // Nothing says when something is due.

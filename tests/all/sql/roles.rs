@@ -13,8 +13,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{
-    Errors, by_hand, chain, database, ended, enqueue, eventually, handler, job_of, job_when, queue,
-    value,
+    Errors, by_hand, chain, database, ended, enqueue, handler, job_of, job_when, jobs_where, queue,
+    until_jobs, value,
 };
 
 const SQL: &str = include_str!("../../../docs/roles.sql");
@@ -127,7 +127,7 @@ async fn a_producer_may_only_enqueue() {
     ] {
         sqlx::query(sql).execute(producer).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 7);
+    assert_eq!(jobs_where(pool, "true").await, 7);
 
     may_not(producer, &OWNERS).await;
     may_not(
@@ -227,8 +227,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     client.explain_job(worker, stuck).await.unwrap().unwrap();
     enqueue(&roles.producer, "gone", "g", "ok").await;
     enqueue(&roles.producer, "short", "g", "fail").await;
-    eventually(pool, "select count(*) from seriatim.job where queue in ('gone', 'short')", 0_i64)
-        .await;
+    until_jobs(pool, "queue in ('gone', 'short')", 0).await;
     client.release_node(worker, "nobody").await.unwrap();
     client.redrive(worker, "q", 10).await.unwrap();
     client.purge(worker, "q").await.unwrap();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use seriatim::{Client, NewJob, PullError, Receive};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
-use crate::support::{by_hand, database, value};
+use crate::support::{by_hand, database, jobs_where, value};
 
 mod cases;
 
@@ -314,7 +314,7 @@ async fn an_enqueue_refuses_what_no_job_can_be() {
             assert!(said(error).contains("not a receipt"));
         }
     }
-    let jobs: i64 = value(database.pool(), "select count(*) from seriatim.job").await;
+    let jobs: i64 = jobs_where(database.pool(), "true").await;
     assert_eq!(jobs, 0);
 }
 

@@ -11,7 +11,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    by_hand, database, drained, enqueue, eventually, handler, job, job_of, processor, queue, value,
+    by_hand, database, drained, enqueue, handler, job, job_of, jobs_where, processor, queue,
+    until_jobs, value,
 };
 
 fn client() -> Client {
@@ -119,7 +120,7 @@ async fn a_time_out_of_range_is_refused_and_the_queue_goes_on() {
             assert!(text.contains(field) && text.contains("in the years 1 to 9999"), "{text}");
         }
     }
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 0);
+    assert_eq!(jobs_where(pool, "true").await, 0);
     let sql = "select seriatim.enqueue('q', '1', 'g', expires_at => '9999-12-31')";
     by_hand(pool, sql).await;
     work_off(&database).await;
@@ -238,9 +239,8 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
     let run = handler(async |_, data| Ok(data));
     let builder = processor(&database, 4).await.housekeeping(Duration::from_millis(20));
     let _running = builder.queue(options, run).build().unwrap().start();
-    let finished = "select count(*) from seriatim.job where finished_at is not null";
-    eventually(pool, finished, 0_i64).await;
-    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 2);
+    until_jobs(pool, "finished_at is not null", 0).await;
+    assert_eq!(jobs_where(pool, "true").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

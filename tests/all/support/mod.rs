@@ -1,4 +1,5 @@
-//! What tests of several folders share: handlers, a log of what ran, waiting for events, probes of the tables.
+//! What tests of several folders share: handlers, a log of what ran, waiting for events, probes of
+//! the tables.
 //! Machines for tests live here too: worker processes, proxies, poolers and network namespaces.
 //! What one file alone needs belongs in that file.
 
@@ -100,7 +101,8 @@ where
     boxed(with, run)
 }
 
-// With both bounds in scope a call would be ambiguous: `AsyncFn` tells a closure its types, `Run` is what is called.
+// With both bounds in scope a call would be ambiguous: `AsyncFn` tells a closure its types, `Run`
+// is what is called.
 
 fn boxed<S, F>(with: S, run: F) -> FnHandler
 where
@@ -270,6 +272,39 @@ where
         .fetch_one(pool)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// Returns the number of jobs of which an SQL condition holds.
+pub async fn jobs_where(pool: &PgPool, condition: &str) -> i64 {
+    value(pool, format!("select count(*) from seriatim.job where {condition}")).await
+}
+
+/// Returns the number of groups in line of whose rows an SQL condition holds.
+pub async fn groups_where(pool: &PgPool, condition: &str) -> i64 {
+    value(pool, format!("select count(*) from seriatim.queue_group where {condition}")).await
+}
+
+/// Waits until an SQL condition holds of `count` jobs.
+pub async fn until_jobs(pool: &PgPool, condition: &str, count: i64) {
+    until(async || jobs_where(pool, condition).await, count, condition).await;
+}
+
+/// Waits until an SQL condition holds of the rows of `count` groups.
+pub async fn until_groups(pool: &PgPool, condition: &str, count: i64) {
+    until(async || groups_where(pool, condition).await, count, condition).await;
+}
+
+async fn until(ask: impl AsyncFn() -> i64, count: i64, condition: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = ask().await;
+        if found == count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{condition} holds of {found}, not of {count}");
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Waits until no group is in line and no job is flagged.

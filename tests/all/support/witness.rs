@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use seriatim::{ActiveJob, JobError, NewJob};
 use sqlx::PgPool;
 
-use crate::support::{PATIENCE, by_hand, value};
+use crate::support::{PATIENCE, by_hand, jobs_where, value};
 
 /// A job of the witness.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -154,8 +154,7 @@ pub async fn findings(pool: &PgPool, expected: usize) -> Findings {
             union all
             select 'effect of no job ' || e.job from public.effect e where not exists (
                 select from seriatim.job where id = e.job)) findings";
-    let succeeded: i64 =
-        value(pool, "select count(*) from seriatim.job where status = 'succeeded'").await;
+    let succeeded: i64 = jobs_where(pool, "status = 'succeeded'").await;
     Findings {
         lost_increments: value(pool, lost).await,
         out_of_order: value(pool, disorder).await,
