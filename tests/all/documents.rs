@@ -2,24 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 use seriatim::{Client, Processor};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
-
-const DOCUMENTS: [&str; 8] = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "SECURITY.md",
-    "docs/faults.md",
-    "docs/sqs-fifo.md",
-    "docs/history.md",
-    "docs/poolers.md",
-    "docs/long-life.md",
-];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -74,18 +64,48 @@ fn contains(path: &str, named: &str) -> bool {
     path.starts_with(named) || path.contains(&format!("::{named}"))
 }
 
-/// What stands in backticks outside of code blocks.
-fn quoted(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut fenced = false;
-    for line in text.lines() {
-        if line.starts_with("```") {
-            fenced = !fenced;
-        } else if !fenced {
-            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+/// All Markdown: beside `Cargo.toml`, in the book, and the model's.
+fn documents() -> Vec<String> {
+    let mut found = vec![String::from("tests/model/README.md")];
+    let mut folders = vec![root().to_owned(), root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && folder != root() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
         }
     }
     found
+}
+
+/// The lines outside of code blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    text.lines().filter(move |line| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        !fence && !fenced
+    })
+}
+
+/// The words in backticks outside of code blocks.
+fn quoted(text: &str) -> Vec<String> {
+    prose(text).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// The places that a link can lead to within a document: its headings, as GitHub and mdBook name them, and its anchors.
+fn anchors(text: &str) -> HashSet<String> {
+    let slug = |heading: &str| -> String {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    let headings = prose(text).filter(|line| line.starts_with('#')).map(slug);
+    let ids = text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    headings.chain(ids.map(str::to_owned)).collect()
 }
 
 /// Whether it is meant as the name of a test: of a file of tests, or too long for anything else.
@@ -105,8 +125,8 @@ fn every_test_that_a_document_names_is_there() {
         tests.iter().map(|test| test.rsplit_once("::").unwrap().0.to_owned()).collect();
     let mut missing = Vec::new();
     let mut named = 0;
-    for document in DOCUMENTS {
-        for word in quoted(&read(document)) {
+    for document in documents() {
+        for word in quoted(&read(&document)) {
             if !means_a_test(&word, &files) {
                 continue;
             }
@@ -128,8 +148,8 @@ fn every_test_that_a_document_names_is_there() {
 fn every_case_that_a_document_names_is_there() {
     let cases = read("tests/all/sql/sql_functions/cases.rs");
     let mut named = 0;
-    for document in DOCUMENTS {
-        let text = read(document);
+    for document in documents() {
+        let text = read(&document);
         for after in text.split("`sql_functions`, ").skip(1) {
             // Up to the end of its cell; the names stand in quotes.
             let cell = after.split(['|', '\n', ';']).next().unwrap();
@@ -144,22 +164,75 @@ fn every_case_that_a_document_names_is_there() {
 
 #[test]
 fn every_file_that_a_document_names_is_there() {
-    for document in DOCUMENTS {
-        let text = read(document);
-        let linked = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
-        let folder = root().join(document).parent().unwrap().to_owned();
-        for path in linked.filter(|path| !path.is_empty() && !path.contains("://")) {
-            assert!(folder.join(path).exists(), "{document} links to {path}");
-        }
-        for path in quoted(&text) {
+    for document in documents() {
+        for path in quoted(&read(&document)) {
             let names_a_file =
-                ["src/", "tests/", "migrations/"].iter().any(|folder| path.starts_with(folder));
-            if names_a_file && !path.contains(['*', ' ', '…']) {
+                ["src/", "tests/", "migrations/", "sql/"].iter().any(|at| path.starts_with(at));
+            if names_a_file && !path.contains(['*', ' ', '…', '<']) {
                 assert!(root().join(&path).exists(), "{document} names {path}");
             }
         }
-        assert!(root().join(PathBuf::from(document)).exists());
     }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let book = root().join("docs").canonicalize().unwrap();
+    for document in documents() {
+        let text = read(&document);
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        let links = prose(&text).flat_map(|line| line.split("](").skip(1));
+        for link in links.map(|rest| rest.split(')').next().unwrap()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { root().join(&document) } else { folder.join(path) };
+            let Ok(target) = target.canonicalize() else {
+                panic!("{document} links to {link}");
+            };
+            let stays = !document.starts_with("docs/") || target.starts_with(&book);
+            assert!(stays, "{document} links to {link}, which is not in the book");
+            let there = anchor.is_empty() || anchors(&read(target)).contains(anchor);
+            assert!(there, "{document} links to {link}, which has no such place");
+        }
+    }
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = read("docs/SUMMARY.md");
+    for document in documents() {
+        let Some(page) = document.strip_prefix("docs/") else { continue };
+        let listed = page == "SUMMARY.md" || summary.contains(&format!("]({page})"));
+        assert!(listed, "docs/SUMMARY.md has no {page}");
+    }
+}
+
+#[test]
+fn no_document_names_the_host_of_a_registry() {
+    let hosts = [["crates", ".io"], ["docs", ".rs"], ["npmjs", ".com"], ["pypi", ".org"]];
+    for document in documents() {
+        let text = read(&document);
+        assert!(!hosts.iter().any(|host| text.contains(&host.concat())), "{document}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_program_runs_as_pasted() {
+    let readme = read("README.md");
+    let program = &blocks(&readme, "rust,no_run")[0];
+    assert_eq!(program.trim(), read("examples/first_job.rs").trim());
+
+    // cargo builds the examples before it runs the tests, beside their folder.
+    let example =
+        std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples/first_job");
+    let database = database().await;
+    let output = Command::new(example).env("DATABASE_URL", database.url()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.trim(), blocks(&readme, "text")[0].trim());
+    database.remove().await.unwrap();
 }
 
 /// The code blocks of a language.

@@ -6,8 +6,8 @@
 mod behind_a_pooler;
 mod explaining;
 mod hosts;
-mod maintenance;
 mod looking;
+mod maintenance;
 mod no_payload;
 mod operating;
 mod poolers_are_seen;

@@ -484,7 +484,7 @@ async fn migrate_names_the_option_that_a_citus_node_needs() {
         for pool in [refused, allowed] {
             pool.close().await;
         }
-        }
+    }
 }
 
 #[tokio::test]
