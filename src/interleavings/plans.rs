@@ -138,7 +138,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     let adopted = before_the_turns(scene, conn, &mut meter, slots).await;
     let turns = store.take_turns(conn, Q, slots).await.unwrap();
     meter.check(conn, "take", [32 * slots, 200]).await;
-    let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
+    let looks = store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
     meter.check(conn, "look", [16 * slots + 300, 50 * slots]).await;
     let plans = plans(&turns, &looks);
     let heads: Vec<(&str, i64)> = plans
@@ -148,7 +148,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             _ => None,
         })
         .collect();
-    store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
+    store.lock_followers(conn, Q, &heads, 9, TERMS).await.unwrap();
     meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
     let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
     meter.check(conn, "start", [24 * slots, 60 * slots]).await;

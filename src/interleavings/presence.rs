@@ -31,7 +31,7 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     assert_eq!(scene.adopt(&mut claim).await, 1);
     let turns = scene.store.take_turns(&mut claim, Q, 10).await.unwrap();
     let options = ClaimOptions { processor: Some(DEAD), ..TERMS };
-    let looks = scene.store.look(&mut claim, Q, &turns, options).await.unwrap();
+    let looks = scene.store.read_heads(&mut claim, Q, &turns, options).await.unwrap();
     let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), options).await.unwrap();
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();

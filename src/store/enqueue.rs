@@ -11,24 +11,17 @@ use sqlx::{PgExecutor, Postgres, Row};
 use crate::job::bytes::JobData;
 use crate::job::job::Enqueued;
 use crate::job::new_job::CheckedJob;
-use crate::store::Store;
-use crate::store::claim::start::PRIORITY_AGING;
-use crate::store::statement::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
+use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
+use crate::store::fragments::PRIORITY_AGING;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    /// By whether it notifies.
-    one: [Template; 2],
-    many: [Template; 2],
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            one: [false, true].map(|notify| insert(names, false, notify)),
-            many: [false, true].map(|notify| insert(names, true, notify)),
-        }
-    }
+statements! {
+    ONE = |names| insert(names, false, false);
+    ONE_NOTIFIED = |names| insert(names, false, true);
+    MANY = |names| insert(names, true, false);
+    MANY_NOTIFIED = |names| insert(names, true, true);
 }
 
 /// One INSERT for one job, or for any number; the first of each group is flagged.
@@ -36,7 +29,7 @@ impl Statements {
 /// Locks nothing but its own rows and, for jobs with a deduplication id only, those of their ids; looks nothing else up
 /// that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once per queue, and only for a queue
 /// in which an unlocked look shows an idle group (at SERIALIZABLE: always).
-fn insert(names: &Names, many: bool, notify: bool) -> Template {
+fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
@@ -248,7 +241,7 @@ fn column<T>(
 
 /// Binds the jobs column by column, in the order of [`INPUT`].
 fn bind_many(
-    template: &Template,
+    query: Query<'static, Postgres, PgArguments>,
     mut jobs: Vec<CheckedJob>,
 ) -> Query<'static, Postgres, PgArguments> {
     let jobs = &mut jobs[..];
@@ -270,8 +263,7 @@ fn bind_many(
             content_types.push(content_type);
         }
     }
-    template
-        .query()
+    query
         .bind(queues)
         .bind(column(jobs, |job| job.group.take()))
         .bind(data)
@@ -304,13 +296,15 @@ fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
 }
 
 /// Binds a job in the order of [`INPUT`].
-fn bind_one(template: &Template, job: CheckedJob) -> Query<'static, Postgres, PgArguments> {
+fn bind_one(
+    query: Query<'static, Postgres, PgArguments>,
+    job: CheckedJob,
+) -> Query<'static, Postgres, PgArguments> {
     let (data, payload, content_type) = match job.content {
         JobData::Json(data) => (Some(data), None, None),
         JobData::Bytes { content_type, bytes } => (None, Some(bytes), content_type),
     };
-    template
-        .query()
+    query
         .bind(job.queue)
         .bind(job.group)
         .bind(data)
@@ -338,13 +332,12 @@ impl Store {
         mut jobs: Vec<CheckedJob>,
         notify: bool,
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
-        let Statements { one, many } = &self.enqueue;
-        let of_kind = usize::from(notify);
+        let (one, many) = if notify { (&ONE_NOTIFIED, &MANY_NOTIFIED) } else { (&ONE, &MANY) };
         let mut query = match (jobs.pop(), jobs.is_empty()) {
-            (Some(job), true) => bind_one(&one[of_kind], job),
+            (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
                 jobs.extend(last);
-                bind_many(&many[of_kind], jobs)
+                bind_many(self.query(many), jobs)
             }
         };
         if notify {

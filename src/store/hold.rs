@@ -5,24 +5,99 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::job::bytes::JobData;
-use crate::store::Store;
-use crate::store::claim::start::Claim;
-use crate::store::index_terms::{in_group, keyed, started, unfinished};
-use crate::store::statement::{Names, PG, Template, cte, select, sql, with};
+use crate::store::claim::claim::Claim;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    group: Template,
-    ungrouped: Template,
-    group_is_ours: Template,
-    ungrouped_is_ours: Template,
-    trust_group: Template,
-    trust_ungrouped: Template,
+statements! {
+    /// Locks the group row by its token, then the job row, both for the transaction. Writes neither: an adopter that skips
+    /// locked rows would wait for a row that was written. The `between` does not match the index of all claimed groups, by
+    /// which all of them would be read. From here on the transaction is the handler's, and may wait.
+    HOLD_GROUP = |names| names.sql_with(
+        "with held as materialized (
+            select g.suspect is not null as suspected from {queue_group} g
+            where g.claim = $3
+                and $4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+            for no key update of g skip locked
+        ), held_job as materialized (
+            select j.* from {job} j
+            where j.id = $4 and j.finished_at is null and j.status not in ('queued', 'parked')
+                and exists (select from held)
+            for no key update of j skip locked
+        )
+        select held.suspected, {columns}, set_config('lock_timeout', '0', true)
+        from held
+        left join held_job as job on true",
+        &[("columns", &held_columns(names, &names.sql(FOLLOWED)))],
+    );
+
+    /// Locks the job's own row by its token.
+    HOLD_UNGROUPED = |names| names.sql_with(
+        "with held_job as materialized (
+            select j.* from {job} j
+            where j.id = $1 and j.claim = $2
+                and j.finished_at is null and j.status not in ('queued', 'parked')
+            for no key update of j skip locked
+        )
+        select job.suspect is not null as suspected, {columns},
+            set_config('lock_timeout', '0', true)
+        from held_job as job",
+        &[("columns", &held_columns(names, "false"))],
+    );
+
+    /// A plain read: only another token, or no row, says that a claim is lost.
+    GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
+    UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
+
+    /// Clears the suspicion of a claim and gives it a fresh lease, if no other transaction has the row.
+    CLEAR_GROUP = |names| names.sql(
+        "with ours as materialized (
+            select claim from {queue_group} g where g.claim = $1
+            for no key update of g skip locked
+        )
+        update {queue_group} as g set
+            suspect = null,
+            ready_at = clock_timestamp() + make_interval(secs => $2)
+        where g.claim = $1 and (select claim from ours) is not null",
+    );
+    CLEAR_UNGROUPED = |names| names.sql(
+        "with ours as materialized (
+            select id from {job} j where j.id = $1 and j.claim = $2
+            for no key update of j skip locked
+        )
+        update {job} as j set
+            suspect = null,
+            lease_until = clock_timestamp() + make_interval(secs => $3)
+        from ours
+        where j.id = any (array[ours.id]) and j.claim = $2
+        returning j.id",
+    );
+}
+
+/// Whether more unfinished jobs are behind `job` in its group.
+const FOLLOWED: &str = "exists(
+        select 1 from {job} o
+        where o.queue = $1 and (o.group_id, o.id) > ($2, job.id) and o.group_id <= $2
+            and o.group_id is not null and o.status in ('queued', 'started')
+    )";
+
+/// What [`held_job`] reads of a `job`, and of the session that holds it.
+pub(in crate::store) fn held_columns(names: &Names, followed: &str) -> String {
+    names.sql_with(
+        "job.id, job.data::text, job.attempts, job.attempts_forgiven, job.max_attempts,
+        job.timeout_ms, job.created_at, job.run_at,
+        exists(select 1 from {cancel_request} r where r.job_id = job.id),
+        {followed},
+        pg_backend_pid(),
+        (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
+        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority",
+        &[("followed", followed)],
+    )
 }
 
 /// A job that this session holds.
@@ -69,157 +144,6 @@ pub(crate) enum HoldAnswer {
     Lost,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            group: hold_group(names),
-            ungrouped: hold_ungrouped(names),
-            group_is_ours: group_is_ours(names),
-            ungrouped_is_ours: ungrouped_is_ours(names),
-            trust_group: trust_group(names),
-            trust_ungrouped: trust_ungrouped(names),
-        }
-    }
-}
-
-/// What is read of a held job, and of the session that holds it.
-pub(in crate::store) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
-    let requested = select()
-        .expr(sql("1"))
-        .from_as(names.cancel_request(), "r")
-        .and_where(sql("r.job_id = job.id"))
-        .to_owned();
-    vec![
-        sql("job.id"),
-        sql("job.data::text"),
-        sql("job.attempts"),
-        sql("job.attempts_forgiven"),
-        sql("job.max_attempts"),
-        sql("job.timeout_ms"),
-        sql("job.created_at"),
-        sql("job.run_at"),
-        Expr::exists(requested),
-        followed,
-        sql("pg_backend_pid()"),
-        sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
-        sql("job.lease_ms"),
-        sql("job.payload"),
-        sql("job.content_type"),
-        sql("job.name"),
-        sql("job.reference"),
-        sql("job.priority"),
-    ]
-}
-
-/// From here on the transaction is the handler's, and may wait.
-fn may_wait() -> Expr {
-    sql("set_config('lock_timeout', '0', true)")
-}
-
-/// Locks the group row by its token, then the job row; both for the transaction. Writes neither: an adopter that skips
-/// locked rows would wait for a row that was written.
-fn hold_group(names: &Names) -> Template {
-    let held = select()
-        .expr_as(sql("g.suspect is not null"), "doubted")
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?3"))
-        // Said so, it does not match `queue_group_claimed`, by which all claims would be read.
-        .and_where(sql("?4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let job = select()
-        .expr(sql("j.*"))
-        .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?4 and {} and exists (select from held)", started("j."))))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let later = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "o")
-        .and_where(in_group("o", "?1", "?2", Some("> job.id")))
-        .and_where(unfinished("o"))
-        .to_owned();
-    let query = select()
-        .expr_as(sql("held.doubted"), "doubted")
-        .exprs(held_columns(names, Expr::exists(later)))
-        .expr(may_wait())
-        .from("held")
-        .join(JoinType::LeftJoin, "job", sql("true"))
-        .to_owned();
-    with([cte("held", held), cte("job", job)], query)
-}
-
-/// Locks the job's own row by its token.
-fn hold_ungrouped(names: &Names) -> Template {
-    let job = select()
-        .expr(sql("j.*"))
-        .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?1 and j.claim = ?2 and {}", started("j."))))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = select()
-        .expr_as(sql("job.suspect is not null"), "doubted")
-        .exprs(held_columns(names, sql("false")))
-        .expr(may_wait())
-        .from("job")
-        .to_owned();
-    with([cte("job", job)], query)
-}
-
-/// A plain read: only another token, or no row, says that a claim is lost.
-fn group_is_ours(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?1"))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-fn ungrouped_is_ours(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.claim = ?2"))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// Clears the doubt about a claim and gives it a fresh lease, if nobody else is at the row.
-fn trust_group(names: &Names) -> Template {
-    let ours = select()
-        .column("claim")
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?1"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = UpdateStatement::new()
-        .table(names.queue_group().alias("g"))
-        .value("suspect", sql("null"))
-        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
-        .and_where(sql("g.claim = ?1 and (select claim from ours) is not null"))
-        .to_owned();
-    with([cte("ours", ours)], query)
-}
-
-fn trust_ungrouped(names: &Names) -> Template {
-    let ours = select()
-        .column("id")
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.claim = ?2"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .value("suspect", sql("null"))
-        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
-        .from("ours")
-        .and_where(sql(format!("{} and j.claim = ?2", keyed("j.id", "ours.id"))))
-        .returning(Query::returning().columns([("j", "id")]))
-        .to_owned();
-    with([cte("ours", ours)], query)
-}
-
 impl Store {
     /// Tries once to hold a claimed job, in the transaction that is open on `conn`.
     pub(crate) async fn hold(
@@ -230,9 +154,9 @@ impl Store {
     ) -> Result<HoldAnswer, sqlx::Error> {
         let hold = match &claim.group {
             Some(group) => {
-                self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job)
+                self.query(&HOLD_GROUP).bind(queue).bind(group).bind(claim.token).bind(claim.job)
             }
-            None => self.hold.ungrouped.query().bind(claim.job).bind(claim.token),
+            None => self.query(&HOLD_UNGROUPED).bind(claim.job).bind(claim.token),
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
@@ -252,8 +176,8 @@ impl Store {
         claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
         let ours = match &claim.group {
-            Some(_) => self.hold.group_is_ours.query().bind(claim.token),
-            None => self.hold.ungrouped_is_ours.query().bind(claim.job).bind(claim.token),
+            Some(_) => self.query(&GROUP_IS_OURS).bind(claim.token),
+            None => self.query(&UNGROUPED_IS_OURS).bind(claim.job).bind(claim.token),
         };
         Ok(ours.fetch_optional(conn).await?.is_some())
     }
@@ -266,8 +190,8 @@ impl Store {
         lease: Duration,
     ) -> Result<(), sqlx::Error> {
         let clear_suspicion = match &claim.group {
-            Some(_) => self.hold.trust_group.query().bind(claim.token),
-            None => self.hold.trust_ungrouped.query().bind(claim.job).bind(claim.token),
+            Some(_) => self.query(&CLEAR_GROUP).bind(claim.token),
+            None => self.query(&CLEAR_UNGROUPED).bind(claim.job).bind(claim.token),
         };
         clear_suspicion.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
     }

@@ -1,9 +1,16 @@
-//! How rows are looked up: in words that leave a planner one index, whatever it takes the tables for. When they were last
-//! vacuumed they may have been empty, and of an empty table all plans cost the same.
+//! How rows are looked up: in words that leave a planner one index, whatever the statistics say. When the tables were last
+//! vacuumed they may have been empty, and for an empty table all plans cost the same.
+//!
+//! Statements that are written as SQL use the same words. Three of them occur only there:
+//!
+//! * A job that was found by its id is started if `finished_at is null and status not in ('queued', 'parked')`: no
+//!   partial index has these words, and so none is read as a whole.
+//! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole backlog for a few rows.
+//! * An argument's array is unnested in a materialized `with`, and its rows are joined laterally with `limit 1`.
 
 use sea_query::{Expr, Order, SelectStatement};
 
-use crate::store::statement::{sql, sub};
+use crate::store::builder::sql;
 
 /// That `alias` is an unfinished job of a group, written exactly as the partial index has it.
 pub(in crate::store) fn unfinished(alias: &str) -> Expr {
@@ -13,12 +20,6 @@ pub(in crate::store) fn unfinished(alias: &str) -> Expr {
 /// That it is a job without a group that waits, or runs, likewise.
 pub(in crate::store) fn ungrouped(alias: &str, status: &str) -> Expr {
     sql(format!("{alias}.group_id is null and {alias}.status = '{status}'"))
-}
-
-/// That a job is started, in words that are no partial index's: a plan could read that as a whole, where jobs are to be
-/// looked up by their ids.
-pub(in crate::store) fn started(alias: &str) -> String {
-    format!("{alias}finished_at is null and {alias}status not in ('queued', 'parked')")
 }
 
 /// That a job has one of these statuses, in words that are no partial index's.
@@ -65,11 +66,4 @@ pub(in crate::store) fn in_order<'a>(
     order: &Order,
 ) -> &'a mut SelectStatement {
     jobs.order_by((alias, "group_id"), order.clone()).order_by((alias, "id"), order.clone())
-}
-
-/// `(query LIMIT 1) IS NULL`. Not `NOT EXISTS`: that may be hashed, and reads a whole backlog for a few look-ups.
-pub(in crate::store) fn none_of(query: SelectStatement) -> Expr {
-    let mut query = query;
-    query.limit(1);
-    Expr::cust_with_expr("$1 is null", sub(query))
 }

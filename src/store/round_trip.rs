@@ -11,13 +11,13 @@ use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::group_plan::Disposition;
-use crate::store::Store;
+use crate::store::claim::claim::{Claim, ClaimOptions};
 use crate::store::claim::peek::until;
-use crate::store::claim::start::{Claim, ClaimOptions};
 use crate::store::hold::{HeldJob, SessionId, held_job};
+use crate::store::literal::{id, literal, name, time};
 use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use crate::store::settle::many::Succeeded;
-use crate::store::statement::{literal, name};
+use crate::store::store::Store;
 
 /// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
 /// with their number.
@@ -100,15 +100,6 @@ pub(crate) enum ChainAnswer {
 fn begin(conn: &PgConnection) -> String {
     let knows = knows_transaction_timeout(conn);
     format!("{BEGIN}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
-}
-
-/// As a literal.
-fn id(id: Option<i64>) -> String {
-    id.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"))
-}
-
-fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
-    time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
 }
 
 impl Store {

@@ -7,17 +7,18 @@ use sea_query::{
 use sqlx::{PgExecutor, Row};
 
 use crate::job::job::JobStatus;
-use crate::store::Store;
-use crate::store::claim::start::history_entry;
+use crate::store::builder::{PG, cte, render, select, select_into, sql, sub, with};
+use crate::store::fragments::history_entry;
 use crate::store::index_terms::status_in;
-use crate::store::statement::{Names, PG, Template, cte, select, select_into, sql, sub, with};
+use crate::store::names::Names;
+use crate::store::statement::{Statement, statements};
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    cancel: Template,
-    retry: Template,
-    skip: Template,
-    unhalt_group: Template,
+statements! {
+    CANCEL = cancel;
+    RETRY = retry;
+    SKIP = skip;
+    UNHALT_GROUP = unhalt_group;
 }
 
 /// What a request found and did.
@@ -31,17 +32,6 @@ pub(crate) struct RequestReport {
     pub(crate) parked: bool,
     /// A retry's later jobs that have run; otherwise 0.
     pub(crate) overtaken: u64,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            cancel: cancel(names),
-            retry: retry(names),
-            skip: skip(names),
-            unhalt_group: unhalt_group(names),
-        }
-    }
 }
 
 /// The job's row, locked if it is in one of the statuses and nobody else has it.
@@ -116,8 +106,8 @@ pub(in crate::store) fn has_unit(names: &Names) -> Expr {
     Expr::cust_with_exprs("($1 or $2)", [Expr::exists(parked), Expr::exists(parking)])
 }
 
-/// A group's row goes on.
-pub(in crate::store) fn going_on() -> Vec<(&'static str, Expr)> {
+/// What a halted group's row gets when its halt ends.
+pub(in crate::store) fn unhalted() -> Vec<(&'static str, Expr)> {
     ["halted_at", "halt_reason", "halt_job_id", "halt_until", "halt_then", "park_to"]
         .map(|column| (column, sql("null")))
         .into_iter()
@@ -127,7 +117,7 @@ pub(in crate::store) fn going_on() -> Vec<(&'static str, Expr)> {
 
 /// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
 /// for a moment, gets a request instead: its worker, or the janitor, carries it out.
-fn cancel(names: &Names) -> Template {
+fn cancel(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values(cancelled())
@@ -161,7 +151,7 @@ fn cancel(names: &Names) -> Template {
 /// A group that it halted goes on.
 ///
 /// Not a job that others were parked with: they go on together.
-fn retry(names: &Names) -> Template {
+fn retry(names: &Names) -> String {
     let target = target(names, "'failed', 'cancelled'").and_where(has_unit(names).not()).to_owned();
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -188,7 +178,7 @@ fn retry(names: &Names) -> Template {
 }
 
 /// Gives a queued job up, or goes on behind the failed job that halted its group.
-fn skip(names: &Names) -> Template {
+fn skip(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values([
@@ -220,7 +210,7 @@ fn skip(names: &Names) -> Template {
 pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpression {
     let update = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .values(going_on())
+        .values(unhalted())
         .from("written")
         .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
         .and_where(sql(
@@ -230,15 +220,15 @@ pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpressi
     cte("resumed", update)
 }
 
-fn unhalt_group(names: &Names) -> Template {
+fn unhalt_group(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.queue_group())
-        .values(going_on())
+        .values(unhalted())
         .and_where(sql(
             "queue = ?1 and group_id = ?2 and halted_at is not null and park_to is null",
         ))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -247,7 +237,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.cancel, executor, job).await
+        self.request(&CANCEL, executor, job).await
     }
 
     pub(crate) async fn retry(
@@ -255,7 +245,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.retry, executor, job).await
+        self.request(&RETRY, executor, job).await
     }
 
     pub(crate) async fn skip(
@@ -263,7 +253,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.skip, executor, job).await
+        self.request(&SKIP, executor, job).await
     }
 
     /// Whether the group was halted.
@@ -273,18 +263,17 @@ impl Store {
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume =
-            self.control.unhalt_group.query().bind(queue).bind(group).execute(executor).await?;
+        let resume = self.query(&UNHALT_GROUP).bind(queue).bind(group).execute(executor).await?;
         Ok(resume.rows_affected() > 0)
     }
 
     async fn request(
         &self,
-        template: &Template,
+        statement: &'static Statement,
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        let row = template.query().bind(job).fetch_one(executor).await?;
+        let row = self.query(statement).bind(job).fetch_one(executor).await?;
         let status: Option<String> = row.try_get("status")?;
         let overtaken: i64 = row.try_get("overtaken")?;
         Ok(RequestReport {

@@ -9,33 +9,20 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
-use crate::store::Store;
+use crate::store::builder::{PG, cte, groups_of, render, select, select_into, sql, sub, with};
 use crate::store::index_terms::{in_group, in_order, status_in, unfinished};
-use crate::store::statement::{
-    Names, PG, Template, cte, groups_of, literal, select, select_into, sql, sub, with,
-};
+use crate::store::literal::literal;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    pause_queue: Template,
-    unpause_queue: Template,
-    pause_group: Template,
-    still_paused: Template,
-    paused_queue: Template,
-    paused_groups: Template,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            pause_queue: pause_queue(names),
-            unpause_queue: unpause_queue(names),
-            pause_group: pause_group(names),
-            still_paused: still_paused(names),
-            paused_queue: paused_queue(names),
-            paused_groups: paused_groups(names),
-        }
-    }
+statements! {
+    PAUSE_QUEUE = pause_queue;
+    UNPAUSE_QUEUE = unpause_queue;
+    PAUSE_GROUP = pause_group;
+    STILL_PAUSED = still_paused;
+    PAUSED_QUEUE = paused_queue;
+    PAUSED_GROUPS = paused_groups;
 }
 
 /// Who paused first says since when, who paused last says why.
@@ -47,7 +34,7 @@ fn say_paused(conflict: &mut OnConflict, table: &str) -> OnConflict {
 }
 
 /// Waits for a claim of a queue with a limit, for its milliseconds.
-fn pause_queue(names: &Names) -> Template {
+fn pause_queue(names: &Names) -> String {
     let mut insert = InsertStatement::new();
     insert
         .into_table(names.queue().alias("old"))
@@ -57,10 +44,10 @@ fn pause_queue(names: &Names) -> Template {
         &mut insert,
         select().exprs([sql("?1"), sql("clock_timestamp()"), sql("?2")]).to_owned(),
     );
-    Template::new(insert.build(PG))
+    render(insert.build(PG))
 }
 
-fn unpause_queue(names: &Names) -> Template {
+fn unpause_queue(names: &Names) -> String {
     let resumed = UpdateStatement::new()
         .table(names.queue())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
@@ -73,7 +60,7 @@ fn unpause_queue(names: &Names) -> Template {
 
 /// Waits for a claim that is about to send the group to rest, for its milliseconds. Touches no group's row: a handler may
 /// have that.
-fn pause_group(names: &Names) -> Template {
+fn pause_group(names: &Names) -> String {
     let mut insert = InsertStatement::new();
     insert
         .into_table(names.group_setting().alias("old"))
@@ -83,12 +70,12 @@ fn pause_group(names: &Names) -> Template {
         &mut insert,
         select().exprs([sql("?1"), sql("?2"), sql("clock_timestamp()"), sql("?3")]).to_owned(),
     );
-    Template::new(insert.build(PG))
+    render(insert.build(PG))
 }
 
 /// Which of the groups are paused, and stay so until this transaction ends: a resume waits for it, and then sees every
 /// job that its look saw. A group whose setting is being changed is not among them.
-fn still_paused(names: &Names) -> Template {
+fn still_paused(names: &Names) -> String {
     let setting = select()
         .column(("s", "group_id"))
         .from_as(names.group_setting(), "s")
@@ -142,17 +129,17 @@ fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
     .join("; ")
 }
 
-fn paused_queue(names: &Names) -> Template {
+fn paused_queue(names: &Names) -> String {
     let query = select()
         .columns(["name", "paused_at", "pause_reason"])
         .expr(sql("extract(epoch from clock_timestamp() - q.paused_at)::float8"))
         .from_as(names.queue(), "q")
         .and_where(sql("q.name = ?1 and q.paused_at is not null"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-fn paused_groups(names: &Names) -> Template {
+fn paused_groups(names: &Names) -> String {
     let query = select()
         .columns(["group_id", "paused_at", "pause_reason"])
         .expr(sql("extract(epoch from clock_timestamp() - s.paused_at)::float8"))
@@ -160,7 +147,7 @@ fn paused_groups(names: &Names) -> Template {
         .and_where(sql("s.queue = ?1 and s.paused_at is not null"))
         .order_by("paused_at", Order::Asc)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -170,7 +157,7 @@ impl Store {
         queue: &str,
         reason: Option<&str>,
     ) -> Result<(), sqlx::Error> {
-        self.pause.pause_queue.query().bind(queue).bind(reason).execute(executor).await.map(drop)
+        self.query(&PAUSE_QUEUE).bind(queue).bind(reason).execute(executor).await.map(drop)
     }
 
     /// Whether the queue was paused.
@@ -179,7 +166,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<bool, sqlx::Error> {
-        let unpause = self.pause.unpause_queue.query().bind(queue).bind(self.names.channel());
+        let unpause = self.query(&UNPAUSE_QUEUE).bind(queue).bind(self.names.channel());
         Ok(unpause.fetch_optional(executor).await?.is_some())
     }
 
@@ -190,7 +177,7 @@ impl Store {
         group: &str,
         reason: Option<&str>,
     ) -> Result<(), sqlx::Error> {
-        let pause = self.pause.pause_group.query().bind(queue).bind(group).bind(reason);
+        let pause = self.query(&PAUSE_GROUP).bind(queue).bind(group).bind(reason);
         pause.execute(executor).await.map(drop)
     }
 
@@ -214,7 +201,7 @@ impl Store {
         queue: &str,
         groups: &[&str],
     ) -> Result<Vec<String>, sqlx::Error> {
-        let paused = self.pause.still_paused.query().bind(queue).bind(groups);
+        let paused = self.query(&STILL_PAUSED).bind(queue).bind(groups);
         let rows = paused.fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
@@ -224,7 +211,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Option<PausedQueue>, sqlx::Error> {
-        let row = self.pause.paused_queue.query().bind(queue).fetch_optional(executor).await?;
+        let row = self.query(&PAUSED_QUEUE).bind(queue).fetch_optional(executor).await?;
         row.map(|row| {
             Ok(PausedQueue {
                 queue: row.try_get(0)?,
@@ -241,7 +228,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<PausedGroup>, sqlx::Error> {
-        let rows = self.pause.paused_groups.query().bind(queue).fetch_all(executor).await?;
+        let rows = self.query(&PAUSED_GROUPS).bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
                 Ok(PausedGroup {

@@ -6,17 +6,18 @@ use sea_query::{
 };
 use sqlx::{PgConnection, PgExecutor, Row};
 
-use crate::store::Store;
 use crate::store::admin::control::{has_unit, requeued, resumed};
-use crate::store::claim::start::GRACE;
+use crate::store::builder::{cte, limit, select, sql, sub, with};
+use crate::store::fragments::GRACE;
 use crate::store::index_terms::{keyed, same_group, status_in};
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    redrive: Template,
-    last_job: Template,
-    release: Template,
+statements! {
+    REDRIVE = redrive;
+    LAST_JOB = |names| names.sql("select coalesce(max(id), 0) from {job}");
+    RELEASE = release;
 }
 
 /// What a redrive queued again.
@@ -27,17 +28,6 @@ pub(crate) struct RedriveReport {
     pub(crate) overtaken: u64,
     /// Nothing was done: somebody else has a row of what belongs together.
     pub(crate) busy: bool,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
-        Self {
-            redrive: redrive(names),
-            last_job: Template::new(last.build(PG)),
-            release: release(names),
-        }
-    }
 }
 
 /// The first job of each group among `of`: its flag brings the look to all of them.
@@ -81,7 +71,7 @@ pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
 
 /// Queues a batch of a queue's dead letters again, the lowest ids first; groups that they halted go on. Locks the jobs
 /// (skipping those that somebody has), then the halted groups' rows.
-fn redrive(names: &Names) -> Template {
+fn redrive(names: &Names) -> String {
     let dead = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
@@ -120,7 +110,7 @@ fn redrive(names: &Names) -> Template {
 
 /// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
 /// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
-fn release(names: &Names) -> Template {
+fn release(names: &Names) -> String {
     let suspect = |table: sea_query::TableRef, until: &'static str| {
         UpdateStatement::new()
             .table(table)
@@ -181,14 +171,14 @@ impl Store {
         queue: &str,
         most: i64,
     ) -> Result<RedriveReport, sqlx::Error> {
-        let row = self.operate.redrive.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let row = self.query(&REDRIVE).bind(queue).bind(most).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
     }
 
     /// The highest id so far.
     pub(crate) async fn last_job(&self, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
-        self.operate.last_job.query().fetch_one(conn).await?.try_get(0)
+        self.query(&LAST_JOB).fetch_one(conn).await?.try_get(0)
     }
 
     /// Doubts the claims of a node; how many groups and jobs without a group.
@@ -197,7 +187,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<(u64, u64), sqlx::Error> {
-        let release = self.operate.release.query().bind(node).bind(GRACE.as_secs_f64());
+        let release = self.query(&RELEASE).bind(node).bind(GRACE.as_secs_f64());
         let row = release.fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))

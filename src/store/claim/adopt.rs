@@ -1,11 +1,15 @@
 //! Adopt: see flagged jobs and make sure their groups are in line. `migrations/0008_claim.sql` has the function, and says
 //! why each flag may go.
 
-use sea_query::Values;
 use sqlx::{PgConnection, Row};
 
-use crate::store::Store;
-use crate::store::statement::{Names, Template};
+use crate::store::statement::statements;
+use crate::store::store::Store;
+
+statements! {
+    /// Needs the adopter's lock.
+    ADOPT = |names| names.sql("select in_line, more from {adopt}($1, null, $2, '-infinity')");
+}
 
 /// How many flags one page of an adoption takes at least, and at most where that is more than there are slots.
 const PAGE: (i32, i32) = (64, 256);
@@ -17,11 +21,6 @@ const MORE: i32 = 32;
 pub(in crate::store) const LOOK_AT: &str =
     "case when j.finished_at is null then least(j.run_at, j.expires_at) else 'epoch' end";
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    adopt: Template,
-}
-
 /// What an adoption did.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Adopted {
@@ -29,16 +28,6 @@ pub(crate) struct Adopted {
     pub(crate) groups: usize,
     /// More flags are waiting.
     pub(crate) more: bool,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let call = format!(
-            "select in_line, more from {}(?1, null, ?2, '-infinity')",
-            names.quoted("adopt")
-        );
-        Self { adopt: Template::new((call, Values(Vec::new()))) }
-    }
 }
 
 impl Store {
@@ -53,7 +42,7 @@ impl Store {
     ) -> Result<Adopted, sqlx::Error> {
         let slots = i32::try_from(slots).unwrap_or(i32::MAX);
         let page = slots.saturating_mul(2).clamp(PAGE.0, PAGE.1).max(slots.saturating_add(MORE));
-        let row = self.adopt.adopt.query().bind(queue).bind(page).fetch_one(conn).await?;
+        let row = self.query(&ADOPT).bind(queue).bind(page).fetch_one(conn).await?;
         let groups: i32 = row.try_get(0)?;
         Ok(Adopted { groups: usize::try_from(groups).unwrap_or(0), more: row.try_get(1)? })
     }

@@ -4,6 +4,7 @@
 
 pub(in crate::store) mod adopt;
 pub(in crate::store) mod aging;
+pub(in crate::store) mod claim;
 pub(in crate::store) mod defer;
 pub(in crate::store) mod followers;
 pub(in crate::store) mod heads;

@@ -5,13 +5,14 @@ use std::time::Duration;
 use sea_query::{Expr, Order};
 use sqlx::{PgConnection, Row};
 
-use crate::store::Store;
+use crate::store::builder::{PG, render, select, sql, sub};
 use crate::store::claim::adopt::LOOK_AT;
-use crate::store::statement::{Names, PG, Template, select, sql, sub};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    peek: Template,
+statements! {
+    PEEK = peek;
 }
 
 /// An unlocked first look at a queue.
@@ -40,13 +41,7 @@ pub(crate) struct Peek {
     pub(crate) next: Option<Duration>,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { peek: peek(names) }
-    }
-}
-
-fn peek(names: &Names) -> Template {
+fn peek(names: &Names) -> String {
     // Each in its index's order, so that no plan reads another index, or a backlog, to find one row.
     let first = |condition: &'static str, order: &'static str| {
         select()
@@ -126,7 +121,7 @@ fn peek(names: &Names) -> Template {
         .expr_as(is_some(setting("in_flight_limit")), "limited")
         .expr_as(seconds, "next")
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 /// How long it is until then.
@@ -142,7 +137,7 @@ impl Store {
         queue: &str,
     ) -> Result<Peek, sqlx::Error> {
         let lock = format!("seriatim adopt {} {queue}", self.names.schema());
-        let row = self.peek.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
+        let row = self.query(&PEEK).bind(queue).bind(lock).fetch_one(conn).await?;
         let adopter: Option<bool> = row.try_get("adopter")?;
         let next: Option<f64> = row.try_get("next")?;
         Ok(Peek {
