@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::bytes::JobData;
 use crate::store::claim::claim::Claim;
 use crate::store::names::Names;
+use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -144,6 +145,25 @@ pub(crate) enum HoldAnswer {
     Lost,
 }
 
+/// A job that is held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HoldReceipt {
+    /// The server's process.
+    pub(crate) pid: i32,
+    /// Its session, where it was asked for.
+    pub(crate) session: Option<SessionId>,
+}
+
+/// Since when there is this session, in microseconds: however the session writes times.
+const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigint \
+    from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
+
+/// The begin of a hold's transaction.
+pub(in crate::store) fn begin_text(conn: &PgConnection) -> String {
+    let knows = knows_transaction_timeout(conn);
+    format!("{BEGIN}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
+}
+
 impl Store {
     /// Tries once to hold a claimed job, in the transaction that is open on `conn`.
     pub(crate) async fn hold(
@@ -167,6 +187,50 @@ impl Store {
             None if self.is_ours(conn, claim).await? => Ok(HoldAnswer::Skipped),
             None => Ok(HoldAnswer::Lost),
         }
+    }
+
+    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. None: somebody has a row for a
+    /// moment, the claim is doubted or lost, or the job is to be cancelled, and the transaction is to be rolled back.
+    ///
+    /// With `first` it is the session's first hold: it is told to [notice](super::notice_lost_clients) when its client is
+    /// gone, and asked which it is. Error 22023 then says that it cannot.
+    pub(crate) async fn begin_and_hold(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Claim,
+        first: Option<&SessionLimits>,
+    ) -> Result<Option<HoldReceipt>, sqlx::Error> {
+        let mut text = self.hold_message(conn, claim, claim.job);
+        if let Some(limits) = first {
+            // In a transaction of its own: a job that fails must not undo it.
+            text = format!("begin; {}; commit; {text}; {SINCE}", notice(limits));
+        }
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let Some(pid) = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)? else {
+            return Ok(None);
+        };
+        let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
+        let since = since.and_then(DateTime::from_timestamp_micros);
+        Ok(Some(HoldReceipt { pid, session: since.map(|since| SessionId { pid, since }) }))
+    }
+
+    /// Returns the message that begins a transaction and holds a job in it.
+    pub(in crate::store) fn hold_message(
+        &self,
+        conn: &PgConnection,
+        claim: &Claim,
+        job: i64,
+    ) -> String {
+        let (begin, hold) = (begin_text(conn), self.names.quoted("hold_job"));
+        format!("{begin}; select {hold}({job}, '{}')", claim.token)
+    }
+
+    /// Which session of the server this is.
+    pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
+        let sql =
+            "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
+        let row = sqlx::query(sql).persistent(!self.is_nameless()).fetch_one(conn).await?;
+        Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
     }
 
     /// Whether the token is still that of its claim.

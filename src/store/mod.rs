@@ -22,7 +22,6 @@ mod presence;
 mod query;
 mod receive;
 mod release;
-mod round_trip;
 mod session;
 mod sessions;
 mod settle;
@@ -33,23 +32,23 @@ mod work_connection;
 pub(crate) use admin::control::RequestReport;
 pub(crate) use claim::claim::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use claim::in_flight::Room;
-pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
+pub(crate) use claim::quick::{CLAIM_LIMIT, ClaimAnswer, ScanStart};
+pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, SessionId};
 pub(crate) use lease::LeasedClaim;
 pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
 pub(crate) use query::explain::Subject;
 pub(crate) use receive::{ReceiptState, ReceivedRow};
-pub(crate) use round_trip::{
-    AfterSettle, CLAIM_LIMIT, ChainAnswer, ClaimAnswer, HoldReceipt, ScanStart,
-};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
     gave_up_waiting, in_short_tx, in_tx, keep_open, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
+pub(crate) use settle::chain::ChainAnswer;
 pub(crate) use settle::keep::KeepFinished;
 pub(crate) use settle::many::Succeeded;
+pub(crate) use settle::quick::AfterSettle;
 pub(crate) use settle::turn::UnrecordedSuccess;
 pub(crate) use store::Store;
 pub(crate) use work_connection::WorkConnection;

@@ -10,5 +10,6 @@ pub(in crate::store) mod followers;
 pub(in crate::store) mod heads;
 pub(in crate::store) mod in_flight;
 pub(in crate::store) mod peek;
+pub(in crate::store) mod quick;
 pub(in crate::store) mod start;
 pub(in crate::store) mod ungrouped;
