@@ -106,13 +106,13 @@ async fn before_the_turns(
     let server = store.server_since(conn).await.unwrap();
     let asks = HeartbeatQuery {
         queues: &[BESIDE],
-        house: true,
+        maintenance: true,
         ..HeartbeatQuery::new(7, 1, false, server)
     };
-    run(conn, &store.presence_sql(asks)).await;
+    run(conn, &store.heartbeat_sql(asks)).await;
     meter.check(conn, "presence look", [20, 80]).await;
     // Past the flags and rows of the round before, like a peek.
-    run(conn, &store.presence_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
+    run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "look for a queue", [600, 600]).await;
     store.take_lapsed(conn, Q, slots).await.unwrap();
     // Behind what the adoptions of all rounds have left, of which more or less is marked as dead (an insert marks it only in a unique index).
@@ -128,7 +128,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     // Some have just slept, and get their head start; thousands sleep on.
     scene
         .run(
-            "update seriatim.queue_group set aging = 1 \
+            "update seriatim.queue_group set boost = 1 \
              where group_id <> 'g1' and claim is null and ready_at <= now() and head_id % 300 = 1",
         )
         .await;
@@ -424,7 +424,7 @@ async fn read_too_much(name: &str, insert: &str, statistics: &[&str]) -> Vec<Str
         .await;
     scene
         .run(
-            "update seriatim.queue_group set aging = 1, ready_at = now() + interval '1 hour' \
+            "update seriatim.queue_group set boost = 1, ready_at = now() + interval '1 hour' \
              where group_id <> 'g1' and head_id % 2 = 0",
         )
         .await;

@@ -1,7 +1,8 @@
-//! sea-query as a compiler of statements that have variants: built once per schema, then only bound.
+//! sea-query as a compiler of statements that have variants: built once per schema, then only
+//! bound.
 //!
-//! Building and rendering costs as much as a tenth of a claim's round trip. Literals that a partial index or a plan depends
-//! on are inlined: a bound one loses the index at the sixth execution.
+//! Building and rendering costs as much as a tenth of a claim's round trip. Literals that a partial
+//! index or a plan depends on are inlined: a bound one loses the index at the sixth execution.
 
 use std::fmt::Write as _;
 
@@ -94,7 +95,7 @@ pub(in crate::store) fn select_into(insert: &mut InsertStatement, rows: SelectSt
     }
 }
 
-/// A select in short.
+/// An empty select.
 pub(in crate::store) fn select() -> SelectStatement {
     SelectStatement::new()
 }
@@ -113,8 +114,8 @@ pub(in crate::store) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStateme
     rows
 }
 
-/// [`rows_of`] with argument 1, the queue, beside each row. As a column of the batch, and not as a literal, it leaves
-/// `queue_group` only one index to be looked up by: all of its key, never the groups of a queue.
+/// [`rows_of`] with argument 1, the queue, beside each row. As a column of the batch, and not as a
+/// literal, it leaves `queue_group` only one index: all of its key, never the groups of a queue.
 pub(in crate::store) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     rows_of(columns).expr_as(sql("?1::text"), "queue").to_owned()
 }

@@ -1,4 +1,4 @@
-//! Producers only insert.
+//! Enqueue: producers only insert (P5).
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -26,9 +26,9 @@ statements! {
 
 /// One INSERT for one job, or for any number; the first of each group is flagged.
 ///
-/// Locks nothing but its own rows and, for jobs with a deduplication id only, those of their ids; looks nothing else up
-/// that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once per queue, and only for a queue
-/// in which an unlocked look shows an idle group (at SERIALIZABLE: always).
+/// Locks only its own rows and, for jobs with a deduplication id, the rows of these ids. Reads
+/// nothing else that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once
+/// per queue, if an unlocked read shows an idle group (at SERIALIZABLE: always).
 fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
     inserted
@@ -137,8 +137,8 @@ fn given(names: &Names, many: bool) -> SelectStatement {
         .from_subquery(input(names, many), "i")
         .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"));
     if many {
-        // One after the other in an order of their own, so that two statements do not wait for each other's ids; of those
-        // with the same id the first one counts.
+        // One after the other in an order of their own, so that two statements do not wait for each
+        // other's ids; of those with the same id the first one counts.
         given
             .exprs(["i.leads", "i.place"].map(sql))
             .order_by_expr(sql("i.queue"), Order::Asc)
@@ -192,7 +192,8 @@ fn rows(many: bool) -> SelectStatement {
     select()
         .exprs(COLUMNS.map(|(_, value)| sql(value)))
         .expr(sql(flagged))
-        // The place in line of a job without a group. One that is not due yet gets its head start when it is.
+        // The turn of a job without a group. One that is not due yet gets its priority's aging
+        // later.
         .expr(sql(format!(
             "case when run_at <= clock_timestamp() then run_at - priority * interval '{step} s' \
              else least(run_at, expires_at) end"
@@ -202,7 +203,7 @@ fn rows(many: bool) -> SelectStatement {
         .to_owned()
 }
 
-/// Wakes the queues that look idle: a hint. See `looks_idle` in the migrations.
+/// Wakes the queues with idle groups: a hint. See the schema's function `looks_idle`.
 fn woken(names: &Names) -> SelectStatement {
     let looks_idle = names.quoted("looks_idle");
     let mut due = select();
@@ -220,7 +221,8 @@ fn woken(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-/// The same of the row that was inserted. What its session has seen is asked first: a function of the server's costs more.
+/// The same of the row that was inserted. What its session has seen is asked first: a function of
+/// the server's costs more.
 fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, looks_idle) = (names.quoted("saw_burst"), names.quoted("looks_idle"));
     sql(format!(
@@ -229,8 +231,8 @@ fn woken_by_one(names: &Names) -> Expr {
     ))
 }
 
-/// One value per job, or none at all where no job has one: `unnest` fills that up with nulls, and most batches use few
-/// of the columns.
+/// One value per job, or no values if no job has one: `unnest` fills up with nulls, and a typical
+/// batch uses few of the columns.
 fn column<T>(
     jobs: &mut [CheckedJob],
     take: impl Fn(&mut CheckedJob) -> Option<T>,
@@ -284,7 +286,8 @@ fn bind_many(
         .bind(leads)
 }
 
-/// Whether each is the first job of its group: a window over the batch cost the server more.
+/// Returns whether each job is the first of its group: a window over the batch cost the server
+/// more.
 fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
     let mut seen = HashSet::new();
     jobs.iter()
@@ -325,7 +328,7 @@ fn bind_one(
 }
 
 impl Store {
-    /// Inserts `jobs` in one statement; the answers come in input order.
+    /// Inserts `jobs` in one statement; returns the answers in input order.
     pub(crate) async fn insert_jobs(
         &self,
         executor: impl PgExecutor<'_>,

@@ -59,7 +59,8 @@ const RELATIONS: [&str; 10] = [
 const SCHEMA: &str = "odd \"schema\" $1 ?2";
 const QUOTED: &str = "\"odd \"\"schema\"\" $1 ?2\".";
 
-/// Says what is wrong with a statement for [`SCHEMA`]: a name of the schema without it, or the schema without quotes.
+/// Says what is wrong with a statement for [`SCHEMA`]: a name of the schema without it, or the
+/// schema without quotes.
 fn mistake(text: &str) -> Option<String> {
     if text.replace(QUOTED, "").contains("odd") {
         return Some("the schema is not quoted".to_owned());

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use crate::job::job::Job;
 
-/// How long after it was suspected a claim is taken over: longer than any worker needs to notice that it lost its hold.
+/// How long after it was suspected a claim is taken over: longer than any worker needs to notice
+/// that it lost its hold.
 pub(crate) const GRACE: Duration = Duration::from_millis(1750);
 
-/// How much longer a group, or a job without one, counts as waiting for each level of its priority. A group that has
-/// waited longer by the aging of all levels goes first whatever the priorities: nothing starves.
+/// How much longer a group, or a job without one, counts as waiting for each level of its priority.
+/// A group that has waited longer by the aging of all levels goes first whatever the priorities:
+/// nothing starves.
 pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
 /// What is set in a group's row to free it.
@@ -45,8 +47,8 @@ pub(in crate::store) fn disposition(
     )
 }
 
-/// The history with the attempt that a take-over finds unfinished; unchanged if the job was queued. If its attempts are
-/// used up, the settle that follows writes that.
+/// The history with the attempt that a take-over finds unfinished; unchanged if the job was queued.
+/// If its attempts are used up, the settle that follows writes that.
 pub(in crate::store) fn lost_attempt(alias: &str, disposition: &str) -> String {
     let entry =
         history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");

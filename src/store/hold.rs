@@ -16,9 +16,10 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Locks the group row by its token, then the job row, both for the transaction. Writes neither: an adopter that skips
-    /// locked rows would wait for a row that was written. The `between` does not match the index of all claimed groups, by
-    /// which all of them would be read. From here on the transaction is the handler's, and may wait.
+    /// Locks the group row by its token, then the job row, both for the transaction. Writes
+    /// neither: an adopter that skips locked rows would wait for a row that was written. The
+    /// `between` does not match the index of all claimed groups, by which all of them would be
+    /// read. From here on the transaction is the handler's, and may wait.
     HOLD_GROUP = |names| names.sql_with(
         "with held as materialized (
             select g.suspect is not null as suspected from {queue_group} g
@@ -55,7 +56,8 @@ statements! {
     GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
     UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
 
-    /// Clears the suspicion of a claim and gives it a fresh lease, if no other transaction has the row.
+    /// Clears the suspicion of a claim and gives it a fresh lease, if no other transaction has the
+    /// row.
     CLEAR_GROUP = |names| names.sql(
         "with ours as materialized (
             select claim from {queue_group} g where g.claim = $1
@@ -110,7 +112,7 @@ pub(crate) struct HeldJob {
     pub(crate) priority: u8,
     /// Which attempt this is, from 1.
     pub(crate) attempt: u32,
-    /// How many attempts do not count against the limit.
+    /// The number of attempts that do not count against the limit.
     pub(crate) forgiven: u32,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
@@ -123,23 +125,23 @@ pub(crate) struct HeldJob {
     /// More unfinished jobs were in the group: a hint that retiring is not worth trying.
     pub(crate) followed: bool,
     pub(crate) session: SessionId,
-    /// A first look has doubted the claim. Before a handler runs that must be cleared, in a transaction of its own: a
-    /// hold that broke later would be taken over without a grace.
+    /// The claim is suspected. That must be cleared before the handler runs, in a transaction of
+    /// its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
 }
 
-/// Which session of the server this is; a process id alone may be used again.
+/// A session of the server. The process id alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionId {
     pub(crate) pid: i32,
     pub(crate) since: DateTime<Utc>,
 }
 
-/// What a try to hold came to.
+/// The answer to a try to hold.
 #[derive(Debug)]
 pub(crate) enum HoldAnswer {
     Held(Box<HeldJob>),
-    /// The token is still ours, but somebody is looking at a row for a moment.
+    /// The token still stands, but another transaction has a row for a moment.
     Skipped,
     /// Another token, or no row: the claim was taken over.
     Lost,
@@ -150,11 +152,11 @@ pub(crate) enum HoldAnswer {
 pub(crate) struct HoldReceipt {
     /// The server's process.
     pub(crate) pid: i32,
-    /// Its session, where it was asked for.
+    /// Its session, if it was asked for.
     pub(crate) session: Option<SessionId>,
 }
 
-/// Since when there is this session, in microseconds: however the session writes times.
+/// The begin of the session, in microseconds: independent of how the session writes times.
 const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigint \
     from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
 
@@ -182,18 +184,20 @@ impl Store {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
                 Ok(HoldAnswer::Held(Box::new(held_job(&row)?)))
             }
-            // The group is ours and the job's row is not to be had: locked for a moment, or no longer started.
+            // The group is ours, but the job's row is locked for a moment or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
             None if self.is_ours(conn, claim).await? => Ok(HoldAnswer::Skipped),
             None => Ok(HoldAnswer::Lost),
         }
     }
 
-    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. None: somebody has a row for a
-    /// moment, the claim is doubted or lost, or the job is to be cancelled, and the transaction is to be rolled back.
+    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. `None` if
+    /// a row is locked for a moment, the claim is suspected or lost, or the job is to be cancelled:
+    /// the transaction is to be rolled back then.
     ///
-    /// With `first` it is the session's first hold: it is told to [notice](super::notice_lost_clients) when its client is
-    /// gone, and asked which it is. Error 22023 then says that it cannot.
+    /// `first` is given for the session's first hold: the session is set to
+    /// [notice](super::notice_lost_clients) that its client is gone, and its identity is read.
+    /// Error 22023 says that the server cannot.
     pub(crate) async fn begin_and_hold(
         &self,
         conn: &mut PgConnection,
@@ -225,7 +229,7 @@ impl Store {
         format!("{begin}; select {hold}({job}, '{}')", claim.token)
     }
 
-    /// Which session of the server this is.
+    /// Returns the session of the connection.
     pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
         let sql =
             "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
@@ -233,7 +237,7 @@ impl Store {
         Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
     }
 
-    /// Whether the token is still that of its claim.
+    /// Returns whether the token still stands.
     pub(in crate::store) async fn is_ours(
         &self,
         conn: &mut PgConnection,
@@ -246,7 +250,7 @@ impl Store {
         Ok(ours.fetch_optional(conn).await?.is_some())
     }
 
-    /// Clears a first look's doubt, in the short transaction that is open on `conn`.
+    /// Clears the suspicion of a claim, in the short transaction that is open on `conn`.
     pub(crate) async fn clear_suspicion(
         &self,
         conn: &mut PgConnection,

@@ -1,12 +1,16 @@
-//! How rows are looked up: in words that leave a planner one index, whatever the statistics say. When the tables were last
-//! vacuumed they may have been empty, and for an empty table all plans cost the same.
+//! How rows are looked up: in words that leave a planner one index, whatever the statistics say.
+//! When the tables were last vacuumed they may have been empty, and for an empty table all plans
+//! cost the same.
 //!
 //! Statements that are written as SQL use the same words. Three of them occur only there:
 //!
-//! * A job that was found by its id is started if `finished_at is null and status not in ('queued', 'parked')`: no
+//! * A job that was found by its id is started if `finished_at is null and status not in ('queued',
+//!   'parked')`: no
 //!   partial index has these words, and so none is read as a whole.
-//! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole backlog for a few rows.
-//! * An argument's array is unnested in a materialized `with`, and its rows are joined laterally with `limit 1`.
+//! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole
+//!   backlog for a few rows.
+//! * An argument's array is unnested in a materialized `with`, and its rows are joined laterally
+//!   with `limit 1`.
 
 use sea_query::{Expr, Order, SelectStatement};
 
@@ -27,23 +31,24 @@ pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
     format!("{alias}status::text in ({statuses})")
 }
 
-/// `column = value`, by which the row of each of a batch's keys is looked up. An equality could also be joined by reading
-/// an index as a whole, in its order.
+/// `column = value`, by which the row of each of a batch's keys is found. An equality could also be
+/// joined by reading an index as a whole, in its order.
 pub(in crate::store) fn keyed(column: &str, value: &str) -> String {
     format!("{column} = any (array[{value}])")
 }
 
-/// That a row is the one of the group that `of` names. Both are columns of a batch: a literal queue would do for reading
-/// all of its groups. A range, as a second array could be taken for a mere filter of the first one's rows.
+/// That a row is the one of the group that `of` names. Both are columns of a batch: a literal queue
+/// would do for reading all of its groups. A range, as a second array could be taken for a mere
+/// filter of the first one's rows.
 pub(in crate::store) fn same_group(alias: &str, of: &str) -> String {
     let queue = keyed(&format!("{alias}.queue"), &format!("{of}.queue"));
     format!("{queue} and {alias}.group_id between {of}.group_id and {of}.group_id")
 }
 
-/// The jobs of a group, from an id on where there is one, as in `">= ?3"`. By the group and the id together, as in the
-/// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The id must not be null: that is
-/// found out entry by entry, of the whole group. No id ends it, as PostgreSQL reads on to the group's end: for the jobs up to one
-/// there is `batch_jobs` of the migrations.
+/// The jobs of a group, from an id on if one is given, as in `">= ?3"`. By the group and the id
+/// together, as in the groups' own indexes: the id alone could be searched by the primary key,
+/// among all jobs. The id must not be null, or the whole group is read. There is no upper id, as
+/// PostgreSQL reads on to the group's end: for that there is the schema's function `batch_jobs`.
 pub(in crate::store) fn in_group(
     alias: &str,
     queue: &str,
@@ -59,7 +64,8 @@ pub(in crate::store) fn in_group(
     sql(format!("{alias}.queue = {queue} and {first} and {alias}.group_id <= {group}"))
 }
 
-/// Orders the jobs of a group as the groups' own indexes do: by the id alone, the primary key has that order too.
+/// Orders the jobs of a group as the groups' own indexes do: by the id alone, the primary key has
+/// that order too.
 pub(in crate::store) fn in_order<'a>(
     jobs: &'a mut SelectStatement,
     alias: &'static str,

@@ -1,4 +1,5 @@
-//! Leases: what keeps a claimed job when no transaction does. Extended for many jobs in one statement, by token (P10).
+//! Leases: what keeps a claimed job when no transaction does. Extended for many jobs in one
+//! statement, by token (P10).
 
 use std::collections::HashSet;
 
@@ -10,8 +11,8 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Extends the leases of groups and clears suspicions. Skips locked rows, and versions newer than this statement: those
-    /// are tried again.
+    /// Extends the leases of groups and clears suspicions. Skips locked rows, and versions newer
+    /// than this statement: those are tried again.
     EXTEND_GROUPS = |names| names.sql(
         "with lease as materialized (
             select unnest($1) as claim, unnest($2) as seconds

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 
-/// A text as a literal, whatever is in it and however the session reads strings. Of the columns' collation: by itself it would
-/// have that of a name, for which no index serves.
+/// A text as a literal, whatever is in it and however the session reads strings. Of the columns'
+/// collation: by itself it would have that of a name, for which no index serves.
 pub(in crate::store) fn literal(text: &str) -> String {
     let mut hex = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
@@ -14,7 +14,8 @@ pub(in crate::store) fn literal(text: &str) -> String {
     format!("(convert_from(decode('{hex}', 'hex'), 'UTF8') collate pg_catalog.\"default\")")
 }
 
-/// The same of a name of queues or channels: in plain where it needs no care, which costs the server less to read.
+/// The same of a name of queues or channels: in plain where it needs no care, which costs the
+/// server less to read.
 pub(in crate::store) fn name(text: &str) -> String {
     let plain = |char: char| char.is_ascii_alphanumeric() || " _-.:/@#".contains(char);
     if text.chars().all(plain) { format!("'{text}'") } else { literal(text) }

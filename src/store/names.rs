@@ -2,7 +2,7 @@
 
 use sea_query::{DynIden, IntoIden, IntoTableRef, TableRef};
 
-/// The names of the tables in one schema.
+/// The names in one schema.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     schema: String,
@@ -63,20 +63,21 @@ impl Names {
         format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
     }
 
-    /// Whether a row's claim is to be taken over: it was doubted a grace before `due`. A doubt from before the server's start
-    /// is none (see the migration).
+    /// Whether a row's claim is to be taken over: it was suspected a grace before `due`. A
+    /// suspicion from before the server's start does not count (see the schema's function).
     pub(in crate::store) fn is_suspected(&self, alias: &str, due: &str) -> String {
         let suspected = self.quoted("is_doubted");
         let equal = format!("coalesce({alias}.suspect = {alias}.claim, false)");
         format!("({equal} and {suspected}({alias}.suspect, {alias}.claim, {alias}.{due}))")
     }
 
-    /// When a row's claim that is doubted now is taken over.
+    /// When a row's claim that is suspected now is taken over.
     pub(in crate::store) fn suspect_until(&self, alias: &str) -> String {
         format!("{}({alias}.suspect, {alias}.claim)", self.quoted("doubt_until"))
     }
 
-    /// Returns plain SQL in which `{name}` stands for that table or function of the schema. Blanks at the begin of lines go.
+    /// Returns plain SQL in which `{name}` stands for that table or function of the schema. Blanks
+    /// at the begin of lines go.
     pub(in crate::store) fn sql(&self, text: &str) -> String {
         self.sql_with(text, &[])
     }

@@ -1,5 +1,5 @@
-//! Presence: each process shows by an advisory lock of one session that it lives. A process that can take this lock may
-//! suspect the other's claims.
+//! Presence: each process shows by an advisory lock of one session that it lives. A process that
+//! can take this lock may suspect the other's claims.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ statements! {
 
     SERVER_SINCE = |names| names.sql("select {server_since}()");
 
-    /// Says which lock shows that the process lives. Waits some ms for a failure detector that has the row; the extension
-    /// that follows sees what that one suspected.
+    /// Says which lock shows that the process lives. Waits some ms for a failure detector that has
+    /// the row; the extension that follows sees what that one suspected.
     ANNOUNCE = |names| names.sql(
         "insert into {processor}
             (id, node, host, pid, presence_key, presence_pid, server_started_at)
@@ -43,8 +43,9 @@ statements! {
 
     /// The processes that may be suspected, locked against announcing another lock meanwhile.
     ///
-    /// After a restart or a failover of the server all locks are gone. So a process that announced itself on another
-    /// server is suspected only by a session that has been on this one for long enough (argument 2).
+    /// After a restart or a failover of the server all locks are gone. So a process that announced
+    /// itself on another server is suspected only by a session that has been on this one for long
+    /// enough (argument 2).
     OTHERS = |names| names.sql(
         "select id, presence_key from {processor} p
         where p.id <> $1 and p.presence_key is not null and ($2 or p.server_started_at = $3)
@@ -61,8 +62,9 @@ statements! {
     SUSPECT_ORPHAN_UNGROUPED =
         |names| suspect_ungrouped(names, "j.queue = $3 and j.claim <> all($4)");
 
-    /// Deletes dead processes that own no claim. Keeps those seen in the last 2 min: a claim that they sent may still be
-    /// committed by a server that waits for its standby, and a deleted process is never suspected again.
+    /// Deletes dead processes that own no claim. Keeps those seen in the last 2 min: a claim that
+    /// they sent may still be committed by a server that waits for its standby, and a deleted
+    /// process is never suspected again.
     FORGET = |names| delete_claimless(
         names,
         "p.id = any($1) and p.seen_at < clock_timestamp() - interval '2 min'",
@@ -106,7 +108,8 @@ fn suspect_ungrouped(names: &Names, which: &str) -> String {
     )
 }
 
-/// Deletes these processes, but for those that own a claim: a process without a row is not suspected.
+/// Deletes these processes, but for those that own a claim: a process without a row is not
+/// suspected.
 fn delete_claimless(names: &Names, which: &str) -> String {
     names.sql_with(
         "with idle as materialized (
@@ -140,37 +143,39 @@ pub(crate) struct ProcessorRow {
 pub(crate) struct Presence {
     /// The lock is held by the very session that asked.
     pub(crate) held: bool,
-    /// Claims of this process that somebody doubts.
+    /// Claims of this process that are suspected.
     pub(crate) suspected: Vec<Uuid>,
-    /// Another process's lock may be free.
+    /// Another process's lock may be free: the failure detector may find something.
     pub(crate) maybe_dead: bool,
-    /// When there may be something to claim in the first of the queues that were asked for, as many as the look came to; none: never.
+    /// The time until there may be something to claim, for as many of the queues as were polled in
+    /// time; `None` if never.
     pub(crate) due_in: Vec<Option<Duration>>,
-    /// None: not asked for, or not come to.
+    /// `None` if not asked for, or not read in time.
     pub(crate) awaits_maintenance: Option<bool>,
 }
 
-/// Who asks, and for what beside its presence.
+/// What a heartbeat asks for, beside its own presence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeartbeatQuery<'a> {
     pub(crate) id: i64,
     pub(crate) key: i64,
-    /// See [`Store::judge`].
+    /// See [`Store::suspect_dead_processors`].
     pub(crate) long_here: bool,
     pub(crate) server: DateTime<Utc>,
-    /// Those with nothing to do.
+    /// The idle queues to poll.
     pub(crate) queues: &'a [&'a str],
-    pub(crate) house: bool,
+    pub(crate) maintenance: bool,
 }
 
 impl HeartbeatQuery<'_> {
     pub(crate) fn new(id: i64, key: i64, long_here: bool, server: DateTime<Utc>) -> Self {
-        Self { id, key, long_here, server, queues: &[], house: false }
+        Self { id, key, long_here, server, queues: &[], maintenance: false }
     }
 }
 
 impl Store {
-    /// Takes the lock of a presence for the session; false: somebody else has a lock of that number.
+    /// Takes the lock of a presence for the session; returns false if another session has a lock of
+    /// that number.
     pub(crate) async fn take_presence(
         &self,
         conn: &mut PgConnection,
@@ -179,8 +184,8 @@ impl Store {
         self.query(&TAKE_KEY).bind(key).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Since when this server's locks are there: none outlives its start, or its recovery from a crash. The same for as long as
-    /// a session lasts.
+    /// Returns since when this server has locks: none outlives its start, or its recovery from a
+    /// crash. The same for as long as a session lasts.
     pub(crate) async fn server_since(
         &self,
         conn: &mut PgConnection,
@@ -188,7 +193,8 @@ impl Store {
         self.query(&SERVER_SINCE).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Writes the process's row, with the lock that shows that it lives; none: leases alone decide.
+    /// Writes the process's row, with the lock that shows that it lives. Without a lock, leases
+    /// alone decide.
     pub(crate) async fn announce(
         &self,
         conn: &mut PgConnection,
@@ -200,16 +206,15 @@ impl Store {
         announce.bind(row.pid).bind(key).bind(server).execute(conn).await.map(drop)
     }
 
-    /// Whether this session still holds the lock, who is doubted, whether [`judge`](Self::judge) may find something, and what the
-    /// process may have to do.
-    pub(crate) async fn presence_look(
+    /// Checks the process's presence and polls its idle queues, in one message.
+    pub(crate) async fn heartbeat(
         &self,
         conn: &mut PgConnection,
         asks: HeartbeatQuery<'_>,
     ) -> Result<Presence, sqlx::Error> {
         // One message, which a transaction pooler gives to one session.
         let limit = "set local statement_timeout = '600ms'";
-        let text = format!("{BEGIN}; {limit}; {}; commit", self.presence_sql(asks));
+        let text = format!("{BEGIN}; {limit}; {}; commit", self.heartbeat_sql(asks));
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let due_in: Vec<Option<f64>> = row.try_get("due_in")?;
@@ -225,19 +230,19 @@ impl Store {
     }
 
     /// The statement alone.
-    pub(crate) fn presence_sql(&self, asks: HeartbeatQuery<'_>) -> String {
-        let HeartbeatQuery { id, key, long_here, server, queues, house } = asks;
-        let (look, judge) =
+    pub(crate) fn heartbeat_sql(&self, asks: HeartbeatQuery<'_>) -> String {
+        let HeartbeatQuery { id, key, long_here, server, queues, maintenance } = asks;
+        let (heartbeat, lock) =
             (self.names.quoted("presence_look"), literal(&self.failure_detector_lock()));
         let (server, queues) = (server.to_rfc3339(), queues.iter().map(|queue| name(queue)));
         let queues = queues.collect::<Vec<_>>().join(",");
         format!(
-            "select * from {look}('{id}', '{key}', {long_here}, '{server}', {judge}, array[{queues}]::text[], {house})"
+            "select * from {heartbeat}('{id}', '{key}', {long_here}, '{server}', {lock}, array[{queues}]::text[], {maintenance})"
         )
     }
 
     fn failure_detector_lock(&self) -> String {
-        format!("seriatim judge {}", self.names.schema())
+        format!("seriatim failure detector {}", self.names.schema())
     }
 
     /// From here on leases alone decide about the process.
@@ -249,16 +254,18 @@ impl Store {
         self.query(&WITHDRAW).bind(id).execute(conn).await.map(drop)
     }
 
-    /// Deletes the process's row: it ends in order. Not if something is still claimed by it, which others are to see then.
+    /// Deletes the process's row when it ends. Not if it still owns a claim, which other processes
+    /// are to suspect then.
     pub(crate) async fn leave(&self, conn: &mut PgConnection, id: i64) -> Result<(), sqlx::Error> {
         self.query(&LEAVE).bind(id).execute(conn).await.map(drop)
     }
 
-    /// Judges the other processes, in the short transaction that is open; how many claims are doubted now.
+    /// Suspects the claims of processes whose lock is free, in the short transaction that is open.
+    /// Returns how many are suspected now.
     ///
-    /// `long_here`: the asking session has been on this server for longer than processes need to come back to it. `server`:
-    /// that server's [`server_since`](Self::server_since).
-    pub(crate) async fn judge(
+    /// `long_here`: the asking session has been on this server for longer than processes need to
+    /// come back to it. `server`: that server's [`server_since`](Self::server_since).
+    pub(crate) async fn suspect_dead_processors(
         &self,
         conn: &mut PgConnection,
         id: i64,
@@ -293,7 +300,8 @@ impl Store {
         Ok(groups.rows_affected() + ungrouped.rows_affected())
     }
 
-    /// Doubts a queue's claims of this process that it does not know; how many.
+    /// Suspects the orphaned claims of a queue: those of this process that it does not know.
+    /// Returns how many.
     pub(crate) async fn suspect_orphans(
         &self,
         conn: &mut PgConnection,

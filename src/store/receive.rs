@@ -1,4 +1,4 @@
-//! Pull: the functions of the schema that any language calls (`migrations/0004_pull.sql` and those after it), bound.
+//! Receive: the functions of the schema that any language calls, bound.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) visible_until: DateTime<Utc>,
 }
 
-/// What a receipt was good for.
+/// The answer to a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiptState {
     Done,
@@ -51,18 +51,19 @@ pub(crate) enum ReceiptState {
 }
 
 impl Store {
-    /// Claims jobs for a receiver: locks as a claim does, and commits unless `executor` is in a transaction.
+    /// Claims jobs for a receiver: locks as a claim does, and commits unless `executor` is in a
+    /// transaction.
     pub(crate) async fn receive(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        most: i32,
+        limit: i32,
         visibility: Duration,
         group: Option<&str>,
         attempt_id: Option<&str>,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
         let receive =
-            self.query(&RECEIVE).bind(queue.to_owned()).bind(most).bind(visibility.as_secs_f64());
+            self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
         let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
         rows.iter().map(received).collect()
     }

@@ -41,7 +41,8 @@ statements! {
         ) as j on true",
     );
 
-    /// Queues the jobs of claims that this transaction has locked. A claim that began no attempt counted none.
+    /// Queues the jobs of claims that this transaction has locked. A claim that began no attempt
+    /// counted none.
     JOBS = |names| names.sql_with(
         "with given as materialized (
             select unnest($1) as id, unnest($2) as begun
@@ -83,9 +84,9 @@ statements! {
 }
 
 impl Store {
-    /// Gives claims of a queue back, of jobs whose handlers have not begun, and wakes others for them. The tokens of
-    /// those that are no claims any more: of the others somebody has a row for a moment. In the short transaction that is
-    /// open on `conn`.
+    /// Gives back claims of a queue whose handlers have not begun, and wakes other workers for
+    /// them. Returns the tokens that no longer stand: of the others, a row is locked for a moment.
+    /// In the short transaction that is open on `conn`.
     pub(crate) async fn release(
         &self,
         conn: &mut PgConnection,
@@ -118,7 +119,7 @@ impl Store {
         }
         let mut over = locked.clone();
         for claim in claims.iter().filter(|of| !locked.contains(&of.token)) {
-            // Skipped, or taken over; or an earlier try was committed, and its answer was lost.
+            // Skipped or taken over; or an earlier try was committed and its answer lost.
             if !self.is_ours(conn, claim).await? {
                 over.insert(claim.token);
             }

@@ -1,4 +1,4 @@
-//! What a process asks about the sessions that hold its running jobs.
+//! The sessions that hold a process's running jobs: whether they live, and requests to cancel.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ statements! {
 }
 
 impl Store {
-    /// Which of these sessions live.
+    /// Returns those of these sessions that live.
     pub(crate) async fn sessions(
         &self,
         conn: &mut PgConnection,
@@ -40,7 +40,7 @@ impl Store {
             .collect()
     }
 
-    /// For which of these jobs somebody asked to cancel.
+    /// Returns those of these jobs that are requested to be cancelled.
     pub(crate) async fn cancel_requests(
         &self,
         conn: &mut PgConnection,
@@ -50,7 +50,8 @@ impl Store {
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 
-    /// Ends a session of ours whose client side was given up, so that its locks do not outlive it.
+    /// Ends a session of this process whose client side was given up, so that its locks do not
+    /// outlive it.
     pub(crate) async fn terminate(
         &self,
         conn: &mut PgConnection,

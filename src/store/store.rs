@@ -20,8 +20,8 @@ static DEFAULT: LazyLock<Arc<Store>> = LazyLock::new(|| Arc::new(Store::new(DEFA
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(in crate::store) names: Names,
-    /// A transaction pooler that keeps no track of names hands a session, with the names in it, to the next client. A
-    /// statement without a name is gone before its transaction ends.
+    /// A transaction pooler that keeps no track of names hands a session, with the names in it, to
+    /// the next client. A statement without a name is gone before its transaction ends.
     nameless: AtomicBool,
     /// By the statement's address, and by whether the text is sent without a name.
     compiled: RwLock<HashMap<(usize, bool), Arc<str>>>,
@@ -37,7 +37,8 @@ impl Store {
         Arc::clone(&DEFAULT)
     }
 
-    /// Returns a store of its own for the same schema: what is known of one pool's connections is not true of another's.
+    /// Returns a store of its own for the same schema: what is known of one pool's connections is
+    /// not true of another's.
     pub(crate) fn for_another_pool(&self, names: bool) -> Self {
         let other = Self::new(self.names.schema());
         if !names {
@@ -78,7 +79,8 @@ impl Store {
         drop(compiled);
         let mut text = statement.compile(&self.names);
         if nameless {
-            // Another text: the driver uses the name that a connection has for a text, whatever it is told.
+            // Another text: the driver uses the name that a connection has for a text, whatever it
+            // is told.
             text.push(' ');
         }
         let mut compiled = self.compiled.write().unwrap_or_else(PoisonError::into_inner);

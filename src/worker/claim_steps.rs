@@ -136,12 +136,12 @@ async fn try_claim(
         in_line = result.groups;
         claimed.more |= result.more;
     }
-    if peek.boosts {
+    if peek.aging {
         let (boosted, more) = store.age_priority_groups(conn, queue).await?;
         in_line += boosted;
         claimed.more |= more;
     }
-    if peek.ungrouped_boosts {
+    if peek.ungrouped_aging {
         claimed.more |= store.age_priority_ungrouped(conn, queue).await?.1;
     }
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);

@@ -1,4 +1,5 @@
-//! What people ask about jobs and groups: cancel, retry, skip, resume. Each is one statement and waits for no handler.
+//! Requests about one job or group: cancel, retry, skip, unhalt. Each is one statement and waits
+//! for no handler.
 
 use sea_query::{
     Expr, ExprTrait, InsertStatement, JoinType, LockBehavior, LockType, Query, SelectStatement,
@@ -24,7 +25,7 @@ statements! {
 /// What a request found and did.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestReport {
-    /// The job's status before the request; none: no such job.
+    /// The job's status before the request; `None` if there is no such job.
     pub(crate) status: Option<JobStatus>,
     /// The request was carried out on the job's row.
     pub(crate) done: bool,
@@ -34,7 +35,7 @@ pub(crate) struct RequestReport {
     pub(crate) overtaken: u64,
 }
 
-/// The job's row, locked if it is in one of the statuses and nobody else has it.
+/// The job's row, locked if it has one of the statuses and no other transaction has it.
 fn target(names: &Names, statuses: &str) -> SelectStatement {
     select()
         .columns(["id", "queue", "group_id"])
@@ -66,14 +67,14 @@ fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
         .to_owned()
 }
 
-/// What a dead job gets when it is queued again: it is asked for by someone, so an expiry no longer counts.
+/// What a dead job gets when it is queued. An expiry that is over no longer counts.
 pub(in crate::store) fn requeued() -> Vec<(&'static str, Expr)> {
     [
         ("status", "'queued'"),
         ("finished_at", "null"),
         ("run_at", "now()"),
         ("turn_at", "now()"),
-        // Over already, it would only end again.
+        // Over already, it would end the job at once.
         ("expires_at", "case when j.expires_at > now() then j.expires_at end"),
         ("attempts_forgiven", "j.attempts"),
         ("parked_with", "null"),
@@ -82,14 +83,14 @@ pub(in crate::store) fn requeued() -> Vec<(&'static str, Expr)> {
     .to_vec()
 }
 
-/// What a job gets that will not run.
+/// What a job gets when it is cancelled.
 pub(in crate::store) fn cancelled() -> Vec<(&'static str, Expr)> {
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")]
         .map(|(column, value)| (column, sql(value)))
         .to_vec()
 }
 
-/// Jobs are parked with the failed job `j`, or are being parked.
+/// Whether jobs are parked with the failed job `j`, or are being parked.
 pub(in crate::store) fn has_unit(names: &Names) -> Expr {
     let parked = select()
         .expr(sql("1"))
@@ -115,8 +116,8 @@ pub(in crate::store) fn unhalted() -> Vec<(&'static str, Expr)> {
         .collect()
 }
 
-/// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
-/// for a moment, gets a request instead: its worker, or the janitor, carries it out.
+/// Cancels a queued job and flags it, so that its group's heads are read. A job that runs, or whose
+/// row is locked for a moment, gets a request instead: its worker or maintenance carries it out.
 fn cancel(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -147,10 +148,10 @@ fn cancel(names: &Names) -> String {
     )
 }
 
-/// Queues a dead job again, with all its attempts, and flags it: it has the lowest id of its group and so runs next.
-/// A group that it halted goes on.
+/// Queues a dead job with all its attempts and flags it: it has the lowest id of its group and so
+/// runs next. Unhalts a group that it halted.
 ///
-/// Not a job that others were parked with: they go on together.
+/// Not a job that others were parked with: they are redriven together.
 fn retry(names: &Names) -> String {
     let target = target(names, "'failed', 'cancelled'").and_where(has_unit(names).not()).to_owned();
     let written = UpdateStatement::new()
@@ -172,12 +173,12 @@ fn retry(names: &Names) -> String {
         .and_where(sql("l.id > ?1 and l.attempts > 0"))
         .to_owned();
     with(
-        [cte("target", target), cte("written", written), resumed(names)],
+        [cte("target", target), cte("written", written), unhalt_halted_by(names)],
         report(names, sub(later)),
     )
 }
 
-/// Gives a queued job up, or goes on behind the failed job that halted its group.
+/// Gives a queued job up, or unhalts the group that the failed job halted.
 fn skip(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -200,14 +201,14 @@ fn skip(names: &Names) -> String {
         [
             cte("target", target(names, "'queued', 'failed'")),
             cte("written", written),
-            resumed(names),
+            unhalt_halted_by(names),
         ],
         report(names, sql("0::int8")),
     )
 }
 
-/// Lets the group go on that the written job had halted. No handler holds a halted group's row.
-pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpression {
+/// Unhalts the group that the written job had halted. No handler holds a halted group's row.
+pub(in crate::store) fn unhalt_halted_by(names: &Names) -> sea_query::CommonTableExpression {
     let update = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
         .values(unhalted())
@@ -217,7 +218,7 @@ pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpressi
             "g.halt_job_id = written.id and g.halted_at is not null and g.park_to is null",
         ))
         .to_owned();
-    cte("resumed", update)
+    cte("unhalted", update)
 }
 
 fn unhalt_group(names: &Names) -> String {
@@ -256,15 +257,15 @@ impl Store {
         self.request(&SKIP, executor, job).await
     }
 
-    /// Whether the group was halted.
+    /// Ends the group's halt; returns whether it was halted.
     pub(crate) async fn unhalt_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self.query(&UNHALT_GROUP).bind(queue).bind(group).execute(executor).await?;
-        Ok(resume.rows_affected() > 0)
+        let unhalt = self.query(&UNHALT_GROUP).bind(queue).bind(group).execute(executor).await?;
+        Ok(unhalt.rows_affected() > 0)
     }
 
     async fn request(

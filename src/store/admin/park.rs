@@ -1,6 +1,8 @@
-//! Park: a failed job and those behind it step aside, so that their group goes on; and come back, or are given up.
+//! Park: a failed job and the jobs behind it step aside, so that their group continues. Later they
+//! are redriven or discarded.
 //!
-//! A large group does so in batches, while it is halted with `park_to`: nothing of it runs before the last one has stepped aside.
+//! A large group is parked in batches, while it is halted with `park_to`: none of its jobs runs
+//! before the last is parked.
 
 use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
@@ -27,7 +29,7 @@ statements! {
 
 /// How many jobs one transaction parks of one group.
 const BATCH: i64 = 1000;
-/// How many groups one transaction of the janitor treats.
+/// How many groups one transaction of maintenance treats.
 const GROUPS: i64 = 4;
 
 /// What one batch did.
@@ -39,7 +41,7 @@ pub(crate) struct ParkBatch {
     pub(crate) moved: bool,
 }
 
-/// A halted group that is to go on, or whose jobs are stepping aside. Its row is locked.
+/// A group whose halt is over, or whose jobs are being parked. Its row is locked.
 #[derive(Debug)]
 struct Due {
     queue: String,
@@ -49,8 +51,9 @@ struct Due {
     park_to: Option<i64>,
 }
 
-/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one is given; gives the last id
-/// that is left. The transaction has the group's row. Flags stay: they speak for jobs beside these.
+/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one
+/// is given; gives the last id that is left. The transaction has the group's row. Flags stay: they
+/// speak for jobs beside these.
 fn batch(names: &Names) -> String {
     let behind = || {
         select()
@@ -83,8 +86,8 @@ fn batch(names: &Names) -> String {
     with([cte("next", next), cte("written", written)], query)
 }
 
-/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At random, so that a large one
-/// does not keep others waiting.
+/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At
+/// random, so that a large one does not keep others waiting.
 fn due(names: &Names) -> String {
     let query = select()
         .columns(["queue", "group_id", "halt_job_id"])
@@ -125,8 +128,9 @@ fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> String {
     render(query.build(PG))
 }
 
-/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of them could be locked. While
-/// jobs are still stepping aside they are left alone: those that follow would stay behind.
+/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of
+/// them could be locked. While jobs are still stepping aside they are left alone: those that follow
+/// would stay behind.
 fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
     let unit = select()
         .column(("j", "id"))
@@ -158,7 +162,8 @@ fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
     [cte("unit", unit), cte("locked", locked), cte("answer", busy)]
 }
 
-/// Queues what is parked again, all at once: the lowest id, the failed one, is flagged and so goes first (P1).
+/// Queues all parked jobs at once. The lowest id, the failed one, is flagged and so goes first
+/// (P1).
 fn redrive(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -247,7 +252,8 @@ impl Store {
         Ok(ParkBatch { rest: row.try_get(0)?, moved: row.try_get(1)? })
     }
 
-    /// Goes on with some of the halted groups whose time is over or whose jobs are stepping aside; whether it got on.
+    /// Treats some of the groups whose halt is over or whose jobs are being parked; returns whether
+    /// any got further.
     pub(crate) async fn end_halts(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let rows = self.query(&DUE).bind(GROUPS).fetch_all(&mut *conn).await?;
         let mut got_on = false;
@@ -267,7 +273,7 @@ impl Store {
     async fn end_halt(&self, conn: &mut PgConnection, due: &Due) -> Result<bool, sqlx::Error> {
         let Due { queue, group, job, park, park_to } = due;
         let failed = match job {
-            // Without the failed job (gone by hand) there is nothing to park with.
+            // If an operator deleted the failed job, there is nothing to park with.
             Some(job) if *park && park_to.is_none() => {
                 let begun = self.query(&BEGIN).bind(job).fetch_optional(&mut *conn).await?;
                 begun.map(|_| *job)
@@ -284,7 +290,7 @@ impl Store {
             None => self.query(&UNHALT).bind(queue).bind(group),
         };
         set.execute(conn).await?;
-        // What is left may be locked by somebody: then the next tick is soon enough.
+        // Another transaction may have locked the rest: the next tick is soon enough.
         Ok(batch.moved || batch.rest.is_none())
     }
 
@@ -306,7 +312,7 @@ impl Store {
         })
     }
 
-    /// How many jobs were cancelled; none: somebody has one of them.
+    /// Returns how many jobs were cancelled; `None` if another transaction has one of them.
     pub(crate) async fn discard_parked(
         &self,
         executor: impl PgExecutor<'_>,

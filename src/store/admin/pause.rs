@@ -1,4 +1,4 @@
-//! Pause and resume queues and groups: what an operator says about them, in rows that workers only read.
+//! Pause and unpause queues and groups, in rows that workers only read.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ statements! {
     PAUSED_GROUPS = paused_groups;
 }
 
-/// Who paused first says since when, who paused last says why.
+/// The first pause gives the time, the last one the reason.
 fn say_paused(conflict: &mut OnConflict, table: &str) -> OnConflict {
     conflict
         .value("paused_at", sql(format!("coalesce({table}.paused_at, excluded.paused_at)")))
@@ -48,18 +48,18 @@ fn pause_queue(names: &Names) -> String {
 }
 
 fn unpause_queue(names: &Names) -> String {
-    let resumed = UpdateStatement::new()
+    let unpaused = UpdateStatement::new()
         .table(names.queue())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
         .and_where(sql("name = ?1 and paused_at is not null"))
         .returning(Query::returning().column("name"))
         .to_owned();
-    let query = select().expr(sql("pg_notify(?2, resumed.name)")).from("resumed").to_owned();
-    with([cte("resumed", resumed)], query)
+    let query = select().expr(sql("pg_notify(?2, unpaused.name)")).from("unpaused").to_owned();
+    with([cte("unpaused", unpaused)], query)
 }
 
-/// Waits for a claim that is about to send the group to rest, for its milliseconds. Touches no group's row: a handler may
-/// have that.
+/// Waits for a claim that defers the group as paused, for its milliseconds. Touches no group's row:
+/// a handler may have that.
 fn pause_group(names: &Names) -> String {
     let mut insert = InsertStatement::new();
     insert
@@ -73,8 +73,9 @@ fn pause_group(names: &Names) -> String {
     render(insert.build(PG))
 }
 
-/// Which of the groups are paused, and stay so until this transaction ends: a resume waits for it, and then sees every
-/// job that its look saw. A group whose setting is being changed is not among them.
+/// Locks the settings of the groups that are paused, so that they stay paused until this
+/// transaction ends. An unpause waits for it, and then sees every head that this claim saw. A group
+/// whose setting is being changed is not returned.
 fn still_paused(names: &Names) -> String {
     let setting = select()
         .column(("s", "group_id"))
@@ -92,12 +93,13 @@ fn still_paused(names: &Names) -> String {
     with([cte("turn", groups_of(&[(2, "group_id")]))], query)
 }
 
-/// Lets a group go on, in two statements of one message: the second one's snapshot is younger than the setting's lock.
-/// A claim that saw the group paused has then either written that already, so that the flag wakes it, or will find the
-/// setting locked or gone. In one statement, a job that was running when it began would not be flagged.
+/// Unpauses a group in two statements of one message: the second one's snapshot is younger than the
+/// setting's lock. A claim that saw the group paused has either written that already, and the flag
+/// wakes the group; or it will find the setting locked or gone. In one statement, a job that ran at
+/// its begin would not be flagged.
 fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
     let (of_queue, of_group) = (literal(queue), literal(group));
-    let resumed = UpdateStatement::new()
+    let unpaused = UpdateStatement::new()
         .table(names.group_setting())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
         .and_where(sql(format!("queue = {of_queue} and group_id = {of_group}")))
@@ -122,7 +124,7 @@ fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
         .to_owned();
     let channel = literal(&names.channel());
     [
-        resumed.to_string(PG),
+        unpaused.to_string(PG),
         flagged.to_string(PG),
         format!("select pg_notify({channel}, {of_queue})"),
     ]
@@ -160,7 +162,7 @@ impl Store {
         self.query(&PAUSE_QUEUE).bind(queue).bind(reason).execute(executor).await.map(drop)
     }
 
-    /// Whether the queue was paused.
+    /// Ends the queue's pause; returns whether it was paused.
     pub(crate) async fn unpause_queue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -181,7 +183,7 @@ impl Store {
         pause.execute(executor).await.map(drop)
     }
 
-    /// Whether the group was paused.
+    /// Ends the group's pause; returns whether it was paused.
     pub(crate) async fn unpause_group(
         &self,
         executor: impl PgExecutor<'_>,
@@ -194,7 +196,7 @@ impl Store {
         Ok(rows.len() > 1)
     }
 
-    /// Which of the groups stay paused until this transaction ends.
+    /// Returns the groups that stay paused until this transaction ends.
     pub(in crate::store) async fn still_paused(
         &self,
         conn: &mut PgConnection,

@@ -1,4 +1,4 @@
-//! What a group does with a job that is out of attempts, where that differs from its queue.
+//! What a group does with a job that is out of attempts, if that differs from its queue.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn set(names: &Names) -> String {
     render(insert.build(PG))
 }
 
-/// Takes a group's policy back; its row goes unless it says something else.
+/// Unsets a group's policy; its row goes unless the group is paused.
 fn unset(names: &Names) -> String {
     let key = "queue = ?1 and group_id = ?2";
     let delete = DeleteStatement::new()
@@ -55,7 +55,7 @@ fn unset(names: &Names) -> String {
 }
 
 impl Store {
-    /// What the group does, if it says so itself.
+    /// Returns the group's own policy, if it has one.
     pub(crate) async fn group_policy(
         &self,
         conn: &mut PgConnection,

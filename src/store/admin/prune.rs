@@ -1,4 +1,4 @@
-//! Housekeeping: retention, and the sweep for what nothing would wake.
+//! Maintenance: retention, and the sweep for jobs that nothing would wake.
 
 use std::time::Duration;
 
@@ -31,8 +31,9 @@ statements! {
     EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
 }
 
-/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to be looked at.
-/// Nor the job that halted a group, or that others are parked with: those that decide need it.
+/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to
+/// be adopted. Nor the job that halted a group, or that others are parked with: an operator needs
+/// it to decide.
 fn prune(names: &Names, status: JobStatus) -> String {
     let halting = select()
         .expr(sql("1"))
@@ -65,7 +66,8 @@ fn prune(names: &Names, status: JobStatus) -> String {
     with([cte("old", old)], delete)
 }
 
-/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued, or parked.
+/// Carries out requests that came while the job's row was locked and that no handler will see: the
+/// job is queued or parked.
 fn cancel_requested(names: &Names) -> String {
     let asked = select()
         .column(("j", "id"))
@@ -116,8 +118,9 @@ fn groups(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row that would come to it,
-/// and no pause, whose end flags it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
+/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row
+/// that would come to it, and no pause, whose end flags it. One snapshot: in each, a flag or a row
+/// covers every job that the library wrote.
 fn stranded(names: &Names) -> String {
     let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
@@ -160,7 +163,7 @@ fn stranded(names: &Names) -> String {
     with([cte("lowest", lowest)], query)
 }
 
-/// Puts a stranded job before the next adopter.
+/// Flags a stranded job for the next adopter.
 fn flag(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.job())
@@ -172,7 +175,7 @@ fn flag(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Deletes a batch of rows whose time is over. One that somebody is renewing at the moment stays.
+/// Deletes a batch of rows whose time is over. One that a transaction is renewing stays.
 fn expired(table: TableRef) -> String {
     let over = select()
         .column("ctid")
@@ -190,16 +193,16 @@ fn expired(table: TableRef) -> String {
 }
 
 impl Store {
-    /// Whether this transaction is the one janitor.
+    /// Returns whether this transaction is the one that does maintenance.
     pub(crate) async fn lock_maintenance(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
-        let lock = format!("seriatim janitor {}", self.names.schema());
+        let lock = format!("seriatim maintenance {}", self.names.schema());
         self.query(&MAINTENANCE_LOCK).bind(lock).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Deletes up to `batch` finished jobs that are older than `age`; how many it were.
+    /// Deletes up to `batch` finished jobs that are older than `age`; returns how many.
     pub(crate) async fn prune(
         &self,
         conn: &mut PgConnection,
@@ -218,20 +221,22 @@ impl Store {
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
-    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own.
+    /// Returns whether there are requests, or groups to park or whose halt is over. One message, a
+    /// transaction of its own.
     pub(crate) async fn awaits_maintenance(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
-        let look = format!(
+        let text = format!(
             "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
             self.names.quoted("awaits_house")
         );
-        let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
     }
 
-    /// Carries out what was asked of jobs that are queued, and forgets what is done.
+    /// Carries out the requests for queued and parked jobs, and deletes those that are done.
+    /// Returns how many jobs it cancelled.
     pub(crate) async fn settle_requests(
         &self,
         conn: &mut PgConnection,
@@ -241,22 +246,22 @@ impl Store {
         Ok(cancelled.rows_affected())
     }
 
-    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive attempts; how many it were
-    /// of the one of which there were more.
+    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive
+    /// attempts. Returns the larger number.
     pub(crate) async fn forget_expired(
         &self,
         conn: &mut PgConnection,
         batch: i64,
     ) -> Result<u64, sqlx::Error> {
-        let mut most = 0;
+        let mut larger = 0;
         for expired in [&EXPIRED_DEDUP, &EXPIRED_RECEIVE] {
             let deleted = self.query(expired).bind(batch).execute(&mut *conn).await?;
-            most = most.max(deleted.rows_affected());
+            larger = larger.max(deleted.rows_affected());
         }
-        Ok(most)
+        Ok(larger)
     }
 
-    /// The group with unfinished jobs that comes behind `after`.
+    /// Returns the next group with unfinished jobs behind `after`.
     pub(crate) async fn next_group(
         &self,
         conn: &mut PgConnection,
@@ -266,7 +271,7 @@ impl Store {
         self.query(&NEXT_GROUP).bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Flags the group's next job if nothing would wake it; whether it had to.
+    /// Flags the group's next job if nothing would wake it; returns whether it did.
     pub(crate) async fn rescue(
         &self,
         conn: &mut PgConnection,

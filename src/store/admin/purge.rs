@@ -26,8 +26,8 @@ statements! {
 /// How many jobs one batch cancels.
 const BATCH: i64 = 1000;
 
-/// What one batch did, and behind which job the next one begins; none: it was the last one. By group and id, or where there is no
-/// group by place in line and id.
+/// What one batch did, and behind which job the next one begins; `None` after the last batch. By
+/// group and id, or by `turn_at` and id for jobs without a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Purge<T> {
     pub(crate) cancelled: u64,
@@ -50,8 +50,8 @@ fn ungrouped_jobs(names: &Names) -> String {
     purge(names, "turn_at", ungrouped("j", "queued"), after)
 }
 
-/// Cancels a batch of queued jobs up to an id (argument 2), from a place in line (3) and id (4) on, of one group (5)
-/// perhaps. Locks them, skipping those that somebody has.
+/// Cancels a batch of queued jobs up to an id (argument 2), behind a place (3) and id (4), perhaps
+/// of one group (5). Locks them, skipping locked ones.
 fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static str) -> String {
     let target = select()
         .columns([("j", "id"), ("j", "group_id")])
@@ -68,7 +68,7 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values(cancelled())
-        // One look per group is enough, and one flag calls it.
+        // One flag per group is enough.
         .value("flagged", is_first("target"))
         .from("target")
         .and_where(sql(keyed("j.id", "target.id")))
@@ -85,8 +85,8 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
     with([cte("target", target), cte("written", written)], query)
 }
 
-/// What a purge has left: running jobs, and queued ones that somebody has, up to an id (argument 2); of one group (3), or of all
-/// and of none.
+/// What a purge has left: running jobs, and locked queued ones up to an id (argument 2). Of one
+/// group (3), or of the whole queue.
 fn left(names: &Names, whole: bool) -> String {
     let count = |which: Expr, condition: &'static str| -> SelectStatement {
         select()
@@ -142,7 +142,7 @@ impl Store {
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
     }
 
-    /// How many jobs run, and how many up to an id are queued still.
+    /// Returns how many jobs run, and how many up to an id are still queued.
     pub(crate) async fn left(
         &self,
         conn: &mut PgConnection,

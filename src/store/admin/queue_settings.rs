@@ -1,4 +1,4 @@
-//! What a queue says about itself, fleet-wide. Producers and workers read it without a lock.
+//! The settings of a queue, for all processes. Producers and workers read them without a lock.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const SETTINGS: [(&str, &str, &str); 6] = [
     ("max_attempts", "?11", "?10"),
 ];
 
-/// Inserts or changes one row, and locks it. What is not named stays.
+/// Inserts or changes one row, and locks it. A setting that is not named stays.
 fn configure(names: &Names) -> String {
     let mut changed = OnConflict::column("name");
     for (column, _, named) in SETTINGS {

@@ -1,6 +1,7 @@
 //! Priority aging of what slept until its time: it gets it when that time has come.
 //!
-//! Before, it would count as if it had waited for longer than it was asked to sleep, and be taken too early.
+//! Before, it would count as if it had waited for longer than it was asked to sleep, and be taken
+//! too early.
 
 use sqlx::PgConnection;
 
@@ -12,7 +13,8 @@ use crate::store::store::Store;
 const PAGE: i64 = 256;
 
 statements! {
-    /// Moves the rows of groups whose time has come to the front. What is locked gets no aging this time.
+    /// Moves the rows of groups whose time has come to the front. What is locked gets no aging this
+    /// time.
     GROUPS = |names| names.sql_with(
         "with due as materialized (
             select g.queue, g.group_id from {queue_group} g
@@ -46,7 +48,8 @@ statements! {
 }
 
 impl Store {
-    /// Gives due sleepers their aging; returns how many groups it were, and whether more may be waiting.
+    /// Gives due sleepers their aging; returns how many groups it were, and whether more may be
+    /// waiting.
     pub(crate) async fn age_priority_groups(
         &self,
         conn: &mut PgConnection,

@@ -1,4 +1,4 @@
-//! A claim: a job that is this worker's for as long as its token stands, and on which terms.
+//! A claim: a job that is this worker's for as long as its token stands.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ pub(crate) struct Claim {
     pub(crate) job: i64,
     /// Jobs of its group that were claimed together with it, to be run after it, in order.
     pub(crate) behind: Vec<i64>,
-    /// None: a job without a group.
+    /// `None` for a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
     pub(crate) go: Disposition,
-    /// Whether it may be claimed before there is a slot for it: it was never begun, has further attempts, and does not
-    /// expire. None: it was not looked at.
+    /// Whether it may be prefetched: it was never begun, has further attempts and does not expire.
+    /// `None` if that was not read.
     pub(crate) may_wait: Option<bool>,
 }
 
 impl Claim {
-    /// Goes on to the next job of the turn, if there is one.
+    /// Advances to the next job of the turn; returns whether there is one.
     pub(crate) fn advance(&mut self) -> bool {
         let more = !self.behind.is_empty();
         if more {
@@ -36,7 +36,7 @@ impl Claim {
     }
 }
 
-/// On which terms a queue's jobs are claimed.
+/// The options by which a queue's jobs are claimed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClaimOptions {
     /// Of jobs that name none.
@@ -45,9 +45,9 @@ pub(crate) struct ClaimOptions {
     pub(crate) jobs_per_turn: usize,
     /// How long a claim is good for, unless it is extended.
     pub(crate) lease: Duration,
-    /// Whether a job's own lease comes first: where leases, and not locks, keep the jobs.
+    /// Whether a job's own lease comes first: if leases, and not locks, keep the jobs.
     pub(crate) own_lease: bool,
-    /// Whose claims they are.
+    /// The processor that owns the claims.
     pub(crate) processor: Option<i64>,
     /// Jobs that were enqueued before are not run.
     pub(crate) ignore_before: Option<DateTime<Utc>>,
@@ -66,11 +66,11 @@ impl ClaimOptions {
     }
 }
 
-/// What was decided about a turn that did not start a job.
+/// What was decided about a group whose turn was taken.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupPlan {
     pub(crate) group: String,
     pub(crate) plan: Plan,
-    /// What is claimed together with the head, in order.
+    /// The followers of its head, in order.
     pub(crate) behind: Vec<i64>,
 }

@@ -13,7 +13,8 @@ use crate::store::store::Store;
 const SOON: Duration = Duration::from_millis(20);
 
 statements! {
-    /// Writes what follows for taken groups that start nothing: sleep, recheck, suspect or free. The rows are locked.
+    /// Writes what follows for taken groups that start nothing: sleep, recheck, suspect or free.
+    /// The rows are locked.
     DEFER = |names| names.sql_with(
         "with turn as materialized (
             select unnest($2) as group_id, unnest($3) as until, unnest($4) as after,
@@ -40,8 +41,9 @@ statements! {
         &[("suspect_until", &names.suspect_until("g"))],
     );
 
-    /// Retires drained groups. Their rows have been locked since before their heads were read. The stronger lock fails
-    /// while an adopter shares the row, and the row then stays to be read again.
+    /// Retires drained groups. Their rows have been locked since before their heads were read. The
+    /// stronger lock fails while an adopter shares the row, and the row then stays to be read
+    /// again.
     RETIRE = |names| names.sql(
         "with turn as materialized (
             select unnest($2) as group_id, $1::text as queue
@@ -74,8 +76,8 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let mut groups = Vec::new();
         let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut boosts, mut rests) = (Vec::new(), Vec::new());
+        let (mut suspects, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut agings, mut rests) = (Vec::new(), Vec::new());
         let still_paused = self.paused_of(conn, queue, plans).await?;
         for GroupPlan { group, plan, .. } in plans {
             let resting = still_paused.contains(group);
@@ -87,7 +89,7 @@ impl Store {
                 }
                 Plan::Sleep { head, until, .. } => (Some(until), None, Some(head)),
                 Plan::Pause { head } if resting => (None, None, Some(head)),
-                // Somebody is resuming the group, or has.
+                // An unpause of the group is under way, or done.
                 Plan::Pause { .. } | Plan::Recheck { .. } => (None, Some(SOON), None),
                 Plan::Suspect => (None, None, None),
                 Plan::Free => (None, Some(Duration::ZERO), None),
@@ -96,9 +98,9 @@ impl Store {
             untils.push(until);
             afters.push(after.map(|time| time.as_secs_f64()));
             heads.push(head);
-            doubts.push(*plan == Plan::Suspect);
+            suspects.push(*plan == Plan::Suspect);
             frees.push(*plan == Plan::Free);
-            boosts.push(match *plan {
+            agings.push(match *plan {
                 Plan::Sleep { aging, .. } | Plan::Recheck { aging } => aging,
                 _ => 0,
             });
@@ -107,7 +109,7 @@ impl Store {
         if !groups.is_empty() {
             let defer = self.query(&DEFER).bind(queue).bind(groups).bind(untils);
             let defer =
-                defer.bind(afters).bind(heads).bind(doubts).bind(frees).bind(boosts).bind(rests);
+                defer.bind(afters).bind(heads).bind(suspects).bind(frees).bind(agings).bind(rests);
             defer.execute(&mut *conn).await?;
         }
         if !drained.is_empty() {
@@ -116,7 +118,7 @@ impl Store {
         Ok(())
     }
 
-    /// Which of the groups that are to be paused stay so until this transaction ends.
+    /// Returns the groups among the plans that stay paused until this transaction ends.
     async fn paused_of(
         &self,
         conn: &mut PgConnection,

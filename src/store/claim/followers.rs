@@ -1,4 +1,5 @@
-//! Followers: the jobs that one turn claims together with the head of their group, and that a lapsed turn gives back.
+//! Followers: the jobs that one turn claims together with the head of their group, and that a
+//! lapsed turn gives back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +11,11 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Locks what may be claimed together with the heads: next in order, due, and never begun. Such a job loses nothing if
-    /// its worker dies before it comes to run; one with a single attempt would. One that expires is left to a claim of its
-    /// own, which alone sees that it did. The locked ids come as rows of their own: without an index, a join would take
-    /// the square of their number.
+    /// Locks what may be claimed together with the heads: next in order, due, and never begun. Such
+    /// a job loses nothing if its worker dies before it comes to run; one with a single attempt
+    /// would. One that expires is left to a claim of its own, which alone sees that it did. The
+    /// locked ids come as rows of their own: without an index, a join would take the square of
+    /// their number.
     LOCK_FOLLOWERS = |names| names.sql(
         "with turn as materialized (
             select unnest($2) as group_id, unnest($3) as job_id
@@ -41,8 +43,9 @@ statements! {
         union all (select null, id from locked)",
     );
 
-    /// Queues the jobs of lapsed turns again, but the first of each that has not ended. The lost worker may never have begun
-    /// them, so their attempt does not count. The groups' rows are locked: no ack is in between.
+    /// Queues the jobs of lapsed turns again, but the first of each that has not ended. The lost
+    /// worker may never have begun them, so their attempt does not count. The groups' rows are
+    /// locked: no ack is in between.
     RETURN_BATCHES = |names| names.sql_with(
         "with turn as materialized (
             select unnest($2) as group_id, $1::text as queue
@@ -80,8 +83,8 @@ statements! {
 }
 
 impl Store {
-    /// What may be claimed together with these heads, up to `n` for each; in order, and locked. The groups' rows and the
-    /// heads are locked.
+    /// What may be claimed together with these heads, up to `n` for each; in order, and locked. The
+    /// groups' rows and the heads are locked.
     pub(crate) async fn lock_followers(
         &self,
         conn: &mut PgConnection,

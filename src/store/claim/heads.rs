@@ -15,17 +15,20 @@ statements! {
     READ_HEADS = read_heads;
 }
 
-/// Reads the heads of the taken groups and locks those that may start. Its snapshot is younger than the group locks.
+/// Reads the heads of the taken groups and locks those that may start. Its snapshot is younger than
+/// the group locks.
 ///
-/// The head is among few candidates per group, never the backlog (P7): one unfinished job from `head_id` on, one from the
-/// lowest flag on, or the claimed job of a take-over. Late and retried ids come in by their flag. The flagged job itself
-/// may have been cancelled since; jobs of its statement, below `head_id` and without a flag, are behind it. Of several
-/// jobs under one claim, the first that has not ended is the candidate.
+/// The head is among few candidates per group, never the backlog (P7): one unfinished job from
+/// `head_id` on, one from the lowest flag on, or the claimed job of a take-over. Late and retried
+/// ids come in by their flag. The flagged job itself may have been cancelled since; jobs of its
+/// statement, below `head_id` and without a flag, are behind it. Of several jobs under one claim,
+/// the first that has not ended is the candidate.
 ///
-/// What is found by id says `finished_at is null` for unfinished: the words of a partial index could have that index read
-/// as a whole. A job that is taken over runs at once: it was due when it was claimed. The head of a paused group is not
-/// locked, as an unpause must be able to flag it. The three kinds of rows are put together by the caller: without an
-/// index, a join would take the square of their number.
+/// What is found by id says `finished_at is null` for unfinished: the words of a partial index
+/// could have that index read as a whole. A job that is taken over runs at once: it was due when it
+/// was claimed. The head of a paused group is not locked, as an unpause must be able to flag it.
+/// The three kinds of rows are put together by the caller: without an index, a join would take the
+/// square of their number.
 fn read_heads(names: &Names) -> String {
     names.sql_with(
         "with turn as materialized (

@@ -1,8 +1,9 @@
 //! In flight: the limit of a queue's jobs that are claimed at once, over all processes.
 //!
-//! A claim that may add to them has the queue's row locked, and counts in a new statement. What is settled meanwhile only
-//! makes it less. So the limit holds exactly, and after crashes too: a claim counts until its job is settled. A take-over
-//! does not add to the count and is allowed beyond it, or a fleet that crashed would never continue.
+//! A claim that may add to them has the queue's row locked, and counts in a new statement. What is
+//! settled meanwhile only makes it less. So the limit holds exactly, and after crashes too: a claim
+//! counts until its job is settled. A take-over does not add to the count and is allowed beyond it,
+//! or a fleet that crashed would never continue.
 
 use sqlx::{PgConnection, Row};
 
@@ -19,8 +20,8 @@ statements! {
         for no key update of q skip locked",
     );
 
-    /// The jobs that are claimed, whether their leases lapsed or not. In the order of the one index that has only claimed
-    /// groups: no plan reads a backlog then.
+    /// The jobs that are claimed, whether their leases lapsed or not. In the order of the one index
+    /// that has only claimed groups: no plan reads a backlog then.
     COUNT = |names| names.sql(
         "select (
             select coalesce(sum(claimed.batch_size), 0)
@@ -36,8 +37,9 @@ statements! {
         )",
     );
 
-    /// Locks the rows of up to n groups whose claim's lease ran out, the longest lapsed first. Skips those that are still
-    /// held. The coalesce is no `is not null`, which the index of all claimed groups would serve once for each lapsed one.
+    /// Locks the rows of up to n groups whose claim's lease ran out, the longest lapsed first.
+    /// Skips those that are still held. The coalesce is no `is not null`, which the index of all
+    /// claimed groups would serve once for each lapsed one.
     TAKE_LAPSED = |names| names.sql_with(
         "with lapsed as materialized (
             select g.queue, g.group_id, g.ready_at, g.batch_size

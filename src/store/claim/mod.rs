@@ -1,6 +1,8 @@
-//! Claim: put flagged groups in line, lock rows that are due, read their heads, start jobs or defer groups.
+//! Claim: adopt flagged groups, lock rows that are due, read their heads, start jobs or defer
+//! groups.
 //!
-//! Each step is one function, callable alone. What a claim decides is in `job::group_plan`.
+//! Each step is one function, callable alone; `quick` has all of them in one round trip. What a
+//! claim decides is in `job::group_plan`. What happens to a claimed job does not belong here.
 
 pub(in crate::store) mod adopt;
 pub(in crate::store) mod aging;

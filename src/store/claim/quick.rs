@@ -1,7 +1,7 @@
 //! The claim of one round trip: what a worker does for most jobs.
 //!
-//! The function is `claim_jobs` of the schema. Its arguments are literals, as the message is a transaction of its own: a
-//! transaction pooler gives it to one session.
+//! The function is `claim_jobs` of the schema. Its arguments are literals, as the message is a
+//! transaction of its own: a transaction pooler gives it to one session.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
 use crate::store::store::Store;
 
-/// How many jobs one claim starts at most, and how many it starts behind those: slots wait for it, and what it costs grows
-/// with their number.
+/// The largest number of jobs that one claim starts, and of followers. Slots wait for it, and its
+/// cost grows with both.
 pub(crate) const CLAIM_LIMIT: usize = 500;
 
-/// What one round trip brought.
+/// The jobs that one round trip claimed.
 #[derive(Debug)]
 pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
     /// What their handlers need, by job.
     pub(crate) known: HashMap<i64, HeldJob>,
-    /// Something is left that it does not do.
+    /// Something is left that only a thorough claim does.
     pub(crate) thorough: bool,
     /// There may be more right now.
     pub(crate) more: bool,
-    /// When the next one will be due, if it read from the beginning.
+    /// How long it is until the next job is due, if it read from the beginning.
     pub(crate) next: Option<Duration>,
-    /// How long it read to find what is due.
+    /// The time that it took to find what is due.
     pub(crate) read_for: Duration,
     /// From when on there was something to take.
     pub(crate) found_at: ScanStart,
 }
 
-/// From when on a claim reads: before, nothing is expected but what is dead or held.
+/// From when on a claim reads: before, only dead or locked rows are expected.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ScanStart {
     pub(crate) groups: Option<DateTime<Utc>>,
@@ -47,8 +47,7 @@ pub(crate) struct ScanStart {
 }
 
 impl Store {
-    /// Claims up to `slots` jobs, and up to [`CLAIM_LIMIT`] of those that are to run in the same turns behind them, in a
-    /// transaction of its own.
+    /// Claims up to `slots` jobs, and up to [`CLAIM_LIMIT`] followers, in a transaction of its own.
     pub(crate) async fn quick_claim(
         &self,
         conn: &mut PgConnection,

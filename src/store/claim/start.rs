@@ -30,10 +30,12 @@ statements! {
 
 /// Starts jobs. This transaction has locked both rows, and has just read them under the locks.
 ///
-/// The attempt is counted here and committed before the handler starts (P9). The token is random, and every later
-/// statement about the turn shows it (P10). Only a claim of a free row moves `head_id`.
+/// The attempt is counted here and committed before the handler starts (P9). The token is random,
+/// and every later statement about the turn shows it (P10). Only a claim of a free row moves
+/// `head_id`.
 fn start(names: &Names) -> String {
-    // `claimed` and `started` are joined nowhere else: without an index, that would take the square of their number.
+    // `claimed` and `started` are joined nowhere else: without an index, that would take the square
+    // of their number.
     names.sql_with(
         "with turn as materialized (
             select unnest($2) as job_id, unnest($3) as group_id, unnest($4) as go,
@@ -129,7 +131,8 @@ impl Store {
             .collect()
     }
 
-    /// Wakes the other workers of a queue when the transaction commits: there is more than this one can take.
+    /// Wakes the other workers of a queue when the transaction commits: there is more than this one
+    /// can take.
     pub(crate) async fn wake_others(
         &self,
         conn: &mut PgConnection,

@@ -41,10 +41,11 @@ statements! {
     );
 }
 
-/// Starts due jobs, or those whose claim was suspected a grace ago. Counts the attempt if there is one (P9).
+/// Starts due jobs, or those whose claim was suspected a grace ago. Counts the attempt if there is
+/// one (P9).
 ///
-/// Each row decides for itself, and its condition is checked again on the version that was locked. So one statement may
-/// lock and write.
+/// Each row decides for itself, and its condition is checked again on the version that was locked.
+/// So one statement may lock and write.
 fn start(names: &Names, which: &str) -> String {
     names.sql_with(
         "with due as materialized (

@@ -47,7 +47,7 @@ fn group_facts(names: &Names) -> String {
     facts(names, group)
 }
 
-/// How many rows a query has, counted up to one more than the limit.
+/// The number of rows of a query, counted up to one more than the limit.
 fn count(mut query: SelectStatement) -> Expr {
     let some = query.expr(sql("1")).limit(BoundedCount::LIMIT + 1).to_owned();
     sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
@@ -72,7 +72,8 @@ const JOB: [&str; 14] = [
 const LINE: usize = 2 * JOB.len();
 const REST: usize = LINE + 8;
 
-/// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further than the limit.
+/// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further
+/// than the limit.
 fn facts(names: &Names, subject: SelectStatement) -> String {
     let mut lowest = select()
         .column(("l", "id"))
@@ -154,7 +155,8 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
     render(query.build(PG))
 }
 
-/// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs behind.
+/// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs
+/// behind.
 fn tallies(names: &Names) -> [Expr; 5] {
     let jobs = |condition: Expr| select().from_as(names.job(), "n").and_where(condition).to_owned();
     let groups = |condition: &'static str| {
@@ -188,8 +190,8 @@ fn tallies(names: &Names) -> [Expr; 5] {
     ]
 }
 
-/// The session of the transaction that is written as a row's locker, if it has a lock on the row's table as well: the number may
-/// also be that of a set of transactions.
+/// The session of the transaction that is written as a row's locker, if it has a lock on the row's
+/// table as well: the number may also be that of a set of transactions.
 fn locker(names: &Names, table: &str) -> String {
     let relation = names.quoted(table).replace('\'', "''");
     let also = select()
@@ -234,7 +236,7 @@ fn members() -> String {
 }
 
 impl Store {
-    /// What there is to know; none: no such job.
+    /// Returns what there is to know; `None` if there is no such job.
     pub(crate) async fn facts(
         &self,
         conn: &mut PgConnection,
@@ -247,8 +249,8 @@ impl Store {
         query.fetch_optional(conn).await?.as_ref().map(read).transpose()
     }
 
-    /// The session whose transaction keeps the row, by what the row says of its locker. `conn` must not be in a
-    /// transaction: the second look fails where the number is that of no set.
+    /// Returns the session whose transaction has locked the row, by the row's `xmax`. `conn` must
+    /// not be in a transaction: the second read fails if the number is that of no set.
     pub(crate) async fn locker(
         &self,
         conn: &mut PgConnection,

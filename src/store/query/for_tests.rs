@@ -52,7 +52,7 @@ fn idle(names: &Names) -> String {
 }
 
 impl Store {
-    /// Every job of a queue, finished ones included: for tests.
+    /// Returns every job of a queue, finished ones included.
     pub(crate) async fn all_jobs(
         &self,
         executor: impl PgExecutor<'_>,
@@ -61,7 +61,7 @@ impl Store {
         self.query(&ALL_JOBS).bind(queue).fetch_all(executor).await?.iter().map(job).collect()
     }
 
-    /// Whether a queue has no unfinished job and no group in line.
+    /// Returns whether a queue has no unfinished job and no group that is not halted.
     pub(crate) async fn is_idle(
         &self,
         executor: impl PgExecutor<'_>,

@@ -1,4 +1,4 @@
-//! Looking, without locks and without scanning history.
+//! Jobs, lists and counts, without locks and without scanning history.
 
 use chrono::{DateTime, Utc};
 use sea_query::{Expr, Order, SelectStatement};
@@ -101,7 +101,8 @@ fn halted(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that argument 2 gives.
+/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that
+/// argument 2 gives.
 fn counts(names: &Names) -> String {
     let count = |which: Expr, condition: String| {
         let count = select()
@@ -151,27 +152,27 @@ impl Store {
         row.as_ref().map(job).transpose()
     }
 
-    /// The unfinished jobs of a group, in the order in which they will run.
+    /// Returns the unfinished jobs of a group, in the order in which they will run.
     pub(crate) async fn group_jobs(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
-        most: i64,
+        limit: i64,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(most);
+        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
-    /// The jobs of a reference, finished ones included, the newest first.
+    /// Returns the jobs of a reference, finished ones included, the newest first.
     pub(crate) async fn jobs_by_reference(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         reference: &str,
-        most: i64,
+        limit: i64,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(most);
+        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -203,8 +204,8 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
-        let most = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
-        let row = self.query(&COUNTS).bind(queue).bind(most).fetch_one(executor).await?;
+        let limit = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
+        let row = self.query(&COUNTS).bind(queue).bind(limit).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(QueueCounts {
             queued: count(0)?,

@@ -1,4 +1,5 @@
-//! Reads for people and dashboards. Nothing here takes a lock.
+//! Reads for operators and dashboards. Nothing here takes a lock, and no read grows with the
+//! history.
 
 pub(in crate::store) mod explain;
 #[cfg(feature = "testing")]

@@ -10,11 +10,11 @@ use crate::store::settle::many::Succeeded;
 use crate::store::settle::quick::AfterSettle;
 use crate::store::store::Store;
 
-/// What a settle that may go on came to.
+/// What a settle that may chain came to.
 #[derive(Debug)]
 pub(crate) enum ChainAnswer {
-    /// The next job is claimed; what its handler needs, and the server's process that holds it, where it was to be held and
-    /// is.
+    /// The next job is claimed. `held` is the server's process that holds it, if it was to be held
+    /// and is.
     To {
         claim: Claim,
         known: Box<HeldJob>,
@@ -25,7 +25,8 @@ pub(crate) enum ChainAnswer {
 }
 
 impl Store {
-    /// Settles a held job's success where no other group waits: the next job of its group is started with it, if that may be.
+    /// Settles a held job's success while no other group waits. Starts the next job of its group
+    /// with it, if that may be.
     pub(crate) async fn settle_and_chain(
         &self,
         conn: &mut PgConnection,

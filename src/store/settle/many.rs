@@ -14,8 +14,8 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Locks the rows of the groups that are still these claims', as a delete needs it. An adopter that shares a row has it
-    /// skipped. This transaction must not have written the rows before.
+    /// Locks the rows of the groups that are still these claims', as a delete needs it. An adopter
+    /// that shares a row has it skipped. This transaction must not have written the rows before.
     LOCK_ALONE = |names| names.sql(
         "with claimed as materialized (
             select unnest($1) as claim
@@ -64,12 +64,12 @@ const DELETE: &str = "
     where id = any(array(select id from mine))
         and finished_at is null and status not in ('queued', 'parked')";
 
-/// Records the jobs of groups whose rows this transaction has locked alone in a statement before, passes their turns, and
-/// deletes the rows of those that are drained.
+/// Records the jobs of groups whose rows this transaction has locked alone in a statement before,
+/// passes their turns, and deletes the rows of those that are drained.
 ///
-/// Its snapshot is of before the statement: the claims' own jobs are unfinished still. Most groups have a job behind the
-/// claim's, and nothing else is looked up then. `mine` has a condition and no join, which would compare each with each:
-/// this one is looked up in a hash.
+/// Its snapshot is of before the statement: the claims' own jobs are unfinished still. Most groups
+/// have a job behind the claim's, and nothing else is looked up then. `mine` has a condition and no
+/// join, which would compare each with each: this one is looked up in a hash.
 fn groups(names: &Names, end: &str) -> String {
     names.sql_with(
         "with claimed as materialized (
@@ -146,9 +146,9 @@ fn ungrouped(names: &Names, end: &str) -> String {
 }
 
 impl Store {
-    /// Settles claims of which nothing but successes is to be recorded, all with groups or all without; the tokens of
-    /// those that it did. Others are stale, or somebody has a row for a moment. Nothing may have written the groups' rows
-    /// before in this transaction.
+    /// Settles claims of which only successes are to be recorded, all with groups or all without.
+    /// Returns the tokens of those that it settled: others are stale, or a row is locked for a
+    /// moment. This transaction must not have written the groups' rows before.
     pub(crate) async fn settle_many(
         &self,
         conn: &mut PgConnection,

@@ -1,4 +1,5 @@
-//! Settle: record the outcome and pass the turn, in a transaction that holds the rows by their token (P4, P10).
+//! Settle: record the outcome and pass the turn, in a transaction that holds the rows by their
+//! token (P4, P10).
 
 use sqlx::PgConnection;
 use sqlx::types::Json;
@@ -62,8 +63,8 @@ statements! {
         "$3",
     );
 
-    /// Frees the group and puts it behind all groups that are ready, less the aging of the next job's priority. `now()`
-    /// would be this transaction's begin, and overtake others.
+    /// Frees the group and puts it behind all groups that are ready, less the aging of the next
+    /// job's priority. `now()` would be this transaction's begin, and overtake others.
     PASS_TURN = |names| names.sql_with(
         "update {queue_group} set
             {free},
@@ -95,14 +96,15 @@ statements! {
         "update {job} set parked_with = id where id = $1 and status::text in ('failed')",
     );
 
-    /// The lock that a delete needs; fails while an adopter shares the row. This transaction must not have written the row
-    /// before.
+    /// The lock that a delete needs; fails while an adopter shares the row. This transaction must
+    /// not have written the row before.
     LOCK_ALONE = |names| names.sql(
         "select 1 from {queue_group} g where g.claim = $1 for update of g skip locked",
     );
 
-    /// Deletes a drained group's row. A statement of its own, after `LOCK_ALONE`: with the lock in the same statement it
-    /// would decide by a snapshot that an adopter's commit has overtaken, and strand a job.
+    /// Deletes a drained group's row. A statement of its own, after `LOCK_ALONE`: with the lock in
+    /// the same statement it would decide by a snapshot that an adopter's commit has overtaken, and
+    /// strand a job.
     RETIRE = |names| names.sql(
         "delete from {queue_group}
         where claim = $1 and halted_at is null and not exists(
@@ -144,7 +146,7 @@ fn record_attempt(names: &Names, set: &str, kind: &str, message: &str) -> String
 }
 
 impl Store {
-    /// Whether somebody asked to cancel the job.
+    /// Returns whether a cancel of the job is requested.
     pub(crate) async fn cancel_requested(
         &self,
         conn: &mut PgConnection,
@@ -154,8 +156,8 @@ impl Store {
         Ok(row.is_some())
     }
 
-    /// Writes the outcome to the job and passes its group's turn on; what was claimed behind it goes back. The
-    /// transaction must hold both rows.
+    /// Writes the outcome to the job, queues the followers that were not begun and passes the turn.
+    /// The transaction must hold both rows.
     pub(crate) async fn settle(
         &self,
         conn: &mut PgConnection,
@@ -195,8 +197,8 @@ impl Store {
         pass.execute(conn).await.map(drop)
     }
 
-    /// Passes the turn of a claim whose job was recorded; what was claimed behind it goes back. The group's row is locked
-    /// by its token.
+    /// Passes the turn of a claim whose job was recorded, and queues its followers. The group's row
+    /// is locked by its token.
     pub(crate) async fn end_turn(
         &self,
         conn: &mut PgConnection,
@@ -208,9 +210,11 @@ impl Store {
         pass.execute(conn).await.map(drop)
     }
 
-    /// Halts the group, or parks what is behind the failed job; whether the turn is not to be passed on.
+    /// Halts the group, or parks the jobs behind the failed one; returns whether the turn is not to
+    /// be passed.
     ///
-    /// Parking comes before the group's row is written: an adopter waits for a row that was written.
+    /// Parking comes before the group's row is written: an adopter waits for a row that was
+    /// written.
     async fn stop(
         &self,
         conn: &mut PgConnection,
@@ -253,7 +257,8 @@ impl Store {
         let delete = || self.query(&DELETE).bind(job);
         let query = match outcome {
             Outcome::Succeeded { .. } if !keep.succeeded => delete(),
-            // A halted group needs the job that halted it, and parked jobs need the one that they are parked with.
+            // A halted group needs the job that halted it, and parked jobs need the one that they
+            // are parked with.
             Outcome::Failed { then: OutOfAttempts::Continue, .. } if !keep.failed => delete(),
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
             Outcome::Succeeded { result } => self.query(&SUCCEEDED).bind(job).bind(result),
@@ -281,12 +286,12 @@ impl Store {
         };
         match query.fetch_optional(conn).await? {
             Some(_) => Ok(()),
-            // The row is locked by us and was started: somebody rewrote it by hand before we locked it.
+            // The row is locked and was started: an operator rewrote it before it was locked.
             None => Err(sqlx::Error::RowNotFound),
         }
     }
 
-    /// Whether the group's row is gone.
+    /// Deletes the group's row if it is drained; returns whether it did.
     async fn try_retire(
         &self,
         conn: &mut PgConnection,

@@ -1,7 +1,7 @@
 //! The settle of one round trip: a success, and the commit in the same message.
 //!
-//! sqlx counts nothing of such a commit. The arguments are literals: prepared statements would not fit in one message, and
-//! answers come as text.
+//! sqlx counts nothing of such a commit. The arguments are literals: prepared statements would not
+//! fit in one message, and answers come as text.
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
@@ -23,15 +23,15 @@ pub(crate) enum AfterSettle {
 pub(crate) struct SettleAnswer {
     /// The turn has ended.
     pub(crate) ended: bool,
-    /// And nothing is left in the group, or there is none.
+    /// And nothing is left in the group, or the job has none.
     pub(crate) drained: bool,
-    /// The server's process that holds the next job, where it was to be held and is.
+    /// The server's process that holds the next job, if it was to be held and is.
     pub(crate) held: Option<i32>,
 }
 
 impl Store {
-    /// Settles a held job's success, and does what `then` says. With jobs behind it the claim stays for them, unless
-    /// somebody paused the queue or the group.
+    /// Settles a held job's success, and does what `then` says. The claim stays for its followers,
+    /// unless the queue or the group is paused.
     pub(crate) async fn quick_settle(
         &self,
         conn: &mut PgConnection,

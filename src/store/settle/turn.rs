@@ -1,4 +1,5 @@
-//! The jobs of a turn that its settle finds beside the last: those that succeeded before, and those not begun.
+//! The jobs of a turn that its settle finds beside the last: those that succeeded before, and those
+//! not begun.
 
 use sqlx::{PgConnection, Row};
 
@@ -9,7 +10,8 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Queues jobs again that were claimed as followers and not begun, as if they had not been claimed.
+    /// Queues jobs again that were claimed as followers and not begun, as if they had not been
+    /// claimed.
     REQUEUE_UNSTARTED = |names| names.sql(
         "update {job} set
             status = 'queued',
@@ -18,7 +20,8 @@ statements! {
         where id = any($1) and finished_at is null and status not in ('queued', 'parked')",
     );
 
-    /// Records successes of a group that this transaction has locked by its token. Whatever was recorded already stays.
+    /// Records successes of a group that this transaction has locked by its token. Whatever was
+    /// recorded already stays.
     KEEP = |names| recorded(
         names,
         "with done as materialized (
@@ -80,7 +83,7 @@ pub(crate) struct UnrecordedSuccess {
 }
 
 impl Store {
-    /// Gives back what was claimed together with a job and not begun. The group's row is locked by the claim's token.
+    /// Queues the followers that were not begun. The group's row is locked by the claim's token.
     pub(crate) async fn requeue_unstarted(
         &self,
         conn: &mut PgConnection,
@@ -92,8 +95,8 @@ impl Store {
         self.query(&REQUEUE_UNSTARTED).bind(&claim.behind).execute(conn).await.map(drop)
     }
 
-    /// Returns whether the claim's job was recorded already, and only the answer to the commit was lost. The group's row is
-    /// locked then.
+    /// Returns whether the claim's job was recorded already, and only the answer to the commit was
+    /// lost. The group's row is locked then.
     pub(crate) async fn already_recorded(
         &self,
         conn: &mut PgConnection,
@@ -103,8 +106,8 @@ impl Store {
         Ok(already_recorded.fetch_optional(conn).await?.is_some())
     }
 
-    /// Records successes of a group's turn, which stays claimed; returns whether the queue or the group is paused. The group's
-    /// row is locked by the claim's token.
+    /// Records successes of a group's turn, which stays claimed; returns whether the queue or the
+    /// group is paused. The group's row is locked by the claim's token.
     pub(crate) async fn record_done(
         &self,
         conn: &mut PgConnection,
