@@ -56,6 +56,22 @@ const RELATIONS: [&str; 10] = [
     "receive_attempt",
 ];
 
+/// Functions of a schema that statements call.
+const FUNCTIONS: [&str; 12] = [
+    "ack",
+    "adopt",
+    "batch_jobs",
+    "claim_dedup_id",
+    "doubt_until",
+    "extend",
+    "is_doubted",
+    "looks_idle",
+    "nack",
+    "receive",
+    "saw_burst",
+    "server_since",
+];
+
 const SCHEMA: &str = "odd \"schema\" $1 ?2";
 const QUOTED: &str = "\"odd \"\"schema\"\" $1 ?2\".";
 
@@ -68,6 +84,9 @@ fn mistake(text: &str) -> Option<String> {
     // Names in quotes are as good as without; a schema's name is one word then.
     let text = text.replace(QUOTED, "SCHEMA.").replace('"', "").replace(['(', ')', ','], " ");
     let words: Vec<&str> = text.split_whitespace().collect();
+    if let Some(function) = words.iter().find(|word| FUNCTIONS.contains(word)) {
+        return Some(format!("{function} has no schema"));
+    }
     for pair in words.windows(2) {
         let names_a_table =
             ["from", "join", "update", "into"].contains(&pair[0].to_lowercase().as_str());
@@ -118,6 +137,7 @@ fn a_name_without_its_schema_is_a_mistake() {
         "select 1 from job j",
         "select 1 from (select 1 from \"queue\")",
         "update queue_group set ready_at = now()",
+        "select adopt($1)",
         "select 1 from odd \"schema\" $1 ?2.job",
         "select \"odd \"schema\" $1 ?2\".adopt($1)",
     ] {

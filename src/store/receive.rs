@@ -65,7 +65,7 @@ impl Store {
         let receive =
             self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
         let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
-        rows.iter().map(received).collect()
+        rows.iter().map(received_row).collect()
     }
 
     /// Ends a job as succeeded; `result` is JSON. Locks the group's row, then the job's.
@@ -75,7 +75,7 @@ impl Store {
         receipt: &str,
         result: Option<&str>,
     ) -> Result<ReceiptState, sqlx::Error> {
-        said(&self.query(&ACK).bind(receipt.to_owned()).bind(result).fetch_one(executor).await?)
+        state(&self.query(&ACK).bind(receipt.to_owned()).bind(result).fetch_one(executor).await?)
     }
 
     /// Gives a job back. Locks the group's row, then the job's.
@@ -87,7 +87,7 @@ impl Store {
         error: Option<&str>,
     ) -> Result<ReceiptState, sqlx::Error> {
         let nack = self.query(&NACK).bind(receipt.to_owned()).bind(delay.as_secs_f64()).bind(error);
-        said(&nack.fetch_one(executor).await?)
+        state(&nack.fetch_one(executor).await?)
     }
 
     /// Extends a claim. Locks the group's row, then the job's.
@@ -98,11 +98,11 @@ impl Store {
         visibility: Duration,
     ) -> Result<ReceiptState, sqlx::Error> {
         let extend = self.query(&EXTEND).bind(receipt.to_owned()).bind(visibility.as_secs_f64());
-        said(&extend.fetch_one(executor).await?)
+        state(&extend.fetch_one(executor).await?)
     }
 }
 
-fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
+fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
     let attempt: i32 = row.try_get("attempt")?;
     Ok(ReceivedRow {
         receipt: row.try_get("receipt")?,
@@ -119,7 +119,7 @@ fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
     })
 }
 
-fn said(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
+fn state(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
     match row.try_get(0)? {
         "done" => Ok(ReceiptState::Done),
         "stale" => Ok(ReceiptState::Stale),
