@@ -115,7 +115,7 @@ impl Client {
     /// # }
     /// ```
     pub fn named_statements(mut self, names: bool) -> Self {
-        self.store = Arc::new(self.store.apart(names));
+        self.store = Arc::new(self.store.for_another_pool(names));
         self
     }
 

@@ -367,7 +367,7 @@ impl Client {
         receipt: &Receipt,
         visibility: Duration,
     ) -> Result<(), PullError> {
-        let said = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
+        let said = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
         done(said, receipt)
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn notice(context: &Context, wants: bool) {
     if context.pooler_state.pooled.is_cancelled() {
         return;
     }
-    context.store.sends_no_names();
+    context.store.send_no_names();
     context.pooler_state.pooled.cancel();
     if wants {
         context.report(&BackgroundError::TransactionPooler);

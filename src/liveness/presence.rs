@@ -311,8 +311,10 @@ impl PresenceKeeper<'_> {
         let store = &self.context.store;
         let conn = &mut session.conn;
         let (id, server) = (self.row.id, session.server);
-        let judged =
-            in_short_tx(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
+        let judged = in_short_tx(conn, async |conn| {
+            store.suspect_dead_processors(conn, id, long_here, server).await
+        })
+        .await;
         let suspected = match judged {
             Err(error) if gave_up_waiting(&error) => return Ok(()),
             judged => judged?,
@@ -333,8 +335,10 @@ async fn look(
     let began = Instant::now();
     let (queues, house) = context.shared_poll.targets(began);
     let names: Vec<_> = queues.iter().map(String::as_str).collect();
-    let found =
-        context.store.presence_look(conn, HeartbeatQuery { queues: &names, house, ..asks }).await?;
+    let found = context
+        .store
+        .heartbeat(conn, HeartbeatQuery { queues: &names, maintenance: house, ..asks })
+        .await?;
     let house = found
         .awaits_maintenance
         .map(|waits| (PollTarget::Maintenance, waits.then_some(Duration::ZERO)));

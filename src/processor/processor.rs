@@ -81,7 +81,7 @@ impl Processor {
         } = self.config;
         let side_stop = CancellationToken::new();
         // What is learned about this pool's connections is not true of the client's others.
-        let store = Arc::new(client.store.apart(!client.store.is_nameless()));
+        let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
         let context = Arc::new(Context::new(store, &pool, on_error));
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
