@@ -31,4 +31,5 @@ mod skip_locked;
 mod stress;
 mod support;
 mod suspicion;
+mod upgrades;
 mod wake_ups;

@@ -227,6 +227,8 @@ pub enum FailureKind {
     Commit,
     /// The session that held the job was lost.
     ConnectionLost,
+    /// The lease of the job ended, or the presence of its process could not be proved in time.
+    LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
     /// A shutdown ended the attempt; it is not held against the job.

@@ -48,7 +48,7 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
     if name.starts_with("pg_") || ["information_schema", "$user"].contains(&name) {
         return Err(NameError::Reserved { name: name.to_owned() });
     }
-    // The bodies of the migrations' functions stand between $$, and the others are replaced in them.
+    // The bodies of the schema's functions stand between $$. The others are what names of schemas are filled in for.
     let part = ["$$", "{schema}", "{schema_text}", "{go}"].into_iter().find(|p| name.contains(p));
     if let Some(part) = part {
         return Err(NameError::Unusable { name: name.to_owned(), part });

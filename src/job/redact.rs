@@ -114,7 +114,7 @@ impl fmt::Display for RedactedDetail {
 }
 
 /// What to do where a session has not the prepared statements that the driver takes it to have.
-const POOLED: &str = " (is there a transaction pooler in between? AfterSettle make the call in a transaction, through a client with \
+const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
                       named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
                       1.21 on with max_prepared_statements)";
 

@@ -19,6 +19,7 @@ use crate::liveness::context::{self, Context};
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
 use crate::liveness::presence::PresenceKeeper;
+use crate::liveness::schema_check;
 use crate::liveness::shutdown::ShutdownReport;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
@@ -88,6 +89,7 @@ impl Processor {
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
         spawn_look(&mut side_tasks, &context, listen || presence, &side_stop);
+        spawn_schema_check(&mut side_tasks, &context, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
@@ -152,6 +154,12 @@ fn spawn_look(
     // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
     let looking = context.pooler_state.looking();
     tasks.spawn(async move { pooler::look(&context, wants, &stop, looking).await });
+}
+
+/// Asks whether this program fits the schema.
+fn spawn_schema_check(tasks: &mut JoinSet<()>, context: &Arc<Context>, stop: &CancellationToken) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move { schema_check::run(&context, &stop).await });
 }
 
 /// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
@@ -259,6 +267,10 @@ fn spawn_janitor(
     tasks.spawn(async move {
         if !context.pooler_state.is_open().await {
             return;
+        }
+        tokio::select! {
+            () = context.schema.opened() => {}
+            () = stop.cancelled() => return,
         }
         let maintenance =
             Maintenance { store: &context.store, side: &context.side, queues, interval };
