@@ -1,4 +1,4 @@
-//! What runs in memory, for every job and once for a client or a queue: `cargo bench --bench pure`.
+//! Work in memory, for every job and once for a client or a queue: `cargo bench --bench pure`.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -22,14 +22,14 @@ fn posting(length: usize) -> Posting {
     Posting { account: 42, cents: 1_500, text: "x".repeat(length) }
 }
 
-/// Data of so many bytes is serialized.
+/// Serializes data of so many bytes.
 #[divan::bench(args = [0, 100, 10_000])]
 fn new_job(bencher: Bencher<'_, '_>, length: usize) {
     let posting = posting(length);
     bencher.bench_local(|| NewJob::new("postings", black_box(&posting)).group("account-42"));
 }
 
-/// With everything that can be said.
+/// With every option set.
 #[divan::bench]
 fn new_job_with_all(bencher: Bencher<'_, '_>) {
     let posting = posting(100);

@@ -2,7 +2,7 @@
 
 use crate::witness::Witness;
 
-/// How jobs are spread over groups.
+/// Distribution of jobs over groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Groups {
     /// Without a group.
@@ -14,7 +14,7 @@ pub(crate) enum Groups {
 }
 
 impl Groups {
-    /// The number of group and the place in it of job `i`, as SQL.
+    /// Returns the number of the group of job `i` and its place in it, as SQL.
     fn of_job(self) -> (String, String) {
         match self {
             Self::Plain => (String::from("0"), String::from("i")),
@@ -29,7 +29,7 @@ impl Groups {
         }
     }
 
-    /// A witness for up to `jobs` jobs.
+    /// Returns a witness for up to `jobs` jobs.
     pub(crate) fn witness(self, jobs: u32) -> Witness {
         match self {
             Self::Plain => Witness::of_plain(jobs),
@@ -37,7 +37,7 @@ impl Groups {
         }
     }
 
-    /// For people.
+    /// Returns its name in tables.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Plain => String::from("plain"),
@@ -46,8 +46,8 @@ impl Groups {
     }
 }
 
-/// The jobs from `$1` to before `$2`, as an enqueue of the jobs from `$3` on leaves the tables: the first of each group
-/// is flagged.
+/// Returns the statement that loads the jobs from `$1` to before `$2`, as an enqueue of the jobs
+/// from `$3` on leaves the tables: the first of each group is flagged.
 pub(crate) fn load(groups: Groups) -> String {
     let (group, place) = groups.of_job();
     let (name, flagged) = match groups {
@@ -63,12 +63,12 @@ pub(crate) fn load(groups: Groups) -> String {
     )
 }
 
-/// `$1` groups of their own whose only job is due in an hour.
+/// Loads `$1` groups of their own whose only job is due in an hour.
 pub(crate) const LOAD_DELAYED: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
     select 'bench', 'delayed' || i, '{\"g\": 4000000000, \"s\": 0, \"t\": 0}', true, now() + interval '1 hour' \
     from generate_series(1, $1::bigint) i order by i";
 
-/// `$1` groups of their own with two jobs each, for somebody else to hold.
+/// Loads `$1` groups of their own with two jobs each, for another processor to hold.
 pub(crate) const LOAD_HELD: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
     select 'bench', 'held' || i, '{\"g\": 4000000000, \"s\": 0, \"t\": 0}', n = 1 \
     from generate_series(1, $1::bigint) i, generate_series(1, 2) n order by n, i";

@@ -13,11 +13,11 @@ pub(crate) struct Bench {
     pub(crate) server: Server,
     pub(crate) sizes: Sizes,
     pub(crate) ways: Vec<Way>,
-    /// How long a handler takes, in microseconds.
+    /// Run time of a handler, in microseconds.
     pub(crate) work: u64,
     pub(crate) report: Report,
     pub(crate) life: life::Plan,
-    /// What should not have been found; the figures are told all the same.
+    /// Errors; the figures are printed all the same.
     pub(crate) found: Vec<String>,
     name: String,
 }
@@ -42,7 +42,7 @@ impl Bench {
             bench.name = format!("{scenario:?}").to_lowercase();
             let ran = bench.scenario(scenario).await;
             let after = limit.measure().await?;
-            // What was measured before it failed, too.
+            // Figures that were measured before an error count too.
             bench.report.close(&bench.name, before.mean(after))?;
             ran?;
             before = after;
@@ -51,7 +51,7 @@ impl Bench {
         if bench.found.is_empty() { Ok(()) } else { Err(bench.found.join("; ").into()) }
     }
 
-    /// Says what is measured next.
+    /// Prints the next measurement.
     pub(crate) fn step(&self, what: &str) {
         self.report.step(&format!("{}: {what}", self.name));
     }
@@ -75,7 +75,7 @@ impl Bench {
     }
 }
 
-/// That of `DATABASE_URL`, or a private one.
+/// Returns the server of `DATABASE_URL`, or a private one.
 async fn server() -> Result<Server> {
     if std::env::var("DATABASE_URL").is_ok_and(|url| !url.is_empty()) {
         return Ok(Server::shared().await?);

@@ -1,4 +1,5 @@
-//! What a drain of some groups loses beside others: a deep one, many that are not due, many that others hold.
+//! Loss of a drain of some groups beside others: a deep one, many that are not due, many that
+//! others hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,10 +18,10 @@ use crate::settings::Way;
 use crate::witness::Job;
 use crate::work::Work;
 
-/// The groups that are ready, and how many jobs they have in all.
+/// The number of groups that are ready, and of all their jobs.
 const READY: (u32, u32) = (100, 100_000);
 
-/// One group has half of all jobs, against as many jobs in groups that are equal.
+/// One group has half of all jobs, against as many jobs in equal groups.
 pub(crate) async fn skew(bench: &mut Bench) -> Result<()> {
     for way in bench.ways.clone() {
         let mut even = None;
@@ -30,7 +31,7 @@ pub(crate) async fn skew(bench: &mut Bench) -> Result<()> {
             scene.load(groups, READY.1).await?;
             let shown = Shown::to(groups.witness(0), bench.work);
             let work = Work::start(&scene, way, &shown).await?;
-            // Behind that only the deep group is left, which is what `drain` with one group measures.
+            // After that only the deep group is left, which `drain` with one group measures.
             let until = u64::from(READY.1) / 20 * 9;
             let rate = work.until(until, bench.sizes.time).await?.rate();
             work.end(&scene, READY.1.into()).await?;
@@ -79,7 +80,7 @@ pub(crate) async fn busy(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Drains groups that are ready, beside whatever there is.
+/// Drains groups that are ready, beside the others.
 async fn ready(bench: &Bench, scene: &Scene, way: Way) -> Result<f64> {
     let groups = Groups::Even(READY.0);
     scene.load(groups, READY.1).await?;
@@ -91,13 +92,13 @@ async fn ready(bench: &Bench, scene: &Scene, way: Way) -> Result<f64> {
     Ok(measured.rate())
 }
 
-/// The figures of a row, and of all but the first how they are to those of the first.
+/// Adds the figures of a row; each but the first also as a ratio to the first.
 fn against(row: Row, rate: f64, first: &mut Option<f64>) -> Row {
     let ratio = rate / *first.get_or_insert(rate);
     row.rate("jobs/s", rate, Basis::Eight).figure("to without", ratio)
 }
 
-/// Never ends, and counts how often it began.
+/// A handler that never ends, and counts its starts.
 #[derive(Debug, Default)]
 struct Stay {
     began: AtomicU32,
@@ -116,7 +117,7 @@ impl JobHandler for Stay {
     }
 }
 
-/// A processor that holds `held` groups until it is shut down.
+/// Starts a processor that holds `held` groups until it is shut down.
 async fn hold(scene: &Scene, way: Way, held: u32) -> Result<Running> {
     scene.add_groups(LOAD_HELD, held).await?;
     let stay = Arc::new(Stay::default());

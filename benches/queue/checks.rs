@@ -1,4 +1,4 @@
-//! The tests of what checks and sums up the figures. The benchmark itself has no test harness.
+//! Tests of the checks and sums behind the figures. The benchmark itself has no test harness.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::float_cmp)]
 
@@ -76,7 +76,7 @@ fn two_of_a_group_at_once_are_found() {
 }
 
 #[test]
-fn another_attempt_may_repeat_a_job_and_takes_up_one_that_was_dropped() {
+fn another_attempt_may_repeat_or_run_a_dropped_job() {
     for witness in [Witness::of_groups(1), Witness::of_plain(10)].map(Arc::new) {
         run(&witness, job(0, 0));
         witness.start(job(0, 0), 2, 3).finish(4);
@@ -90,7 +90,7 @@ fn another_attempt_may_repeat_a_job_and_takes_up_one_that_was_dropped() {
 }
 
 #[test]
-fn a_job_that_another_processor_lost_is_no_violation_and_one_that_nobody_had_is() {
+fn a_job_lost_by_another_processor_is_no_violation() {
     let witness = Arc::new(Witness::of_groups(1));
     witness.start(job(7, 0), 2, 1).finish(2);
     assert_eq!((witness.finished(), witness.repeated(), witness.strangers()), (0, 1, 1));
@@ -157,11 +157,11 @@ fn a_rate_of_no_time_is_none() {
 #[test]
 fn the_ends_of_a_run_are_told_apart() {
     // 10 a second, and from the sixth second on 1.
-    let looks: Vec<_> = (0..=10_u64)
+    let samples: Vec<_> = (0..=10_u64)
         .map(|second| (Duration::from_secs(second), second.min(5) * 10 + second.saturating_sub(5)))
         .collect();
-    assert_eq!(ends(&looks, Duration::from_secs(4)), (10.0, 1.0));
-    assert_eq!(ends(&looks, Duration::from_mins(1)).0, 5.5);
+    assert_eq!(ends(&samples, Duration::from_secs(4)), (10.0, 1.0));
+    assert_eq!(ends(&samples, Duration::from_mins(1)).0, 5.5);
     assert!(ends(&[], Duration::ZERO).0.is_nan());
 }
 

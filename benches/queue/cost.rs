@@ -1,4 +1,4 @@
-//! What a job costs the server, enqueue and drain apart.
+//! Cost of a job on the server, enqueue and drain apart.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::scene::{QUEUE, Scene};
 use crate::statements;
 use crate::work::Work;
 
-/// A drain that did not get to its end would share what the groups cost among too few jobs; slow machines take long.
+/// A drain that did not end would share the cost of the groups among too few jobs; slow machines
+/// need long.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What the server counts: of the database, and the WAL of all.
+//! Counters of the server: of the database, and the WAL of all.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::figures::float;
 use crate::report::Row;
 use crate::statements;
 
-/// A session tells its counts at most once a second, when a transaction ends; one that ends, at once.
+/// A session reports its counts at most once a second, when a transaction ends; a session that
+/// ends, at once.
 const TOLD: Duration = Duration::from_millis(1_200);
 
 const READ: &str = "select \
@@ -32,12 +33,12 @@ pub(crate) struct Counters {
     hot: i64,
     deleted: i64,
     dead: i64,
-    /// What this process sent.
+    /// Statements that this process sent.
     statements: u64,
 }
 
 impl Counters {
-    /// When all sessions have told theirs.
+    /// Reads the counters when all sessions have reported theirs.
     pub(crate) async fn read(pool: &PgPool) -> Result<Self> {
         sleep(TOLD).await;
         let row = sqlx::query(READ).fetch_one(pool).await?;
@@ -54,7 +55,7 @@ impl Counters {
         })
     }
 
-    /// The row with the change since `before`, in parts of `of`.
+    /// Adds the change since `before` to the row, divided by `of`.
     pub(crate) fn since(self, before: Self, of: f64, row: Row) -> Row {
         let part = |now: i64, then: i64| float(now.abs_diff(then)) / of;
         row.figure("statements", float(self.statements - before.statements) / of)

@@ -12,7 +12,7 @@ use crate::scene::Scene;
 use crate::settings::Way;
 use crate::work::{Measured, Work};
 
-/// A backlog that is gone in a moment is drained so many times, and the median counts.
+/// A small backlog is drained in a moment. It is drained so many times, and the median counts.
 const SMALL: (u32, usize) = (10_000, 5);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
@@ -30,7 +30,8 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
                     let time = bench.sizes.time;
                     let drained = drain(&scene, way, groups, backlog, time, bench.work).await?;
                     rates.push(drained.rate());
-                    // What is left of it would come first in the next round, whose witness knows nothing of it.
+                    // Jobs that are left would come first in the next round, whose witness does not
+                    // know them.
                     if drained.jobs < backlog.into() {
                         break;
                     }

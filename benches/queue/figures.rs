@@ -1,19 +1,20 @@
-//! What is made of measurements.
+//! Figures from measurements.
 
 use std::time::Duration;
 
-/// A count as a number to calculate with. Counts here stay far below what that rounds.
+/// Converts a count for calculations. Counts here stay far below the first that is rounded.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// How many per second.
+/// Returns the count per second.
 pub(crate) fn rate(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { float(count) / time.as_secs_f64() }
 }
 
-/// The value below which a share of the values lies (the nearest one that was measured); none of none.
+/// Returns the value below which a share of the values lies (the nearest measured one); `None` for
+/// no values.
 ///
 /// `share` is in thousandths: 500 is the median.
 pub(crate) fn percentile<T: Ord + Copy>(values: &mut [T], share: usize) -> Option<T> {
@@ -22,26 +23,26 @@ pub(crate) fn percentile<T: Ord + Copy>(values: &mut [T], share: usize) -> Optio
     values.get(rank.max(1) - 1).copied()
 }
 
-/// The middle one; of an even number the upper one.
+/// Returns the middle value; of an even number the upper one.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The rates of the first and the last `window` of looks at a counter.
-pub(crate) fn ends(looks: &[(Duration, u64)], window: Duration) -> (f64, f64) {
-    let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
+/// Returns the rates of the first and the last `window` of a sampled counter.
+pub(crate) fn ends(samples: &[(Duration, u64)], window: Duration) -> (f64, f64) {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return (f64::NAN, f64::NAN);
     };
     let between = |from: &(Duration, u64), to: &(Duration, u64)| {
         rate(to.1 - from.1, to.0.saturating_sub(from.0))
     };
-    let early = looks.iter().find(|look| look.0 >= first.0 + window).unwrap_or(last);
-    let late = looks.iter().rev().find(|look| look.0 + window <= last.0).unwrap_or(first);
+    let early = samples.iter().find(|sample| sample.0 >= first.0 + window).unwrap_or(last);
+    let late = samples.iter().rev().find(|sample| sample.0 + window <= last.0).unwrap_or(first);
     (between(first, early), between(late, last))
 }
 
-/// A number with three digits that count, for people.
+/// Prints a number with three significant digits.
 pub(crate) fn short(number: f64) -> String {
     let size = number.abs();
     if !number.is_finite() {

@@ -1,4 +1,4 @@
-//! Whether something that was looked at again and again grows.
+//! Decides whether a sampled value grows.
 
 /// The means of the middle and of the last third of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -7,11 +7,11 @@ pub(crate) struct Thirds {
     pub(crate) last: f64,
 }
 
-/// By so much the last third may be above the middle one.
+/// The last third may be above the middle one by this ratio.
 const TOLERANCE: f64 = 0.1;
 
 impl Thirds {
-    /// None of fewer than three looks. The first third is for what a run needs to come to its size.
+    /// Returns `None` for fewer than three samples. In the first third a run comes to its size.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let third = values.len() / 3;
         let (rest, last) = values.split_at(values.len() - third);
@@ -19,7 +19,8 @@ impl Thirds {
         Some(Self { middle: mean(middle)?, last: mean(last)? })
     }
 
-    /// Whether it did not grow by more than a tenth and `slack`, which is for what is so small that a tenth of it is nothing.
+    /// Returns whether it grew by no more than a tenth and `slack`, which is for values so small
+    /// that a tenth is nothing.
     pub(crate) fn is_flat(self, slack: f64) -> bool {
         self.last <= self.middle * (1.0 + TOLERANCE) + slack
     }

@@ -1,4 +1,4 @@
-//! The handler, which does nothing but be seen.
+//! The handler, which only shows its jobs to the witness.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,19 +9,19 @@ use crate::witness::{Job, Witness};
 
 static BEGIN: OnceLock<Instant> = OnceLock::new();
 
-/// Microseconds since the first call, by a clock that never goes back.
+/// Returns microseconds since the first call, by a clock that never goes back.
 pub(crate) fn now() -> u64 {
     let since = BEGIN.get_or_init(Instant::now).elapsed();
     // From 1: 0 is a job that was loaded.
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX) + 1
 }
 
-/// When this process's [`now`] began, for another process that is to count from there.
+/// Returns the start of this process's [`now`], for another process that is to count from there.
 pub(crate) fn zero() -> Duration {
     unix_time().saturating_sub(BEGIN.get_or_init(Instant::now).elapsed())
 }
 
-/// Lets [`now`] count from another process's [`zero`], if nobody has called it yet.
+/// Makes [`now`] count from another process's [`zero`], if it has not been called yet.
 pub(crate) fn counts_from(zero: Duration) {
     let since = unix_time().saturating_sub(zero);
     BEGIN.get_or_init(|| Instant::now().checked_sub(since).unwrap_or_else(Instant::now));
@@ -35,25 +35,26 @@ fn unix_time() -> Duration {
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) witness: Arc<Witness>,
-    /// Of each job that was enqueued alone: when, and how long after that it came here. In microseconds.
+    /// For each job that was enqueued alone: its time, and its delay until this handler. In
+    /// microseconds.
     delays: Mutex<Vec<(u64, u64)>>,
     work: Duration,
 }
 
 impl Shown {
-    /// With handlers of `work` microseconds.
+    /// Returns a handler that runs for `work` microseconds.
     pub(crate) fn to(witness: Witness, work: u64) -> Arc<Self> {
         let work = Duration::from_micros(work);
         Arc::new(Self { witness: Arc::new(witness), delays: Mutex::default(), work })
     }
 
-    /// The delays of what was enqueued from `since` on.
+    /// Returns the delays of jobs enqueued from `since` on.
     pub(crate) fn delays(&self, since: u64) -> Vec<u64> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.iter().filter(|(t, _)| *t >= since).map(|(_, delay)| *delay).collect()
     }
 
-    /// All delays since the last call.
+    /// Returns all delays since the last call.
     pub(crate) fn take_delays(&self) -> Vec<u64> {
         let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *delays).into_iter().map(|(_, delay)| delay).collect()
@@ -74,7 +75,7 @@ impl JobHandler for Shown {
             delays.push((job.t, began.saturating_sub(job.t)));
         }
         if self.work.is_zero() {
-            // Whoever else has this group by mistake may come now.
+            // Lets another handler that has this group by mistake run now.
             tokio::task::yield_now().await;
         } else {
             tokio::time::sleep(self.work).await;

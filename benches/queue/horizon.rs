@@ -1,4 +1,5 @@
-//! While another session pins vacuum's horizon: no dead row goes away, in the whole database.
+//! Drains while another session pins vacuum's horizon: no dead row is removed, in the whole
+//! database.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use crate::scene::Scene;
 use crate::settings::Way;
 use crate::work::Work;
 
-/// Many that have a turn now and then, and few whose rows die with each of many turns.
+/// Many groups with a turn now and then, and few groups whose rows die with each of many turns.
 const GROUPS: [u32; 2] = [10_000, 10];
-/// So many jobs are added when fewer wait.
+/// Number of jobs that are added when fewer wait.
 const CHUNK: u32 = 50_000;
-/// The first and the last of a run that are compared.
+/// The first and the last seconds of a run that are compared.
 const WINDOW: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     for way in bench.ways.clone() {
@@ -49,7 +50,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The rates of the first and of the last seconds of a stream of jobs.
+/// Returns the rates of the first and of the last seconds of a stream of jobs.
 async fn stream(
     bench: &Bench,
     way: Way,
@@ -71,18 +72,18 @@ async fn stream(
     work.until(1, Duration::from_mins(1)).await?;
 
     let began = Instant::now();
-    let mut looks = vec![(Duration::ZERO, shown.witness.finished())];
+    let mut samples = vec![(Duration::ZERO, shown.witness.finished())];
     while began.elapsed() < time {
         let finished = shown.witness.finished();
         if u64::from(loaded) - finished < u64::from(2 * CHUNK) {
             scene.add(groups, loaded, loaded + CHUNK, loaded).await?;
             loaded += CHUNK;
         }
-        looks.push((began.elapsed(), shown.witness.finished()));
-        sleep(LOOK).await;
+        samples.push((began.elapsed(), shown.witness.finished()));
+        sleep(INTERVAL).await;
     }
     work.end(&scene, loaded.into()).await?;
     session.close().await?;
     scene.remove().await?;
-    Ok(ends(&looks, WINDOW.min(time / 3)))
+    Ok(ends(&samples, WINDOW.min(time / 3)))
 }

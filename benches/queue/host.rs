@@ -1,4 +1,4 @@
-//! On what was measured.
+//! Description of the machine, the server and the sources.
 
 use std::fs;
 use std::process::Command;
@@ -22,7 +22,7 @@ const SERVER_SETTINGS: [&str; 9] = [
     "jit",
 ];
 
-/// What a private server is given beside PostgreSQL's defaults: durable, and with room.
+/// Settings of a private server beside PostgreSQL's defaults: durable, and with room.
 pub(crate) const GIVEN: [(&str, &str); 5] = [
     ("fsync", "on"),
     ("synchronous_commit", "on"),
@@ -32,7 +32,7 @@ pub(crate) const GIVEN: [(&str, &str); 5] = [
     ("max_connections", "700"),
 ];
 
-/// The machine, the versions and the settings.
+/// Returns the machine, the versions and the settings.
 pub(crate) async fn about(server: &Server) -> Result<Value> {
     let mut connection = sqlx::PgConnection::connect(&server.url()).await?;
     let mut settings = Map::new();
@@ -64,19 +64,19 @@ pub(crate) async fn about(server: &Server) -> Result<Value> {
     }))
 }
 
-/// What a program says of these sources, if it is there.
+/// Returns a program's answer about these sources, if the program is there.
 fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     let said = command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
     said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
-/// How long a durable commit takes, alone.
+/// Returns the time of a durable commit, alone.
 async fn commit_ms(connection: &mut sqlx::PgConnection) -> Result<f64> {
     let began = std::time::Instant::now();
     let times = 50;
     for _ in 0..times {
-        // It is written to the WAL, and needs no table.
+        // The message is written to the WAL, and needs no table.
         sqlx::query("select pg_logical_emit_message(true, 'bench', '')")
             .execute(&mut *connection)
             .await?;
@@ -84,7 +84,7 @@ async fn commit_ms(connection: &mut sqlx::PgConnection) -> Result<f64> {
     Ok((began.elapsed().as_secs_f64() * 1e6 / f64::from(times)).round() / 1e3)
 }
 
-/// The value of the first line of `file` that begins with `name`.
+/// Returns the value of the first line of `file` that begins with `name`.
 fn first_value(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

@@ -1,4 +1,4 @@
-//! What a processor without work does, per second and queue.
+//! Cost of a processor without work, per second and queue.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn measure(bench: &mut Bench) -> Result<()> {
         let scene = Scene::new(&bench.server).await?;
         let shown = Shown::to(Groups::Even(1).witness(0), 0);
         let work = Work::start(&scene, way, &shown).await?;
-        // It says that it is there, and looks at everything for a first time.
+        // The processor announces itself and polls all its queues for the first time.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before = Counters::read(scene.pool()).await?;
         let began = Instant::now();

@@ -44,7 +44,8 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
                 Row::new("latency")
                     .way(way)
                     .say("jobs/s", rate)
-                    // Less than that: the producers could not keep up, and the delays are those of an overload.
+                    // Less than that: the producers could not keep up, and the delays are those of
+                    // an overload.
                     .figure("came", produced.rate())
                     .figure("p50 ms", p50)
                     .figure("p95 ms", p95)

@@ -1,4 +1,4 @@
-//! A long time at a steady rate under both holds, with autovacuum as it comes: does anything grow?
+//! A long time at a steady rate under both holds, with autovacuum on: does anything grow?
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::process::{Process, itself};
 use crate::produce::Producers;
 use crate::report::Row;
 use crate::scene::Scene;
-use crate::series::{Half, Look, panels};
+use crate::series::{Half, Sample, panels};
 use crate::settings::{Settings, Way};
 use crate::sizes::{relations, server_kilobytes};
 use crate::{Result, plot};
 
 const GROUPS: u32 = 1_000;
-/// Of each hold.
+/// Producers of each hold.
 const PRODUCERS: u32 = 4;
-/// Between two looks; a short life is looked at more often.
+/// Time between two samples; a short life is sampled more often.
 const EVERY: Duration = Duration::from_secs(10);
-const LOOKS: u32 = 18;
-/// For what is still to run at the end.
+const SAMPLES: u32 = 18;
+/// Limit of the time for jobs that still run at the end.
 const REST: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     pub(crate) rate: u32,
     pub(crate) time: Duration,
     pub(crate) plot: Option<PathBuf>,
-    /// What a worker's process runs.
+    /// The program of a worker's process.
     pub(crate) program: fn() -> Result<Command>,
 }
 
@@ -52,30 +52,30 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let plan = bench.life.clone();
     let seconds = plan.time.as_secs();
     bench.step(&format!("{} jobs/s under each hold, {seconds} s", plan.rate));
-    let (report, mut looks) = (&mut bench.report, Vec::new());
-    let came = live(&bench.server, &plan, |look| {
-        let waiting = look.holds.iter().map(|half| half.made.saturating_sub(half.seen.finished));
-        report.step(&format!("life: {:.0} s, {} jobs wait", look.at, waiting.sum::<u64>()));
-        report.line(&json!({ "life": look }))?;
-        looks.push(look);
+    let (report, mut samples) = (&mut bench.report, Vec::new());
+    let came = live(&bench.server, &plan, |sample| {
+        let waiting = sample.holds.iter().map(|half| half.made.saturating_sub(half.seen.finished));
+        report.step(&format!("life: {:.0} s, {} jobs wait", sample.at, waiting.sum::<u64>()));
+        report.line(&json!({ "life": sample }))?;
+        samples.push(sample);
         Ok(())
     })
     .await?;
-    report.step(&vacuums(&looks));
+    report.step(&vacuums(&samples));
     if came.iter().any(|came| *came < 0.9 * f64::from(plan.rate)) {
         bench.found.push(format!("the producers kept only {came:.0?} jobs/s"));
     }
-    let grown = judge(&looks, |row| report.row(row));
+    let grown = find_growth(&samples, |row| report.row(row));
     bench.found.extend(grown.into_iter().map(|what| format!("{what} grew")));
-    draw(&looks, plan.plot.as_deref())
+    draw(&samples, plan.plot.as_deref())
 }
 
-/// Tells each look, from the begin to the end, and gives the rates that the producers really kept. An error if a job ran
-/// out of order, or did not run.
+/// Reports each sample, from the begin to the end, and returns the rates that the producers really
+/// kept. Returns an error if a job ran out of order, or did not run.
 pub(crate) async fn live(
     server: &Server,
     plan: &Plan,
-    mut tell: impl FnMut(Look) -> Result<()>,
+    mut tell: impl FnMut(Sample) -> Result<()>,
 ) -> Result<Vec<f64>> {
     let scene = Scene::new(server).await?;
     let ways = Way::both();
@@ -90,8 +90,8 @@ pub(crate) async fn live(
         rate: Some(plan.rate),
         time: plan.time,
     });
-    let looking = async {
-        let (begun, every) = (Instant::now(), EVERY.min(plan.time / LOOKS));
+    let sampling = async {
+        let (begun, every) = (Instant::now(), EVERY.min(plan.time / SAMPLES));
         let mut next = begun + every;
         while next <= begun + plan.time {
             sleep_until(next).await;
@@ -99,12 +99,12 @@ pub(crate) async fn live(
             let mut holds = Vec::new();
             for ((way, worker), made) in ways.iter().zip(&mut workers).zip(&made) {
                 let (hold, seen) = (way.hold().to_owned(), worker.seen().await?);
-                // Behind the other count, so that it cannot be less.
+                // Read after the other count, so that it cannot be less.
                 let made = made.load(Ordering::Relaxed).max(seen.finished);
                 holds.push(Half { hold, made, seen, resident_kb: worker.kilobytes("VmRSS") });
             }
             let (relations, server_kb) = (relations(scene.pool()).await?, server_kilobytes(server));
-            tell(Look { at: begun.elapsed().as_secs_f64(), relations, holds, server_kb })?;
+            tell(Sample { at: begun.elapsed().as_secs_f64(), relations, holds, server_kb })?;
         }
         Ok(())
     };
@@ -112,13 +112,13 @@ pub(crate) async fn live(
     let produced = tokio::try_join!(
         first.run_counted(&scene, &made[0]),
         second.run_counted(&scene, &made[1]),
-        looking
+        sampling
     )?;
     let mut came = Vec::new();
     for ((way, mut worker), produced) in ways.iter().zip(workers).zip([produced.0, produced.1]) {
         let deadline = Instant::now() + REST;
         while worker.seen().await?.finished < produced.jobs && Instant::now() < deadline {
-            // It tells only who asks.
+            // The worker's process answers only when it is asked.
             sleep(Duration::from_millis(100)).await;
         }
         let (hold, ran) = (way.hold(), worker.end().await?.finished);
@@ -131,10 +131,10 @@ pub(crate) async fn live(
     Ok(came)
 }
 
-/// What grew. Each line is a row of the report.
-pub(crate) fn judge(looks: &[Look], mut row: impl FnMut(Row)) -> Vec<String> {
+/// Returns the names of lines that grew. Each line is a row of the report.
+pub(crate) fn find_growth(samples: &[Sample], mut row: impl FnMut(Row)) -> Vec<String> {
     let mut grown = Vec::new();
-    for panel in panels(looks) {
+    for panel in panels(samples) {
         for line in panel.lines {
             let thirds = Thirds::of(&line.values);
             let flat = line.slack.map(|slack| thirds.is_some_and(|its| its.is_flat(slack)));
@@ -153,9 +153,9 @@ pub(crate) fn judge(looks: &[Look], mut row: impl FnMut(Row)) -> Vec<String> {
     grown
 }
 
-/// How often autovacuum came while it was looked at.
-fn vacuums(looks: &[Look]) -> String {
-    let Some((first, last)) = looks.first().zip(looks.last()) else { return String::new() };
+/// Prints the runs of autovacuum between the samples.
+fn vacuums(samples: &[Sample]) -> String {
+    let Some((first, last)) = samples.first().zip(samples.last()) else { return String::new() };
     let since = first.relations.iter().zip(&last.relations).filter(|(_, r)| r.vacuums > 0);
     let told =
         since.map(|(then, now)| format!("{} {} times", now.name, now.vacuums - then.vacuums));
@@ -163,23 +163,23 @@ fn vacuums(looks: &[Look]) -> String {
     format!("life: in {minutes:.0} min autovacuum did {}", told.collect::<Vec<_>>().join(", "))
 }
 
-fn draw(looks: &[Look], file: Option<&Path>) -> Result<()> {
+fn draw(samples: &[Sample], file: Option<&Path>) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
-    let minutes: Vec<f64> = looks.iter().map(|look| look.at / 60.0).collect();
-    Ok(std::fs::write(file, plot::svg(&minutes, &panels(looks)))?)
+    let minutes: Vec<f64> = samples.iter().map(|sample| sample.at / 60.0).collect();
+    Ok(std::fs::write(file, plot::svg(&minutes, &panels(samples)))?)
 }
 
-/// Draws the last life that a file of figures has.
+/// Draws the last life in a file of figures.
 pub(crate) fn redraw(file: &Path, plot: Option<&Path>) -> Result<()> {
-    let mut looks: Vec<Look> = Vec::new();
+    let mut samples: Vec<Sample> = Vec::new();
     for line in std::fs::read_to_string(file)?.lines() {
         let mut line: Value = serde_json::from_str(line)?;
-        let Some(look) = line.get_mut("life") else { continue };
-        let look: Look = serde_json::from_value(look.take())?;
-        if looks.last().is_some_and(|last| last.at > look.at) {
-            looks.clear();
+        let Some(sample) = line.get_mut("life") else { continue };
+        let sample: Sample = serde_json::from_value(sample.take())?;
+        if samples.last().is_some_and(|last| last.at > sample.at) {
+            samples.clear();
         }
-        looks.push(look);
+        samples.push(sample);
     }
-    draw(&looks, plot)
+    draw(&samples, plot)
 }

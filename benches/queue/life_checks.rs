@@ -1,4 +1,4 @@
-//! The tests of `life`: what it calls flat, what it draws, and a short one.
+//! Tests of `life`: its rule for a flat line, its drawing, and a short run.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::process::Command;
 
 use crate::Result;
 use crate::flat::Thirds;
-use crate::life::{Plan, judge, live, redraw};
+use crate::life::{Plan, find_growth, live, redraw};
 use crate::plot::svg;
 use crate::process::{Seen, told, work};
-use crate::series::{Half, Line, Look, Panel, Scale, panels};
+use crate::series::{Half, Line, Panel, Sample, Scale, panels};
 use crate::sizes::Relation;
 
 #[test]
@@ -39,9 +39,9 @@ fn what_grows_after_the_first_third_is_not_flat() {
 
 const MB: i64 = 1 << 20;
 
-/// A life in which nothing grows but what the numbers say: MB per look.
-fn looks(index: i64, memory: u64) -> Vec<Look> {
-    let look = |n: u32| {
+/// Samples of a life in which only the given values grow: MB per sample.
+fn samples(index: i64, memory: u64) -> Vec<Sample> {
+    let sample = |n: u32| {
         let relation = |name: &str, is_table, bytes| Relation {
             name: name.to_owned(),
             is_table,
@@ -55,14 +55,14 @@ fn looks(index: i64, memory: u64) -> Vec<Look> {
             seen: Seen {
                 finished: u64::from(n + 1) * 100 - 1,
                 repeated: 0,
-                // A look without a job has no delay.
+                // A sample without a job has no delay.
                 p50: (n != 5).then_some(3_000),
                 p99: (n != 5).then_some(12_000),
             },
             resident_kb: Some(kb),
         };
         let i = i64::from(n);
-        Look {
+        Sample {
             at: f64::from(n + 1) * 10.0,
             relations: vec![
                 relation("job", true, 20 * MB),
@@ -76,37 +76,37 @@ fn looks(index: i64, memory: u64) -> Vec<Look> {
             server_kb: Some(100_000),
         }
     };
-    (0..30).map(look).collect()
+    (0..30).map(sample).collect()
 }
 
 #[test]
 fn what_grew_is_named() {
-    let grown = |looks: &[Look]| {
+    let grown = |samples: &[Sample]| {
         let mut rows = 0;
-        let grown = judge(looks, |_| rows += 1);
+        let grown = find_growth(samples, |_| rows += 1);
         assert_eq!(rows, 15);
         grown
     };
-    assert_eq!(grown(&looks(0, 0)), [""; 0]);
-    assert_eq!(grown(&looks(1, 0)), ["indexes: job_pkey"]);
-    assert_eq!(grown(&looks(0, 1)), ["memory of the workers: lease"]);
-    let mut waiting = looks(0, 0);
-    for (n, look) in (0_u64..).zip(&mut waiting) {
-        look.holds[0].made += n * 100;
+    assert_eq!(grown(&samples(0, 0)), [""; 0]);
+    assert_eq!(grown(&samples(1, 0)), ["indexes: job_pkey"]);
+    assert_eq!(grown(&samples(0, 1)), ["memory of the workers: lease"]);
+    let mut waiting = samples(0, 0);
+    for (n, sample) in (0_u64..).zip(&mut waiting) {
+        sample.holds[0].made += n * 100;
     }
     assert_eq!(grown(&waiting), ["jobs waiting: transaction"]);
 }
 
 #[test]
-fn a_rate_is_that_between_two_looks() {
-    let panels = panels(&looks(0, 0));
+fn a_rate_is_that_between_two_samples() {
+    let panels = panels(&samples(0, 0));
     let line = &panels.last().unwrap().lines[1];
     assert_eq!(line.name, "lease");
     assert!((line.values[0] - 9.9).abs() < 1e-9, "{:?}", line.values);
     assert!(line.values[1..].iter().all(|rate| (rate - 10.0).abs() < 1e-9), "{:?}", line.values);
 }
 
-/// The path of every line of data in a drawing.
+/// Returns the path of every line of data in a drawing.
 fn paths(svg: &str) -> Vec<&str> {
     let paths = svg.split("class=\"line c").skip(1);
     paths.map(|rest| rest.split('"').nth(2).unwrap()).collect()
@@ -122,9 +122,9 @@ fn points(path: &str) -> Vec<(f64, f64)> {
 
 #[test]
 fn a_plot_has_every_line_in_its_field_and_reads_in_the_dark() {
-    let looks = looks(1, 0);
-    let minutes: Vec<f64> = looks.iter().map(|look| look.at / 60.0).collect();
-    let svg = svg(&minutes, &panels(&looks));
+    let samples = samples(1, 0);
+    let minutes: Vec<f64> = samples.iter().map(|sample| sample.at / 60.0).collect();
+    let svg = svg(&minutes, &panels(&samples));
     assert!(svg.contains("prefers-color-scheme:dark") && !svg.contains("NaN"), "{svg}");
     for text in ["Tables, MB", "Indexes, MB", "From enqueue to handler, ms", "job_pkey", "0 min"] {
         assert!(svg.contains(text), "{text}: {svg}");
@@ -140,11 +140,12 @@ fn a_plot_has_every_line_in_its_field_and_reads_in_the_dark() {
         let inside = (50.0..=438.0).contains(&point.0) && (62.0..=208.0).contains(&point.1);
         assert!(inside, "{point:?}");
     }
-    // The index that grows goes up from look to look; the table beside it stays where it is, from end to end.
+    // The index that grows rises from sample to sample; the table beside it stays where it is, from
+    // end to end.
     let (table, index) = (points(paths[0]), points(paths[1]));
     assert!(index.len() == 30 && index.windows(2).all(|two| two[0].1 > two[1].1), "{index:?}");
     assert!(table.len() == 2 && table[0].1 == table[1].1, "{table:?}");
-    // One look had no delay: the line ends before it, and begins again.
+    // One sample had no delay: the line ends before it, and begins again.
     let delay = paths[7];
     assert_eq!((delay.matches('M').count(), delay.matches('L').count()), (2, 2), "{delay}");
 }
@@ -181,18 +182,19 @@ fn program() -> Result<Command> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_life_is_told_look_by_look_and_drawn_again() {
+async fn a_short_life_is_told_by_sample_and_drawn_again() {
     let server = Server::builder().start().await.unwrap();
-    // So many that they fill more than the pages that two sessions may extend the table by at once.
+    // So many jobs that they fill more than the pages that two sessions may extend the table by at
+    // once.
     let plan = Plan { rate: 200, time: Duration::from_secs(9), plot: None, program };
-    let mut looks = Vec::new();
-    let came = live(&server, &plan, |look| {
-        looks.push(look);
+    let mut samples = Vec::new();
+    let came = live(&server, &plan, |sample| {
+        samples.push(sample);
         Ok(())
     });
     assert!(came.await.unwrap().iter().all(|rate| *rate > 0.0));
-    assert_eq!(looks.len(), 18);
-    let last = looks.last().unwrap();
+    assert_eq!(samples.len(), 18);
+    let last = samples.last().unwrap();
     assert_eq!(
         last.holds.iter().map(|half| half.hold.as_str()).collect::<Vec<_>>(),
         ["transaction", "lease"]
@@ -202,25 +204,26 @@ async fn a_short_life_is_told_look_by_look_and_drawn_again() {
         assert_eq!(half.resident_kb.is_some(), cfg!(target_os = "linux"), "{half:?}");
     }
     assert!(
-        looks
+        samples
             .iter()
-            .flat_map(|look| &look.holds)
+            .flat_map(|sample| &sample.holds)
             .any(|half| half.seen.p99 >= half.seen.p50 && half.seen.p50 > Some(0))
     );
     assert_eq!(last.server_kb.is_some_and(|kb| kb > 0), cfg!(target_os = "linux"));
-    // Jobs are kept for a minute, so in these seconds their table only grows: that is seen.
-    let panels = panels(&looks);
+    // Jobs are kept for a minute, so in these seconds their table only grows, and the check must
+    // see it.
+    let panels = panels(&samples);
     let job = panels[0].lines.iter().find(|line| line.name == "job").unwrap();
     assert!(!Thirds::of(&job.values).unwrap().is_flat(0.0), "{:?}", job.values);
 
     let folder = tempfile::tempdir().unwrap();
     let (file, plot) = (folder.path().join("figures.jsonl"), folder.path().join("plot.svg"));
     let mut lines = json!({ "about": {} }).to_string();
-    for look in &looks {
-        lines = format!("{lines}\n{}", json!({ "life": look }));
+    for sample in &samples {
+        lines = format!("{lines}\n{}", json!({ "life": sample }));
     }
     std::fs::write(&file, lines).unwrap();
     redraw(&file, Some(&plot)).unwrap();
-    let minutes: Vec<f64> = looks.iter().map(|look| look.at / 60.0).collect();
+    let minutes: Vec<f64> = samples.iter().map(|sample| sample.at / 60.0).collect();
     assert_eq!(std::fs::read_to_string(plot).unwrap(), svg(&minutes, &panels));
 }

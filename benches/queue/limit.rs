@@ -1,4 +1,4 @@
-//! What the server can do at most: a tiny UPDATE by key, each with its commit.
+//! Limit of the server: a tiny UPDATE by key, each with its commit.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::Result;
 use crate::figures::rate;
 
-/// Rows that each client has to itself.
+/// Rows of each client alone.
 const ROWS: i32 = 100;
 const CLIENTS: i32 = 8;
 
@@ -29,7 +29,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Between two measurements.
+    /// Returns the mean of two measurements.
     pub(crate) fn mean(self, other: Self) -> Self {
         Self {
             one: f64::midpoint(self.one, other.one),
@@ -60,7 +60,7 @@ impl Limit {
         })
     }
 
-    /// Rows per second of so many clients, with so many rows in a commit.
+    /// Returns rows per second of so many clients, with so many rows in a commit.
     async fn clients(&self, clients: i32, batch: i32) -> Result<f64> {
         let mut connections = Vec::new();
         for _ in 0..clients {
@@ -83,7 +83,7 @@ impl Limit {
     }
 }
 
-/// Updates rows from `from` on until the time is over; how many.
+/// Updates rows from `from` on until the time is over; returns their number.
 async fn update(
     mut connection: PgConnection,
     from: i32,

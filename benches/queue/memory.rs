@@ -1,4 +1,4 @@
-//! What a processor's process has in memory, at work on a deep backlog with 64 slots.
+//! Memory of a processor's process, at work on a deep backlog with 64 slots.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::scene::Scene;
 
 const GROUPS: u32 = 10_000;
 const SLOTS: usize = 64;
-const LOOK: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let backlog = bench.sizes.memory;
@@ -28,7 +28,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         let mut most = None;
         while Instant::now() < end {
             most = most.max(process.kilobytes("VmHWM"));
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
         }
         let (ran, left) = (process.end().await?.finished, scene.unfinished().await?);
         if ran + left != u64::from(backlog) {

@@ -15,7 +15,7 @@ use crate::work::Work;
 const PRODUCERS: u32 = 4;
 const GROUPS: Groups = Groups::Even(1_000);
 
-/// For what the producers leave.
+/// Limit of the time for the jobs that the producers leave.
 const REST: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {

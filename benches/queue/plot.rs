@@ -7,15 +7,15 @@ use crate::series::{Line, Panel, Scale};
 const WIDTH: f64 = 450.0;
 const HEIGHT: f64 = 236.0;
 const COLUMNS: usize = 2;
-/// Of the field of a panel, in it.
+/// Left edge of the field in a panel.
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 438.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 208.0;
-/// More lines than colors are drawn as the largest, and the rest together.
+/// Of more lines than colors, the largest are drawn, and the rest together.
 const COLORS: usize = 6;
 
-/// Classes alone: not every program that shows an SVG knows variables.
+/// Only classes: some programs that show an SVG do not know variables.
 const STYLE: &str = "<style>\
     svg{font:11px system-ui,-apple-system,'Segoe UI',sans-serif}.back{fill:#fff}text{fill:#57606a}\
     .ink{fill:#24292f}.title{font-weight:600;font-size:13px}.grid{stroke:#d8dee4;fill:none}\
@@ -26,7 +26,7 @@ const STYLE: &str = "<style>\
     .c0{stroke:#58a6ff}.c1{stroke:#ff7b72}.c2{stroke:#3fb950}.c3{stroke:#d29922}.c4{stroke:#bc8cff}.c5{stroke:#8b949e}}\
     </style>";
 
-/// `minutes` are those of the values of every line.
+/// Draws panels; `minutes` are the times of the values of every line.
 pub(crate) fn svg(minutes: &[f64], panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(COLUMNS);
     let (width, height) = (WIDTH * number(COLUMNS), HEIGHT * number(rows) + 6.0);
@@ -82,7 +82,7 @@ fn draw(svg: &mut String, minutes: &[f64], panel: &Panel) {
     }
 }
 
-/// A point where a line begins, ends or changes its height, and a gap where there is no value.
+/// Draws a point where a line begins, ends or changes its height, and a gap where it has no value.
 fn path(minutes: &[f64], values: &[f64], x: Axis, y: Axis) -> String {
     let up = |at: usize| {
         let value = values.get(at).copied().filter(|value| value.is_finite());
@@ -102,7 +102,7 @@ fn path(minutes: &[f64], values: &[f64], x: Axis, y: Axis) -> String {
     path
 }
 
-/// Two rows of names, each behind its color.
+/// Draws two rows of names, each behind its color.
 fn legend(svg: &mut String, lines: &[Line]) {
     let per_row = lines.len().div_ceil(2).max(2);
     let step = (RIGHT - 12.0) / number(per_row);
@@ -120,7 +120,7 @@ fn legend(svg: &mut String, lines: &[Line]) {
     }
 }
 
-/// The largest as they are, and the sum of the others.
+/// Returns the largest lines as they are, and the sum of the others.
 fn drawn(lines: &[Line]) -> Vec<Line> {
     let mut lines = lines.to_vec();
     if lines.len() <= COLORS {
@@ -130,16 +130,16 @@ fn drawn(lines: &[Line]) -> Vec<Line> {
     lines.sort_by(|a, b| most(b).total_cmp(&most(a)));
     let rest = lines.split_off(COLORS - 1);
     let of_rest = |at: usize| rest.iter().filter_map(|line| line.values.get(at)).sum();
-    let looks = rest.iter().map(|line| line.values.len()).max().unwrap_or(0);
+    let samples = rest.iter().map(|line| line.values.len()).max().unwrap_or(0);
     lines.push(Line {
         name: format!("{} others", rest.len()),
-        values: (0..looks).map(of_rest).collect(),
+        values: (0..samples).map(of_rest).collect(),
         slack: None,
     });
     lines
 }
 
-/// Where values stand between two ends.
+/// Range of values on an axis.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     scale: Scale,
@@ -170,7 +170,7 @@ impl Axis {
         }
     }
 
-    /// Where `value` is between `begin` and `end`.
+    /// Returns the place of `value` between `begin` and `end`.
     fn place(self, value: f64, begin: f64, end: f64) -> f64 {
         let value = match self.scale {
             Scale::FromZero => value,
@@ -190,14 +190,14 @@ impl Axis {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, of which `high` has two to five.
+/// Returns 1, 2 or 5 times a power of ten, of which `high` has two to five.
 fn step(high: f64) -> f64 {
     let rough = (high / 5.0).max(f64::MIN_POSITIVE);
     let ten = 10_f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|n| n * ten).into_iter().find(|n| *n >= rough * 0.999).unwrap_or(ten)
 }
 
-/// Without a tail of zeros.
+/// Prints a value without a tail of zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

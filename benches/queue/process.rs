@@ -1,4 +1,4 @@
-//! This program once more, as nothing but a processor: what it has in memory is a worker's.
+//! This program once more, as a processor and nothing else: its memory is a worker's.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::handler::{self, Shown};
 use crate::scene::{self, Scene};
 use crate::settings::Way;
 
-/// What the process is told, and the name of the variable that tells it.
+/// The orders of the process, and the name of the variable that carries them.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Told {
     way: Way,
     groups: u32,
-    /// So that delays can be told by what the producers' process wrote.
+    /// The producers' clock, from which the process counts its delays.
     clock: Duration,
 }
 
 const TOLD: &str = "SERIATIM_BENCH_PROCESS";
 
-/// What the process answers: counts since its start, delays since it was asked last.
+/// The answer of the process: counts since its start, delays since the last answer.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) finished: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Process {
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// Runs this program again.
+/// Returns a command that runs this program again.
 pub(crate) fn itself() -> Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
@@ -66,13 +66,13 @@ impl Process {
         Ok(Self { child, asks, answers: BufReader::new(answers).lines() })
     }
 
-    /// What it has seen.
+    /// Asks the process for its counts.
     pub(crate) async fn seen(&mut self) -> Result<Seen> {
         self.asks.write_all(b"\n").await?;
         answer(&mut self.answers).await
     }
 
-    /// Ends it; what it has seen in all. An error if it saw jobs out of order.
+    /// Ends the process and returns its counts. Returns an error if it saw jobs out of order.
     pub(crate) async fn end(self) -> Result<Seen> {
         let Self { mut child, asks, mut answers } = self;
         drop(asks);
@@ -84,13 +84,13 @@ impl Process {
         seen
     }
 
-    /// A value of its status in kilobytes. Only Linux says it in this way.
+    /// Returns a value of its status in kilobytes. Only Linux has it.
     pub(crate) fn kilobytes(&self, name: &str) -> Option<u64> {
         kilobytes(self.child.id()?, name)
     }
 }
 
-/// A value of a process's status.
+/// Returns a value of a process's status.
 pub(crate) fn kilobytes(process: u32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
@@ -98,7 +98,7 @@ pub(crate) fn kilobytes(process: u32, name: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// The next line that is an answer: a harness of tests around the process may say something as well.
+/// Returns the next line that is an answer: a test harness around the process may print lines too.
 async fn answer(answers: &mut Lines<BufReader<ChildStdout>>) -> Result<Seen> {
     while let Some(line) = answers.next_line().await? {
         if let Some(at) = line.find('{') {
@@ -108,7 +108,7 @@ async fn answer(answers: &mut Lines<BufReader<ChildStdout>>) -> Result<Seen> {
     Err("the processor's process has no more to say".into())
 }
 
-/// What this process is to do, if it is to be nothing but a processor.
+/// Returns the orders of this process, if it is only a processor.
 pub(crate) fn told() -> Result<Option<Told>> {
     match std::env::var(TOLD) {
         Ok(told) => Ok(Some(serde_json::from_str(&told)?)),
@@ -116,7 +116,8 @@ pub(crate) fn told() -> Result<Option<Told>> {
     }
 }
 
-/// What [`Process::start`] starts: works, and answers each line of standard input, until that is closed.
+/// The main function of [`Process::start`]'s process: works, and answers each line of standard
+/// input, until that is closed.
 pub(crate) async fn work(told: Told) -> Result<()> {
     handler::counts_from(told.clock);
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(told.way.connections());
@@ -132,7 +133,7 @@ pub(crate) async fn work(told: Told) -> Result<()> {
 }
 
 fn say(shown: &Shown) -> Result<()> {
-    // Taken: what is kept for each job would grow for as long as the process runs.
+    // Taken, not read: values kept for each job would grow for as long as the process runs.
     let mut delays = shown.take_delays();
     let seen = Seen {
         finished: shown.witness.finished(),

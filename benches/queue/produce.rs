@@ -1,4 +1,4 @@
-//! Producers: as fast as it goes, or at a steady rate.
+//! Producers: as fast as possible, or at a steady rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ pub(crate) struct Producers {
     /// Jobs in one call.
     pub(crate) batch: u32,
     pub(crate) groups: Groups,
-    /// Jobs per second of all of them; none: as fast as it goes.
+    /// Jobs per second of all of them; `None`: as fast as possible.
     pub(crate) rate: Option<u32>,
     pub(crate) time: Duration,
 }
@@ -46,7 +46,7 @@ impl Producers {
         self.run_counted(scene, &Arc::default()).await
     }
 
-    /// The same, with a count of the jobs for whoever looks meanwhile.
+    /// Enqueues and counts the jobs in `made`, for a sampler.
     pub(crate) async fn run_counted(
         self,
         scene: &Scene,
@@ -103,7 +103,7 @@ impl Producers {
     }
 }
 
-/// What a producer enqueues next. Each group has one producer, so that its order is known.
+/// The next jobs of a producer. Each group has one producer, so that its order is known.
 struct Places {
     queue: &'static str,
     producers: u32,

@@ -1,4 +1,4 @@
-//! The figures: a table for people, lines of JSON for machines.
+//! The figures: a table for readers, lines of JSON for machines.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::limit::Limits;
 use crate::settings::Way;
 use crate::table::table;
 
-/// Which limit a rate is to be compared with.
+/// The limit that a rate is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Basis {
     One,
@@ -62,7 +62,7 @@ impl Row {
         self
     }
 
-    /// A figure that is compared with the limit.
+    /// Adds a figure that is compared with the limit.
     pub(crate) fn rate(mut self, name: &'static str, value: f64, basis: Basis) -> Self {
         self.rate = Some((value, basis));
         self.figure(name, value)
@@ -72,7 +72,7 @@ impl Row {
 pub(crate) struct Report {
     json: Option<File>,
     spinner: ProgressBar,
-    /// Those of the scenario that runs.
+    /// Rows of the running scenario.
     rows: Vec<Row>,
 }
 
@@ -82,7 +82,7 @@ impl Report {
         Ok(Self { json: json.transpose()?, spinner: ProgressBar::new_spinner(), rows: Vec::new() })
     }
 
-    /// Says on standard error what is being done.
+    /// Prints the current step on standard error.
     pub(crate) fn step(&self, what: &str) {
         if stderr().is_terminal() {
             self.spinner.set_message(what.to_owned());
@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// What was measured on; once, before all rows.
+    /// Prints the machine and the settings; once, before all rows.
     pub(crate) fn about(&mut self, about: &Value) -> Result<()> {
         if let Value::Object(about) = about {
             for (name, value) in about {
@@ -107,7 +107,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Prints the rows of a scenario, with the limit that was measured around it.
+    /// Prints the rows of a scenario, with the limit measured around it.
     pub(crate) fn close(&mut self, name: &str, limits: Limits) -> Result<()> {
         self.spinner.finish_and_clear();
         self.spinner = ProgressBar::new_spinner();
@@ -146,7 +146,7 @@ impl Report {
         Ok(())
     }
 
-    /// Into the file alone.
+    /// Writes a line into the file alone.
     pub(crate) fn line(&mut self, value: &Value) -> Result<()> {
         if let Some(file) = &mut self.json {
             writeln!(file, "{value}")?;

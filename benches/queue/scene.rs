@@ -13,7 +13,7 @@ use crate::settings::Way;
 
 pub(crate) const QUEUE: &str = "bench";
 
-/// So many jobs are loaded by one statement.
+/// Limit of the jobs that one statement loads.
 const CHUNK: u32 = 250_000;
 
 /// The sessions that the server has room for.
@@ -29,7 +29,7 @@ impl Scene {
         Ok(Self { database: TestDatabase::create_on(server).await? })
     }
 
-    /// For what is done beside the measured work.
+    /// Returns a pool for statements beside the measured work.
     pub(crate) fn pool(&self) -> &PgPool {
         self.database.pool()
     }
@@ -38,7 +38,7 @@ impl Scene {
         self.database.url()
     }
 
-    /// A pool of `connections`, all of them open.
+    /// Returns a pool of `connections`, all of them open.
     pub(crate) async fn open_pool(&self, connections: u32) -> Result<PgPool> {
         let free: i64 = sqlx::query_scalar(FREE).fetch_one(self.pool()).await?;
         if free < i64::from(connections) {
@@ -55,7 +55,7 @@ impl Scene {
         Ok(self.database.pool_with(options).await?)
     }
 
-    /// A backlog of `jobs`, with statistics and as clean as a server has it after a while.
+    /// Loads a backlog of `jobs`, with statistics, and as clean as a server has it after a while.
     pub(crate) async fn load(&self, groups: Groups, jobs: u32) -> Result<()> {
         let mut from = 0;
         while from < jobs {
@@ -66,7 +66,7 @@ impl Scene {
         self.tidy().await
     }
 
-    /// The jobs `from` to before `to` of an enqueue that begins with the job `enqueued`.
+    /// Adds the jobs `from` to before `to` of an enqueue that begins with the job `enqueued`.
     pub(crate) async fn add(
         &self,
         groups: Groups,
@@ -74,7 +74,7 @@ impl Scene {
         to: u32,
         enqueued: u32,
     ) -> Result<()> {
-        // Closed then, so that it tells the server's statistics what it did.
+        // Closed then, so that its counts reach the server's statistics.
         let mut session = self.database.connect().await?;
         sqlx::query(AssertSqlSafe(backlog::load(groups)))
             .bind(i64::from(from))
@@ -85,31 +85,31 @@ impl Scene {
         Ok(session.close().await?)
     }
 
-    /// Runs a statement of [`backlog`] that says how many groups it makes.
+    /// Runs a statement of [`backlog`] that takes the number of its groups.
     pub(crate) async fn add_groups(&self, statement: &'static str, groups: u32) -> Result<()> {
         sqlx::query(statement).bind(i64::from(groups)).execute(self.pool()).await?;
         Ok(())
     }
 
-    /// As autovacuum would, in time.
+    /// Vacuums, as autovacuum would in time.
     pub(crate) async fn tidy(&self) -> Result<()> {
         for table in ["job", "queue_group"] {
             let statement = format!("vacuum (analyze) seriatim.{table}");
             sqlx::query(AssertSqlSafe(statement)).execute(self.pool()).await?;
         }
-        // Only some may; without it a checkpoint may come in the middle.
+        // Only some roles may; without it a checkpoint may run in the middle.
         let _ = sqlx::query("checkpoint").execute(self.pool()).await;
         Ok(())
     }
 
-    /// How many jobs have not ended.
+    /// Returns the number of unfinished jobs.
     pub(crate) async fn unfinished(&self) -> Result<u64> {
         let statement = "select count(*) from seriatim.job where finished_at is null";
         let count: i64 = sqlx::query_scalar(statement).fetch_one(self.pool()).await?;
         Ok(count.unsigned_abs())
     }
 
-    /// A processor of its own pool, with all connections open.
+    /// Starts a processor with a pool of its own, all its connections open.
     pub(crate) async fn start(&self, way: Way, handler: impl JobHandler) -> Result<Running> {
         start(self.open_pool(way.connections()).await?, way, handler)
     }
@@ -119,7 +119,7 @@ impl Scene {
     }
 }
 
-/// A processor on `pool`.
+/// Starts a processor on `pool`.
 pub(crate) fn start(pool: PgPool, way: Way, handler: impl JobHandler) -> Result<Running> {
     let processor = Processor::builder(pool)
         .queue(way.options(), handler)

@@ -1,4 +1,4 @@
-//! What the command line says, and how large things are then.
+//! The command line, and the sizes that follow from it.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -13,7 +13,8 @@ use seriatim::{Hold, QueueOptions, Retention};
 use crate::backlog::Groups;
 use crate::scene::QUEUE;
 
-/// Measures seriatim on a private PostgreSQL, or on that of `DATABASE_URL` (in databases of its own).
+/// Measures seriatim on a private PostgreSQL, or on that of `DATABASE_URL` (in databases of its
+/// own).
 #[derive(Debug, Parser)]
 #[command(name = "queue")]
 // Each is a flag of the command line.
@@ -43,7 +44,8 @@ pub(crate) struct Settings {
     /// A backlog of 10 M as well
     #[arg(long)]
     deep: bool,
-    /// How long `horizon` is pinned [default: 60; with --quick: 5], or `life` lasts [default: 1800; with --quick: 20]
+    /// How long `horizon` is pinned [default: 60; with --quick: 5], or `life` lasts [default: 1800;
+    /// with --quick: 20]
     #[arg(long)]
     seconds: Option<u64>,
     /// Jobs per second and hold in `life`
@@ -55,7 +57,8 @@ pub(crate) struct Settings {
     /// Draw the last `life` that this file of `--json` has, and run nothing
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub(crate) redraw: Option<PathBuf>,
-    /// How long a handler takes, in microseconds, rounded up to a millisecond: more than 0 makes overlaps easier to find, and is no rate
+    /// How long a handler takes, in microseconds, rounded up to a millisecond: more than 0 makes
+    /// overlaps easier to find, and is no rate
     #[arg(long, default_value_t = 0)]
     pub(crate) work: u64,
     /// Append the figures to this file, as lines of JSON
@@ -114,10 +117,10 @@ enum Keep {
     Never,
 }
 
-/// How many jobs a turn has.
+/// Number of jobs in a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Turn {
-    /// What the library does by itself.
+    /// The library's default.
     Auto,
     Jobs(usize),
 }
@@ -139,14 +142,14 @@ impl fmt::Display for Turn {
     }
 }
 
-/// How a processor works.
+/// Settings of a processor.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Way {
     leased: bool,
     pub(crate) concurrency: usize,
     jobs_per_turn: Turn,
     keep: Keep,
-    /// In a queue of its hold, beside that of the other.
+    /// In a queue of its hold, beside the queue of the other hold.
     beside: bool,
 }
 
@@ -162,7 +165,7 @@ impl Way {
         Self { concurrency, ..self }
     }
 
-    /// One of each hold, in queues beside each other.
+    /// Returns one of each hold, in queues beside each other.
     pub(crate) fn both() -> [Self; 2] {
         let (concurrency, jobs_per_turn, keep, beside) = (8, Turn::Auto, Keep::Minute, true);
         [false, true].map(|leased| Self { leased, concurrency, jobs_per_turn, keep, beside })
@@ -180,7 +183,7 @@ impl Way {
         if self.leased { "lease" } else { "transaction" }
     }
 
-    /// Connections of the processor's pool.
+    /// Returns the connections of the processor's pool.
     pub(crate) fn connections(self) -> u32 {
         let needed = if self.leased { 1 } else { self.concurrency };
         u32::try_from(needed).unwrap_or(u32::MAX)
@@ -202,7 +205,7 @@ impl Way {
             })
     }
 
-    /// For people and machines.
+    /// Returns its settings for tables and figures.
     pub(crate) fn said(self) -> Vec<(&'static str, String)> {
         let kept = match self.keep {
             Keep::Day => "keep",
@@ -221,7 +224,7 @@ impl Way {
 const LEASE: Duration = Duration::from_secs(30);
 
 impl Settings {
-    /// Every way to work that was asked for.
+    /// Returns each combination of settings that the command line asks for.
     pub(crate) fn ways(&self) -> Vec<Way> {
         let mut ways = Vec::new();
         for leased in self.holds() {
@@ -237,7 +240,7 @@ impl Settings {
         ways
     }
 
-    /// The scenarios, in the order in which they are listed.
+    /// Returns the scenarios, in the order in which they are listed.
     pub(crate) fn chosen(&self) -> Vec<Scenario> {
         let all = Scenario::value_variants().iter().copied();
         all.filter(|scenario| match self.scenarios[..] {
@@ -292,12 +295,12 @@ impl Settings {
     }
 }
 
-/// How large and how long things are.
+/// Sizes and times.
 #[derive(Debug, Clone)]
 pub(crate) struct Sizes {
-    /// Each measurement of the limit.
+    /// Time of each measurement of the limit.
     pub(crate) probe: Duration,
-    /// The longest that a rate is measured.
+    /// Limit of the time that a rate is measured.
     pub(crate) time: Duration,
     pub(crate) backlogs: Vec<u32>,
     pub(crate) groups: Vec<Groups>,
@@ -305,14 +308,14 @@ pub(crate) struct Sizes {
     pub(crate) delayed: u32,
     /// Groups that others hold.
     pub(crate) held: u32,
-    /// How long the horizon is pinned.
+    /// Time for which the horizon is pinned.
     pub(crate) pinned: Duration,
-    /// How long a life is.
+    /// Time of a life.
     pub(crate) life: Duration,
     /// The backlog beside which memory is measured.
     pub(crate) memory: u32,
     /// The jobs whose cost is measured, two in each group.
     pub(crate) cost: u32,
-    /// How long a processor without work is watched.
+    /// Time for which a processor without work is watched.
     pub(crate) idle: Duration,
 }

@@ -1,4 +1,4 @@
-//! What there is in a database, and in a server's processes, at one moment.
+//! Sizes of a database, and of a server's processes, at one moment.
 
 use serde::{Deserialize, Serialize};
 use seriatim::testing::Server;
@@ -13,13 +13,13 @@ pub(crate) struct Relation {
     pub(crate) name: String,
     pub(crate) is_table: bool,
     pub(crate) bytes: i64,
-    /// Of a table, as its statistics have it.
+    /// Dead rows of a table, by its statistics.
     pub(crate) dead: i64,
-    /// How often autovacuum was through with it.
+    /// Number of autovacuums that are through.
     pub(crate) vacuums: i64,
 }
 
-/// Reads no row of the tables themselves: a scan would tidy up what it comes by.
+/// Reads no row of the tables themselves: a scan would prune the rows that it meets.
 const RELATIONS: &str = "select c.relname::text as name, c.relkind = 'r' as is_table, \
     case when c.relkind = 'r' then pg_table_size(c.oid) else pg_relation_size(c.oid) end as bytes, \
     coalesce(s.n_dead_tup, 0)::bigint as dead, coalesce(s.autovacuum_count, 0)::bigint as vacuums \
@@ -40,13 +40,13 @@ pub(crate) async fn relations(pool: &PgPool) -> Result<Vec<Relation>> {
     rows.iter().map(relation).collect()
 }
 
-/// What the processes of a private server have for themselves, without what they share. Only Linux says it in this way.
+/// Returns the memory of a private server's processes without shared pages. Only Linux has it.
 pub(crate) fn server_kilobytes(server: &Server) -> Option<u64> {
     let file = std::fs::read_to_string(server.data_directory()?.join("postmaster.pid")).ok()?;
     let postmaster: u32 = file.lines().next()?.trim().parse().ok()?;
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // Its name may have spaces and brackets; what follows has not.
+    // The name may have spaces and brackets; the fields behind it have none.
     let parent = |id: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! Counts the statements that this process sends, by what sqlx logs of each.
+//! Counts the statements that this process sends, by sqlx's log of each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::Result;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Ready to count. Until [`counting`] it costs a statement nothing that could be measured.
+/// Prepares the count. Before [`counting`] it costs a statement nothing measurable.
 pub(crate) fn install() -> Result<()> {
     Ok(tracing::subscriber::set_global_default(Counter)?)
 }
@@ -19,7 +19,7 @@ pub(crate) fn counting(yes: bool) {
     COUNTING.store(yes, Ordering::SeqCst);
 }
 
-/// So far.
+/// Returns the count so far.
 pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::SeqCst)
 }

@@ -1,6 +1,6 @@
-//! Figures for people.
+//! Figures as a table.
 
-/// Lines of the same columns, in Markdown.
+/// Returns lines of the same columns, in Markdown.
 pub(crate) fn table(lines: &[Vec<(&'static str, String)>]) -> String {
     let Some(first) = lines.first() else {
         return String::new();

@@ -1,4 +1,4 @@
-//! What the handlers saw: that jobs came in order, one at a time in their group, and once.
+//! Checks that handlers saw jobs in order, one at a time in their group, and once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub(crate) struct Job {
     pub(crate) t: u64,
 }
 
-/// So many violations are told in words; all are counted.
+/// Limit of the violations in words; all are counted.
 const TOLD: usize = 5;
 
 /// Checks while it counts: nothing is stored per job but, without groups, a bit.
@@ -27,7 +27,7 @@ pub(crate) struct Witness {
     finished: AtomicU64,
     repeated: AtomicU64,
     strangers: AtomicU64,
-    /// Of the first start and the last finish.
+    /// Time of the first start, and of the last finish.
     first: AtomicU64,
     last: AtomicU64,
     violations: AtomicU64,
@@ -48,12 +48,12 @@ struct Group {
 }
 
 impl Witness {
-    /// Of jobs in groups 0 to `groups`.
+    /// Returns a witness of jobs in groups 0 to `groups`.
     pub(crate) fn of_groups(groups: u32) -> Self {
         Self::new(Seen::Groups((0..groups).map(|_| Group::default()).collect()))
     }
 
-    /// Of up to `jobs` jobs without a group.
+    /// Returns a witness of up to `jobs` jobs without a group.
     pub(crate) fn of_plain(jobs: u32) -> Self {
         Self::new(Seen::Plain((0..=jobs / 64).map(|_| AtomicU64::new(0)).collect()))
     }
@@ -72,30 +72,32 @@ impl Witness {
         }
     }
 
-    /// A handler begins at `now` (microseconds). Attempts after the first may repeat what ran: a hold was lost, and the
-    /// promise is that of at least once.
+    /// A handler begins at `now` (microseconds). Attempts after the first may repeat a job: a hold
+    /// was lost, and the promise is at least once.
     pub(crate) fn start(self: &Arc<Self>, job: Job, attempt: u32, now: u64) -> Run {
-        let again = match &self.seen {
+        let is_repeat = match &self.seen {
             Seen::Groups(groups) => match groups.get(job.g as usize) {
                 Some(group) => self.start_in(group, job, attempt),
                 // Another processor held it, and has lost it.
                 None if attempt > 1 => true,
-                None => self.violation(format!("a job of group {}, which nobody enqueued", job.g)),
+                None => {
+                    self.violation(format!("a job of group {}, which no producer enqueued", job.g))
+                }
             },
             Seen::Plain(bits) => match bits.get(job.s as usize / 64) {
                 Some(word) if word.fetch_or(bit(job), Ordering::SeqCst) & bit(job) == 0 => false,
                 Some(_) if attempt > 1 => true,
                 Some(_) => self.violation(format!("job {} ran twice", job.s)),
-                None => self.violation(format!("job {}, which nobody enqueued", job.s)),
+                None => self.violation(format!("job {}, which no producer enqueued", job.s)),
             },
         };
         self.first.fetch_min(now, Ordering::Relaxed);
-        let counter = if again { &self.repeated } else { &self.started };
+        let counter = if is_repeat { &self.repeated } else { &self.started };
         counter.fetch_add(1, Ordering::SeqCst);
-        Run { witness: Arc::clone(self), job, again, ended: false }
+        Run { witness: Arc::clone(self), job, is_repeat, ended: false }
     }
 
-    /// Whether it ran before.
+    /// Returns whether the job ran before.
     fn start_in(&self, group: &Group, job: Job, attempt: u32) -> bool {
         if group.running.swap(true, Ordering::SeqCst) {
             self.violation(format!("group {}: job {} began while another ran", job.g, job.s));
@@ -136,7 +138,7 @@ impl Witness {
         self.started.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many jobs of groups that another processor held were run to their ends.
+    /// Returns the number of ended jobs from groups that another processor held.
     pub(crate) fn strangers(&self) -> u64 {
         self.strangers.load(Ordering::SeqCst)
     }
@@ -148,7 +150,7 @@ impl Witness {
         }
     }
 
-    /// How many jobs ran again.
+    /// Returns the number of repeated jobs.
     pub(crate) fn repeated(&self) -> u64 {
         self.repeated.load(Ordering::SeqCst)
     }
@@ -161,17 +163,17 @@ impl Witness {
         self.finished.load(Ordering::SeqCst)
     }
 
-    /// When the first handler began; none yet.
+    /// Returns the time at which the first handler began; `None` before that.
     pub(crate) fn first(&self) -> Option<u64> {
         Some(self.first.load(Ordering::Relaxed)).filter(|first| *first != u64::MAX)
     }
 
-    /// When the last handler ended.
+    /// Returns the time at which the last handler ended.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 
-    /// Ok, or the first violations in words.
+    /// Returns `Ok`, or the first violations in words.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         match self.violations.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -182,7 +184,7 @@ impl Witness {
         }
     }
 
-    /// Gives false: it did not run before.
+    /// Records a violation. Returns false: the job did not run before.
     fn violation(&self, what: String) -> bool {
         self.violations.fetch_add(1, Ordering::SeqCst);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,18 +195,18 @@ impl Witness {
     }
 }
 
-/// The bit of a job without a group in its word.
+/// Returns the bit of an ungrouped job in its word.
 fn bit(job: Job) -> u64 {
     1 << (job.s % 64)
 }
 
-/// A handler at work, until it is dropped.
+/// A running handler, until it is dropped.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub(crate) struct Run {
     witness: Arc<Witness>,
     job: Job,
-    again: bool,
+    is_repeat: bool,
     ended: bool,
 }
 
@@ -213,7 +215,7 @@ impl Run {
     pub(crate) fn finish(mut self, now: u64) {
         self.ended = true;
         self.witness.end(self.job);
-        if !self.again {
+        if !self.is_repeat {
             self.witness.last.fetch_max(now, Ordering::Relaxed);
             self.witness.finished.fetch_add(1, Ordering::SeqCst);
         } else if !self.witness.knows(self.job) {
@@ -227,10 +229,10 @@ impl Drop for Run {
         if self.ended {
             return;
         }
-        if !self.again {
+        if !self.is_repeat {
             self.witness.forget(self.job);
         }
-        // Behind that: from here on the next one may come.
+        // After that: from here on the next one may begin.
         self.witness.end(self.job);
     }
 }

@@ -1,4 +1,4 @@
-//! A processor at work: how much it did in which time, and whether it did it in order.
+//! A processor at work: its jobs, their time, and whether they ran in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::handler::{Shown, now};
 use crate::scene::Scene;
 use crate::settings::Way;
 
-/// Between two looks at the witness.
-const LOOK: Duration = Duration::from_millis(1);
-/// No job began for so long: something is broken.
+/// Interval at which the witness is polled.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// If no job began for so long, something is broken.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Work {
@@ -52,20 +52,21 @@ impl Work {
             if began.elapsed() > PATIENCE {
                 return Err("no job was started in a minute".into());
             }
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
         };
         let end = first + u64::try_from(cap.as_micros()).unwrap_or(u64::MAX);
         while witness.finished() < jobs && now() < end {
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
         }
         let finished = witness.finished();
-        // The last handler of a whole backlog ended some time before our look.
+        // The last handler of a whole backlog ended some time before this poll.
         let last = if finished == jobs { witness.last() } else { now() };
         let seconds = float(last.saturating_sub(first).max(1)) / 1e6;
         Ok(Measured { jobs: finished, seconds })
     }
 
-    /// Ends the processor, and checks order and overlap, and that of `loaded` jobs each has ended or is still there.
+    /// Ends the processor. Checks order and overlap, and that each of the `loaded` jobs has ended
+    /// or is still there.
     pub(crate) async fn end(self, scene: &Scene, loaded: u64) -> Result<()> {
         self.running.shutdown(Duration::from_secs(20)).await;
         let witness = &self.shown.witness;

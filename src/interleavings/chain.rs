@@ -1,21 +1,29 @@
-//! Turns that go on: the next job of a group is claimed in the transaction that ends the one before (P1, P3, P9).
+//! Chained turns: the next job of a group is claimed in the transaction that ends the one before
+//! (P1, P3, P9).
 
 use sqlx::{Connection, PgConnection};
 
-use crate::interleavings::support::scene::{
-    Q, Scene, begin, commit, enqueue, number, pid, rollback, run,
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };
 use crate::job::group_plan::Disposition;
 use crate::store::{AfterSettle, ChainAnswer, Claim, ClaimOptions, HoldAnswer, Succeeded};
 
-/// Ends a job that is held, and goes on if that may be; committed. Without `keep` the job is deleted.
-async fn go_on(scene: &Scene, conn: &mut PgConnection, claim: &Claim, keep: bool) -> Option<Claim> {
+/// Settles a held job as a success, chains if possible, and commits. Without `keep` the job is
+/// deleted.
+async fn settle_and_chain(
+    scene: &Scene,
+    conn: &mut PgConnection,
+    claim: &Claim,
+    keep: bool,
+) -> Option<Claim> {
     let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
     let options = ClaimOptions::new(&scene.options, None);
-    let gone =
+    let answer =
         scene.store.settle_and_chain(conn, success, keep, AfterSettle::Nothing, options).await;
     commit(conn).await;
-    match gone.unwrap() {
+    match answer.unwrap() {
         ChainAnswer::To { claim, held, .. } => {
             assert!(held.is_none());
             Some(claim)
@@ -25,8 +33,9 @@ async fn go_on(scene: &Scene, conn: &mut PgConnection, claim: &Claim, keep: bool
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_goes_on_to_the_next_head_if_that_may_be_started_at_once() {
-    // What is so of the second of three jobs, of the group or of the queue; which one of them it goes on to.
+async fn a_turn_is_chained_to_the_next_head_if_that_may_start() {
+    // The state of the second of three jobs, of the group or of the queue; the job that the turn is
+    // chained to.
     let of_job = [
         ("run_at = run_at", Some(1)),
         ("run_at = now() + interval '1 hour'", None),
@@ -72,31 +81,30 @@ async fn a_turn_goes_on_to_the_next_head_if_that_may_be_started_at_once() {
             scene.hold(&mut worker, &claim).await;
             begin(&mut other).await;
             if what == "locked" {
-                let lock = format!("select from seriatim.job where id = {} for share", jobs[1]);
-                run(&mut other, &lock).await;
+                lock_job(&mut other, jobs[1], "share").await;
             } else {
                 run(&mut other, &what).await;
                 commit(&mut other).await;
                 begin(&mut other).await;
             }
-            let gone = go_on(&scene, &mut worker, &claim, keep).await;
+            let next_claim = settle_and_chain(&scene, &mut worker, &claim, keep).await;
             let job = next.map(|n: usize| jobs[n]);
-            assert_eq!(gone.as_ref().map(|next| next.job), job, "{what}, keep: {keep}");
+            assert_eq!(next_claim.as_ref().map(|next| next.job), job, "{what}, keep: {keep}");
             let row = scene.row("g").await.unwrap();
             assert_eq!((row.job, row.head), (job, jobs[0]), "{what}");
             let ended = format!("select count(*) from seriatim.job where id = {}", jobs[0]);
-            assert_eq!(scene.id(&ended).await, i64::from(keep), "{what}");
+            assert_eq!(scene.number(&ended).await, i64::from(keep), "{what}");
             let (started, counted) = (
                 "select count(*) from seriatim.job where status = 'started' and not flagged",
                 "select count(*) from seriatim.job where last_started_at > now() - interval '1 hour'",
             );
-            assert_eq!(scene.id(started).await, i64::from(job.is_some()), "{what}");
-            assert_eq!(scene.id(counted).await, i64::from(keep) + i64::from(job.is_some()));
+            assert_eq!(scene.number(started).await, i64::from(job.is_some()), "{what}");
+            assert_eq!(scene.number(counted).await, i64::from(keep) + i64::from(job.is_some()));
             rollback(&mut other).await;
-            if let Some(next) = gone {
+            if let Some(next) = next_claim {
                 assert_eq!(next.go, Disposition::Run);
                 assert_ne!(next.token, claim.token);
-                // A late answer about the job before does no harm.
+                // A late answer about the settled job does no harm.
                 assert!(matches!(scene.try_hold(&mut other, &claim).await, HoldAnswer::Lost));
                 rollback(&mut other).await;
                 scene.run_job(&mut worker, &next).await;
@@ -107,9 +115,9 @@ async fn a_turn_goes_on_to_the_next_head_if_that_may_be_started_at_once() {
     }
 }
 
-/// What is claimed must survive a crash of the server, and a row that somebody has must not be waited for.
+/// A chained claim must survive a crash of the server, and must not wait for a locked row.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_goes_on_commits_a_claim_whatever_its_session_says() {
+async fn a_chained_claim_is_durable_whatever_its_session_sets() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     run(&mut worker, "set synchronous_commit = off").await;
@@ -118,11 +126,11 @@ async fn a_turn_that_goes_on_commits_a_claim_whatever_its_session_says() {
     scene.hold(&mut worker, &claim).await;
     let success = Succeeded { queue: Q, claim: &claim, earlier: &[], result: "null" };
     let options = ClaimOptions::new(&scene.options, None);
-    let gone = scene
+    let answer = scene
         .store
         .settle_and_chain(&mut worker, success, true, AfterSettle::Nothing, options)
         .await;
-    assert!(matches!(gone.unwrap(), ChainAnswer::To { .. }));
+    assert!(matches!(answer.unwrap(), ChainAnswer::To { .. }));
     for (setting, value) in [("synchronous_commit", "on"), ("lock_timeout", "100ms")] {
         let sql = format!("select (current_setting('{setting}') = '{value}')::int::int8");
         assert_eq!(number(&mut worker, &sql).await, 1, "{setting}");
@@ -131,9 +139,10 @@ async fn a_turn_that_goes_on_commits_a_claim_whatever_its_session_says() {
     scene.end().await;
 }
 
-/// The flag of a late job stands for those that were enqueued with it. When it goes, `head_id` has to be lowered.
+/// The flag of a late job stands for the jobs enqueued with it. When that flag is cleared,
+/// `head_id` has to be lowered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_goes_on_to_a_late_job_and_its_follower_is_not_overlooked() {
+async fn a_chained_late_job_does_not_hide_the_job_behind_it() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut late, mut worker) = (scene.session().await, scene.session().await);
@@ -144,7 +153,7 @@ async fn a_turn_goes_on_to_a_late_job_and_its_follower_is_not_overlooked() {
         assert_eq!(claim.job, high[0]);
         scene.hold(&mut worker, &claim).await;
         commit(&mut late).await;
-        let next = go_on(&scene, &mut worker, &claim, true).await.unwrap();
+        let next = settle_and_chain(&scene, &mut worker, &claim, true).await.unwrap();
         assert_eq!(next.job, low[0]);
         if wrong {
             let head = format!("update seriatim.queue_group set head_id = {}", high[0]);
@@ -157,14 +166,14 @@ async fn a_turn_goes_on_to_a_late_job_and_its_follower_is_not_overlooked() {
     }
 }
 
-/// A job that commits when the next one is chosen already, and whose flag an adopter clears on the claimed row: it goes by
-/// `head_id`, which a turn that goes on must not raise.
+/// A job commits when the next one is chosen already, and an adopter clears its flag on the claimed
+/// row. Only `head_id` brings it in, which a chained turn must not raise.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_commits_while_a_turn_goes_on_is_not_stranded() {
+async fn a_job_that_commits_while_a_turn_chains_is_not_stranded() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut worker, mut late) = (scene.session().await, scene.session().await);
-        run(&mut worker, "set application_name = 'goes on'").await;
+        run(&mut worker, "set application_name = 'chains'").await;
         let first = scene.enqueue("g").await;
         begin(&mut late).await;
         let between = enqueue(&mut late, &["g"]).await[0];
@@ -173,10 +182,10 @@ async fn a_job_that_commits_while_a_turn_goes_on_is_not_stranded() {
         assert_eq!(claim.job, first);
         scene.hold(&mut worker, &claim).await;
         let process = pid(&mut worker).await;
-        scene.gate("goes on", "update", "queue_group").await;
+        scene.gate("chains", "update", "queue_group").await;
         let next = tokio::join!(
             async {
-                let next = go_on(&scene, &mut worker, &claim, true).await;
+                let next = settle_and_chain(&scene, &mut worker, &claim, true).await;
                 next.unwrap()
             },
             async {
@@ -206,16 +215,17 @@ async fn a_job_that_commits_while_a_turn_goes_on_is_not_stranded() {
     }
 }
 
-/// Nobody knows of the job that was claimed with the settle: like that of a claim whose answer was lost, it is taken over.
+/// No worker knows of the job that was claimed with the settle. It is taken over, like a claim
+/// whose answer was lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_a_lost_answer_went_on_to_is_taken_over() {
+async fn a_chained_claim_whose_answer_was_lost_is_taken_over() {
     let scene = Scene::new().await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let jobs = enqueue(&mut worker, &["g"; 2]).await;
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
-    go_on(&scene, &mut worker, &claim, true).await.unwrap();
-    // The worker asks by the token that it knows, and hears that its settle has got through.
+    settle_and_chain(&scene, &mut worker, &claim, true).await.unwrap();
+    // The worker asks by the token that it knows, and learns that its settle was committed.
     assert!(matches!(scene.try_hold(&mut worker, &claim).await, HoldAnswer::Lost));
     rollback(&mut worker).await;
     scene.lease("g", -1).await;

@@ -1,13 +1,15 @@
-//! What an enqueue costs: a measurement, run by hand with `cargo test --release --lib interleavings::cost -- --ignored --nocapture`.
+//! Cost of an enqueue: a measurement, run by hand with `cargo test --release --lib
+//! interleavings::cost -- --ignored --nocapture`.
 
 use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene, run};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::run;
 use crate::{Client, NewJob};
 
-/// The statement that knows neither settings nor deduplication, for comparison.
+/// A statement without settings and deduplication, for comparison.
 const BARE: &str = "with input as materialized (select unnest($1) queue, unnest($2) group_id, unnest($3) data, \
   unnest($4) delay, unnest($5) run_at, unnest($6) max_attempts, unnest($7) timeout_ms, \
   generate_subscripts($1, 1) place), inserted as materialized (insert into seriatim.job \
@@ -49,7 +51,7 @@ async fn deduplicated(conn: &mut PgConnection, jobs: usize) {
 
 #[tokio::test]
 #[ignore = "a measurement"]
-async fn a_plain_enqueue_pays_little_for_what_it_does_not_use() {
+async fn a_plain_enqueue_pays_little_for_unused_features() {
     let scene = Scene::new().await;
     let mut conn = scene.session().await;
     run(

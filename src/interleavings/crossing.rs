@@ -1,7 +1,7 @@
 //! Two workers with the jobs of the same groups in opposite order: neither waits for the other.
 
-use crate::interleavings::support::scene::TERMS;
-use crate::interleavings::support::scene::{Q, Scene, begin, commit, pid, run};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, pid, run};
 
 #[tokio::test]
 async fn batches_that_lock_flagged_jobs_without_skipping_deadlock() {
@@ -29,7 +29,7 @@ async fn batches_that_lock_flagged_jobs_without_skipping_deadlock() {
 }
 
 #[tokio::test]
-async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
+async fn two_claims_of_one_groups_flagged_jobs_do_not_wait() {
     let scene = Scene::new().await;
     let first = scene.enqueue("g").await;
     scene.enqueue("h").await;
@@ -37,7 +37,7 @@ async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
     scene.enqueue("g").await;
     let mut one = scene.session().await;
     let mut two = scene.session().await;
-    // Every step of the one is followed by a whole claim of the other.
+    // Each step of the one worker is followed by a whole claim of the other.
     begin(&mut one).await;
     assert!(scene.store.peek(&mut one, Q).await.unwrap().adopter);
     begin(&mut two).await;
@@ -45,13 +45,13 @@ async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
     assert!(peek.others_adopt && !peek.adopter);
     assert_eq!(scene.store.adopt(&mut one, Q, 128).await.unwrap().groups, 2);
     assert!(scene.take_and_write(&mut two).await.is_empty());
-    let turns = scene.store.take_turns(&mut one, Q, 1).await.unwrap();
+    let turns = scene.lock_turns(&mut one, 1).await;
     assert!(scene.claim(&mut two, 10).await.is_empty());
-    let looks = scene.store.read_heads(&mut one, Q, &turns, TERMS).await.unwrap();
+    let heads = scene.read_heads(&mut one, &turns).await;
     assert!(scene.claim(&mut two, 10).await.is_empty());
-    let started = scene.write(&mut one, &turns, &looks).await;
+    let started = scene.write(&mut one, &turns, &heads).await;
     assert_eq!(started.len(), 1);
-    // The other group is in line now for whoever comes.
+    // The other group is ready now for any worker.
     let other = scene.claim_one(&mut two).await;
     assert_ne!(other.group, started[0].group);
     assert!([started[0].job, other.job].contains(&first));
@@ -59,7 +59,7 @@ async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
 }
 
 #[tokio::test]
-async fn two_claims_take_different_groups_and_an_adopter_beside_them_waits_for_neither() {
+async fn two_claims_and_an_adopter_do_not_wait_for_each_other() {
     let scene = Scene::new().await;
     let groups = ["a", "b", "c", "d"];
     let mut first = Vec::new();
@@ -72,25 +72,25 @@ async fn two_claims_take_different_groups_and_an_adopter_beside_them_waits_for_n
     let (mut one, mut two) = (scene.session().await, scene.session().await);
     begin(&mut one).await;
     begin(&mut two).await;
-    let take_one = scene.store.take_turns(&mut one, Q, 2).await.unwrap();
-    let take_two = scene.store.take_turns(&mut two, Q, 4).await.unwrap();
+    let take_one = scene.lock_turns(&mut one, 2).await;
+    let take_two = scene.lock_turns(&mut two, 4).await;
     assert_eq!((take_one.len(), take_two.len()), (2, 2));
     for group in groups.iter().rev() {
         scene.enqueue(group).await;
     }
     // All four rows are locked, and all four flags stay.
     assert_eq!(scene.adopt(&mut adopter).await, 0);
-    let look_two = scene.store.read_heads(&mut two, Q, &take_two, TERMS).await.unwrap();
-    let look_one = scene.store.read_heads(&mut one, Q, &take_one, TERMS).await.unwrap();
+    let look_two = scene.read_heads(&mut two, &take_two).await;
+    let look_one = scene.read_heads(&mut one, &take_one).await;
     let two = scene.write(&mut two, &take_two, &look_two).await;
     commit(&mut adopter).await;
     let one = scene.write(&mut one, &take_one, &look_one).await;
     let mut started: Vec<i64> = one.iter().chain(&two).map(|claim| claim.job).collect();
     started.sort_unstable();
     assert_eq!(started, first);
-    // Shared now, and the flags go.
+    // The rows are shared now, and the flags are cleared.
     assert_eq!(scene.adopt(&mut adopter).await, 4);
     commit(&mut adopter).await;
-    assert_eq!(scene.id("select count(*) from seriatim.job where flagged").await, 0);
+    assert_eq!(scene.number("select count(*) from seriatim.job where flagged").await, 0);
     scene.end().await;
 }

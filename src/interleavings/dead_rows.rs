@@ -1,20 +1,21 @@
-//! What a claim reads where dead rows stay: somebody's old snapshot keeps vacuum from them.
+//! Rows that a claim reads while an old snapshot keeps vacuum from dead ones.
 
 use std::time::Duration;
 
 use crate::NewJob;
-use crate::interleavings::support::scene::{Q, Scene, begin, commit, number, rollback, run};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, lock_group, number, rollback, run};
+use crate::interleavings::support::steps;
 use crate::store::{
     AfterSettle, Claim, ClaimOptions, HeartbeatQuery, LeasedClaim, ScanStart, Succeeded,
 };
 
 const GROUPS: i64 = 2000;
 /// No lease runs out meanwhile.
-const TERMS: ClaimOptions =
-    ClaimOptions { lease: Duration::from_mins(1), ..crate::interleavings::support::scene::TERMS };
+const OPTIONS: ClaimOptions = ClaimOptions { lease: Duration::from_mins(1), ..steps::OPTIONS };
 const BY_KEY: &str = "c.relname = 'queue_group_key'";
 
-/// Index entries read in the transaction that is open. A table that is read as a whole counts as many.
+/// Returns the index entries read in the open transaction. A scan of a whole table counts as many.
 async fn read(conn: &mut sqlx::PgConnection) -> i64 {
     read_of(conn, "true").await
 }
@@ -28,21 +29,30 @@ async fn read_of(conn: &mut sqlx::PgConnection, relation: &str) -> i64 {
     number(conn, &reads).await
 }
 
-/// Pages read in the transaction that is open, those that are read to write as well.
+/// Returns the pages read in the open transaction, including those read for a write.
 async fn pages(conn: &mut sqlx::PgConnection) -> i64 {
     let pages = "select sum(pg_stat_get_xact_blocks_fetched(c.oid))::int8 \
                  from pg_class c where c.relnamespace = 'seriatim'::regnamespace and c.relkind in ('i', 'r')";
     number(conn, pages).await
 }
 
-/// What each of three claims of ten jobs reads, the next from where the one before says; and what the last one says.
+/// A session whose open transaction keeps vacuum from all rows that die from now on.
+async fn old_snapshot(scene: &Scene) -> sqlx::PgConnection {
+    let mut old = scene.session().await;
+    run(&mut old, "begin isolation level repeatable read").await;
+    run(&mut old, "select pg_current_xact_id()").await;
+    old
+}
+
+/// Returns the reads of each of three claims of ten jobs, and the last scan start. Each claim
+/// starts at the scan start of the one before.
 async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 3], ScanStart) {
     let mut from = ScanStart::default();
     let mut reads = [0; 3];
     for reads in &mut reads {
         run(worker, "begin").await;
         let before = read(worker).await;
-        let claimed = scene.store.quick_claim(worker, Q, 10, false, TERMS, from).await.unwrap();
+        let claimed = scene.store.quick_claim(worker, Q, 10, false, OPTIONS, from).await.unwrap();
         assert_eq!(claimed.jobs.len(), 10);
         *reads = read(worker).await - before;
         run(worker, "commit").await;
@@ -54,7 +64,7 @@ async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 
 }
 
 #[tokio::test]
-async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
+async fn claims_read_past_dead_rows_once_then_start_behind_them() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     scene
@@ -68,9 +78,7 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
              select queue, group_id, now(), id from seriatim.job",
         )
         .await;
-    let mut old = scene.session().await;
-    run(&mut old, "begin isolation level repeatable read").await;
-    run(&mut old, "select pg_current_xact_id()").await;
+    let mut old = old_snapshot(&scene).await;
     for n in 0..5 {
         let later =
             format!("update seriatim.queue_group set ready_at = now() - interval '{n} min'");
@@ -88,14 +96,16 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
     assert!(reads[0] > 5 * GROUPS, "{reads:?}");
     assert!(reads[1] < 2000 && reads[2] < 2000, "{reads:?}");
 
-    // What somebody puts in line before is for a claim that reads from the beginning; what a claim itself does, it takes.
+    // A group that becomes ready before the scan start needs a claim that reads from the beginning.
+    // A claim's own adoptions it takes anyway.
     let soon = NewJob::new(Q, &1).group("soon").priority(9);
     let soon = crate::enqueue(&mut worker, soon).await.unwrap().id();
     let mut other = scene.session().await;
     assert_eq!(scene.adopt(&mut other).await, 1);
     commit(&mut other).await;
     for (from, sees) in [(from, false), (ScanStart::default(), true)] {
-        let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
+        let claimed =
+            scene.store.quick_claim(&mut worker, Q, 1, false, OPTIONS, from).await.unwrap();
         assert_eq!(claimed.jobs[0].job == soon, sees);
     }
     run(&mut old, "rollback").await;
@@ -103,7 +113,7 @@ async fn claims_read_past_dead_rows_once_and_begin_behind_them_then() {
 }
 
 #[tokio::test]
-async fn claims_begin_behind_dead_jobs_without_a_group_too_and_where_no_group_is_in_line() {
+async fn claims_start_behind_dead_ungrouped_jobs_too() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let line = format!(
@@ -111,9 +121,7 @@ async fn claims_begin_behind_dead_jobs_without_a_group_too_and_where_no_group_is
          select 'q', 'g' || n, now() - interval '2 s', n from generate_series(1, {GROUPS}) n"
     );
     scene.run(&line).await;
-    let mut old = scene.session().await;
-    run(&mut old, "begin isolation level repeatable read").await;
-    run(&mut old, "select pg_current_xact_id()").await;
+    let mut old = old_snapshot(&scene).await;
     scene.run("delete from seriatim.queue_group").await;
     let gone = format!(
         "insert into seriatim.job (queue, data, turn_at) select 'q', '1', now() - interval '2 s' \
@@ -132,7 +140,7 @@ async fn claims_begin_behind_dead_jobs_without_a_group_too_and_where_no_group_is
 }
 
 #[tokio::test]
-async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones() {
+async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
     const DEAD: i64 = 3000;
     let scene = Scene::new().await;
     let (mut worker, store) = (scene.session().await, &scene.store);
@@ -141,9 +149,7 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
     }
     assert_eq!(scene.adopt(&mut worker).await, 1);
     commit(&mut worker).await;
-    let mut old = scene.session().await;
-    run(&mut old, "begin isolation level repeatable read").await;
-    run(&mut old, "select pg_current_xact_id()").await;
+    let mut old = old_snapshot(&scene).await;
     let turns = format!(
         "do $$ begin for n in 1..{DEAD} loop update seriatim.queue_group set ready_at = now(), job_id = head_id, \
          claim = gen_random_uuid(), claimed_by = 7; end loop; \
@@ -154,7 +160,7 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
         run(worker, "begin").await;
         let before = read_of(worker, BY_KEY).await;
         let from = ScanStart::default();
-        let claimed = store.quick_claim(worker, Q, 1, false, TERMS, from).await.unwrap();
+        let claimed = store.quick_claim(worker, Q, 1, false, OPTIONS, from).await.unwrap();
         assert_eq!(read_of(worker, BY_KEY).await, before);
         run(worker, "commit").await;
         claimed.jobs[0].clone()
@@ -175,20 +181,20 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
     };
     another_comes(&mut worker).await;
 
-    // By transaction.
+    // Hold by transaction.
     for keep in [true, false] {
         let turn = claim(&mut worker).await;
         let (before, pages_before) = (read(&mut worker).await, pages(&mut worker).await);
         assert!(store.begin_and_hold(&mut worker, &turn, None).await.unwrap().is_some());
         store.quick_settle(&mut worker, &turn, "1", keep, AfterSettle::Nothing).await.unwrap();
         let reads = read(&mut worker).await - before;
-        // An index that is unique would look at each of them.
+        // A unique index would read each of them.
         let pages = pages(&mut worker).await - pages_before;
         assert!(reads < 50 && pages < 300, "{reads}, {pages} pages");
         run(&mut worker, "commit").await;
     }
 
-    // By lease. Meanwhile another job comes, and is adopted.
+    // Hold by lease. Meanwhile another job is enqueued and adopted.
     let turn = claim(&mut worker).await;
     another_comes(&mut worker).await;
     begin(&mut worker).await;
@@ -221,7 +227,7 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
 }
 
 #[tokio::test]
-async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
+async fn a_claim_without_a_slot_for_groups_hides_none_of_them() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let group = scene.enqueue("g").await;
@@ -230,18 +236,18 @@ async fn a_claim_that_had_no_slot_for_groups_hides_none_of_them() {
     scene.run("update seriatim.queue_group set ready_at = now() - interval '30 s'").await;
     crate::enqueue_many(&mut worker, (0..3).map(|n| NewJob::new(Q, &n))).await.unwrap();
 
-    // Its slots go to jobs without a group.
+    // Its slots go to ungrouped jobs.
     let first = ScanStart::default();
-    let claimed = scene.store.quick_claim(&mut worker, Q, 2, true, TERMS, first).await.unwrap();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 2, true, OPTIONS, first).await.unwrap();
     assert!(claimed.jobs.iter().all(|claim| claim.group.is_none()));
     let from = claimed.found_at;
-    let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, TERMS, from).await.unwrap();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, OPTIONS, from).await.unwrap();
     assert_eq!(claimed.jobs[0].job, group);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line() {
+async fn a_held_group_does_not_keep_claims_at_its_place() {
     let scene = Scene::new().await;
     let (mut worker, mut holder) = (scene.session().await, scene.session().await);
     for group in ["held", "a", "b", "c"] {
@@ -252,14 +258,11 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
     scene
         .run("update seriatim.queue_group set ready_at = now() - interval '1 h' where group_id = 'held'")
         .await;
-    // As a handler's transaction does, whose lease was over long ago. It also keeps vacuum from all that dies behind it.
+    // Like the transaction of a handler whose lease was over long ago. It also keeps vacuum from
+    // all rows that die behind it.
     begin(&mut holder).await;
     run(&mut holder, "select pg_current_xact_id()").await;
-    run(
-        &mut holder,
-        "select 1 from seriatim.queue_group where group_id = 'held' for no key update",
-    )
-    .await;
+    lock_group(&mut holder, "held", "no key update").await;
     for n in 1..6 {
         let turns = format!(
             "update seriatim.queue_group set ready_at = now() - interval '{n} min' where group_id <> 'held'"
@@ -271,7 +274,8 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
     scene
         .run("update seriatim.queue_group set ready_at = now() - interval '2 s' where group_id <> 'held'")
         .await;
-    // Each finds less than it has slots for; the last two what is held alone, from the beginning and then behind it.
+    // Each claim finds fewer jobs than it has slots. The last two meet only the held group: from
+    // the beginning, then behind it.
     let mut from = ScanStart::default();
     let mut reads = [0; 4];
     for (n, found) in [3, 0, 0, 0].into_iter().enumerate() {
@@ -280,7 +284,8 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
         }
         run(&mut worker, "begin").await;
         let before = read(&mut worker).await;
-        let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        let claimed =
+            scene.store.quick_claim(&mut worker, Q, 9, false, OPTIONS, from).await.unwrap();
         assert_eq!(claimed.jobs.len(), found);
         reads[n] = read(&mut worker).await - before;
         run(&mut worker, "commit").await;
@@ -289,24 +294,24 @@ async fn what_somebody_holds_does_not_keep_the_next_claims_at_its_place_in_line(
     assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] > 1500 && reads[3] < 100, "{reads:?}");
     rollback(&mut holder).await;
     let whole = ScanStart::default();
-    let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, whole).await.unwrap();
+    let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, OPTIONS, whole).await.unwrap();
     assert_eq!(claimed.jobs.len(), 1);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn a_claim_takes_what_it_adopts_also_where_that_was_in_line_before() {
+async fn a_claim_takes_an_adopted_group_that_was_ready_before() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let first = scene.enqueue("g").await;
     let nothing =
-        scene.store.quick_claim(&mut worker, "other", 1, false, TERMS, ScanStart::default());
+        scene.store.quick_claim(&mut worker, "other", 1, false, OPTIONS, ScanStart::default());
     let from = nothing.await.unwrap().found_at;
     assert_eq!(scene.adopt(&mut worker).await, 1);
     commit(&mut worker).await;
     scene.run("update seriatim.queue_group set ready_at = now() - interval '1 min'").await;
     let claims = async |worker: &mut sqlx::PgConnection| {
-        scene.store.quick_claim(worker, Q, 1, false, TERMS, from).await.unwrap().jobs
+        scene.store.quick_claim(worker, Q, 1, false, OPTIONS, from).await.unwrap().jobs
     };
     assert!(claims(&mut worker).await.is_empty(), "it is before");
     scene.enqueue("g").await;

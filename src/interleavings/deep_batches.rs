@@ -1,21 +1,23 @@
-//! What a batch of a deep group costs whoever ends a part of it, takes it over, or looks at it (P7).
+//! Cost of a batch in a deep group: its settle, its take-over and its head snapshot (P7).
 //!
-//! A range of an index on queue, group and id that ends within a group is read to the group's end: PostgreSQL stops where the
-//! group ends. 100 k jobs are some 400 pages then.
+//! PostgreSQL reads a range of an index on queue, group and id that ends within a group up to the
+//! group's end. 100 k jobs are some 400 pages then.
 
 use sqlx::PgConnection;
 
-use crate::interleavings::plans::reads;
-use crate::interleavings::support::scene::{Q, Scene, TERMS, begin, commit, rollback, run};
+use crate::interleavings::support::meter::reads;
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, rollback, run};
+use crate::interleavings::support::steps::OPTIONS;
 use crate::store::{ClaimOptions, ScanStart, Subject};
 
 const BACKLOG: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
     select 'q', 'g', '1', n = 1 from generate_series(1, 100000) n";
-/// For a batch of five.
+/// Limit of pages for a batch of five.
 const FEW: i64 = 200;
 
-/// The pages that a statement reads. It is undone, and done again: where the leaf of an index is full, the first write to it
-/// reads more.
+/// Returns the pages that a statement reads. It is undone and repeated: if the leaf of an index is
+/// full, the first write to it reads more.
 async fn pages(conn: &mut PgConnection, sql: &str) -> i64 {
     let mut pages = 0;
     for _ in 0..3 {
@@ -29,7 +31,7 @@ async fn pages(conn: &mut PgConnection, sql: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn an_ack_a_nack_and_a_receive_again_read_the_batch_alone() {
+async fn ack_nack_and_a_repeated_receive_read_the_batch_alone() {
     let scene = Scene::new().await;
     scene.run(BACKLOG).await;
     let mut conn = scene.session().await;
@@ -60,7 +62,7 @@ async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
     let scene = Scene::new().await;
     scene.run(BACKLOG).await;
     let mut conn = scene.session().await;
-    let options = ClaimOptions { jobs_per_turn: 5, ..TERMS };
+    let options = ClaimOptions { jobs_per_turn: 5, ..OPTIONS };
     let from = ScanStart::default();
     let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
     assert_eq!(claimed.jobs[0].behind.len(), 4);
@@ -78,11 +80,12 @@ async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
     commit(&mut conn).await;
     let left =
         "select count(*) from seriatim.job where status = 'started' or attempts_forgiven > 0";
-    assert_eq!(scene.id(left).await, 5);
+    assert_eq!(scene.number(left).await, 5);
     scene.end().await;
 }
 
-/// The pages that an explain of the group reads. Thousands of jobs behind its head are counted, in some hundreds.
+/// Returns the pages that an explain of the group reads. It counts the jobs behind the head up to
+/// thousands, in some hundreds of pages.
 async fn explained(scene: &Scene, conn: &mut PgConnection) -> i64 {
     let mut pages = 0;
     for _ in 0..3 {
@@ -96,14 +99,14 @@ async fn explained(scene: &Scene, conn: &mut PgConnection) -> i64 {
     pages
 }
 
-/// Somebody may have deleted them by hand.
+/// Jobs of a claim may have been deleted by hand.
 #[tokio::test]
-async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
+async fn reading_heads_of_a_deleted_claim_reads_no_further() {
     for jobs_per_turn in [1, 5] {
         let scene = Scene::new().await;
         scene.run(BACKLOG).await;
         let mut conn = scene.session().await;
-        let options = ClaimOptions { jobs_per_turn, ..TERMS };
+        let options = ClaimOptions { jobs_per_turn, ..OPTIONS };
         let from = ScanStart::default();
         let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
         assert_eq!(claimed.jobs[0].behind.len() + 1, jobs_per_turn);
@@ -118,12 +121,12 @@ async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
             "update seriatim.queue_group set suspect = claim, ready_at = now() - interval '1 s'";
         scene.run(lapsed).await;
         begin(&mut conn).await;
-        let turns = scene.store.take_turns(&mut conn, Q, 1).await.unwrap();
+        let turns = scene.lock_turns(&mut conn, 1).await;
         assert_eq!(turns.len(), 1);
         let before = reads(&mut conn).await.pages;
         scene.store.read_heads(&mut conn, Q, &turns, options).await.unwrap();
-        let looked = reads(&mut conn).await.pages - before;
-        assert!(looked < FEW, "look, {jobs_per_turn} a turn: {looked} pages");
+        let read = reads(&mut conn).await.pages - before;
+        assert!(read < FEW, "read heads, {jobs_per_turn} a turn: {read} pages");
         rollback(&mut conn).await;
         scene.end().await;
     }
@@ -131,7 +134,7 @@ async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
 
 /// Flags far behind the head: jobs that were queued again by hand, or are late.
 #[tokio::test]
-async fn a_sweep_looks_at_a_groups_first_flag_alone() {
+async fn a_sweep_reads_a_groups_first_flag_alone() {
     let scene = Scene::new().await;
     scene.run(BACKLOG).await;
     scene.run("update seriatim.job set flagged = true where id > 1").await;

@@ -1,12 +1,13 @@
-//! A worker that stalled, lost its claim and comes back does no harm (P10).
+//! A worker that stalled and lost its claim does no harm when it continues (P10).
 
-use crate::interleavings::support::scene::{
-    Scene, begin, commit, enqueue, failed, rollback, run, succeeded,
-};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
+use crate::interleavings::support::steps::{failed, succeeded};
 use crate::job::group_plan::Disposition;
 use crate::store::{Claim, HoldAnswer};
 
-/// Ids 1 (of an open transaction), 2 and 3 of one group; 2 is claimed by a worker that stalls, then 1 is committed.
+/// Three ids of one group; the first is of an open transaction. A worker claims the second and
+/// stalls, then the first is committed.
 async fn stalled(scene: &Scene) -> (Claim, [i64; 3]) {
     let mut producer = scene.session().await;
     begin(&mut producer).await;
@@ -35,7 +36,7 @@ async fn a_fence_on_the_jobs_attempts_lets_two_jobs_of_a_group_run() {
              ready_at = now() + interval '1 h'"
         ))
         .await;
-    // Wrong: what the stalled worker shows is its job's attempt.
+    // Wrong: the stalled worker proves its claim by its job's attempt.
     let freed = scene
         .run(&format!(
             "with settled as (update seriatim.job set status = 'succeeded', finished_at = clock_timestamp() \
@@ -54,14 +55,15 @@ async fn a_fence_on_the_jobs_attempts_lets_two_jobs_of_a_group_run() {
 }
 
 #[tokio::test]
-async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() {
+async fn a_stalled_workers_hold_and_settle_are_refused() {
     let scene = Scene::new().await;
     let (stale, [late, second, third]) = stalled(&scene).await;
     let mut other = scene.session().await;
-    // No attempt is left: the take-over ends the job without a new one, so its number of attempts stays the same.
+    // No attempt is left: the take-over ends the job without a new one, so its number of attempts
+    // stays the same.
     scene.run("update seriatim.job set max_attempts = 1 where status = 'started'").await;
     scene.lease("g", -1).await;
-    assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted");
+    assert!(scene.claim(&mut other, 10).await.is_empty(), "only suspected");
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
     assert_eq!((over.job, over.go), (second, Disposition::Exhausted));
@@ -88,7 +90,8 @@ async fn a_stalled_workers_hold_and_settle_are_refused_while_an_older_id_runs() 
     scene.end().await;
 }
 
-/// Neither a hold nor a settle by token, which begins with a hold; nor one that goes on all the same.
+/// Asserts that a stale worker can neither hold nor settle by token, which begins with a hold, nor
+/// clear a suspicion.
 async fn assert_refused(scene: &Scene, stale: &Claim) {
     let mut worker = scene.session().await;
     let before = scene.row("g").await;
@@ -97,13 +100,7 @@ async fn assert_refused(scene: &Scene, stale: &Claim) {
         other => panic!("a stale worker's hold: {other:?}"),
     }
     rollback(&mut worker).await;
-    begin(&mut worker).await;
-    scene
-        .store
-        .clear_suspicion(&mut worker, stale, crate::interleavings::support::scene::TERMS.lease)
-        .await
-        .unwrap();
-    commit(&mut worker).await;
+    scene.clear_suspicion(&mut worker, stale).await;
     assert_eq!(scene.row("g").await, before);
     run(&mut worker, "select 1").await;
 }

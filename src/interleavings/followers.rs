@@ -1,28 +1,29 @@
-//! Jobs that were claimed ahead, and a worker that dies in the middle of its turn (P9).
+//! Followers of a head, and a worker that dies in the middle of its turn (P9).
 
 use sqlx::Connection;
 
-use crate::interleavings::support::scene::{
-    KEEP, Q, Scene, begin, commit, enqueue, failed, rollback, run, succeeded,
-};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, enqueue, lock_job, rollback};
+use crate::interleavings::support::steps::{KEEP, failed, succeeded};
 use crate::job::group_plan::Disposition;
 use crate::store::{Claim, ClaimOptions, ScanStart, UnrecordedSuccess};
 use crate::worker::claim_steps::{self, ClaimCursor};
 
-/// Attempts that count, in order of the ids.
+/// Returns the attempts that count, in order of the ids.
 async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
     let mut counted = Vec::new();
     for job in jobs {
         let sql = format!(
             "select (attempts - attempts_forgiven)::int8 from seriatim.job where id = {job}"
         );
-        counted.push(scene.id(&sql).await);
+        counted.push(scene.number(&sql).await);
     }
     counted
 }
 
-/// Drains a group whose third job kills each worker that begins it. A worker records each success, or all with the last
-/// job of its turn. How often each job was begun, and the attempts that count in the end.
+/// Drains a group whose third job kills each worker that begins it. A worker records each success,
+/// or all with the last job of its turn. Returns each job's begun handlers, and the attempts that
+/// count in the end.
 async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
     let mut scene = Scene::new().await;
     scene.options = scene.options.clone().jobs_per_turn(4);
@@ -33,7 +34,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
     while scene.row("g").await.is_some() || begun[0] == 0 {
         let mut claims = scene.claim(&mut conn, 1).await;
         let Some(mut claim) = claims.pop() else {
-            // Doubted, or its grace is over.
+            // Suspected, or its grace is over.
             if scene.row("g").await.is_some() {
                 scene.lease("g", -1).await;
             }
@@ -82,23 +83,24 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_kills_its_worker_runs_out_of_attempts_and_no_other_does() {
+async fn a_job_that_kills_its_worker_uses_up_only_its_own_attempts() {
     let (begun, counted) = with_a_killer(true).await;
     assert_eq!(begun, [1, 1, 3, 1, 1]);
     assert_eq!(counted, [1, 1, 3, 1, 1]);
 }
 
-/// Successes that were not recorded are charged to their own jobs, once each: what was tried runs alone.
+/// An unrecorded success is charged to its own job, once: a job that was tried runs alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn nor_where_successes_are_recorded_together() {
+async fn successes_recorded_together_are_charged_once_if_lost() {
     let (begun, counted) = with_a_killer(false).await;
-    // The first turn dies at the third job, which is charged to the first job: that runs alone then. So does the second
-    // after the next death, and then the third, whose own attempts count from there on.
+    // The first turn dies at the third job, which is charged to the first: that one runs alone
+    // then. The second runs alone after the next death, and then the third, whose own attempts
+    // count from there on.
     assert_eq!(begun, [2, 3, 5, 1, 1]);
     assert_eq!(counted, [2, 2, 3, 1, 1]);
 }
 
-/// When everything else was enqueued that is not to be ignored.
+/// An enqueue before the queue's `ignore_before`.
 const IGNORED: &str = "created_at = now() - interval '1 day'";
 
 /// A claim of turns, in one round trip or statement by statement.
@@ -121,7 +123,7 @@ async fn turns(
     }
 }
 
-/// What a claim has written, but for times and tokens.
+/// Returns the rows that a claim has written, without times and tokens.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
     let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
         j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.boost, \
@@ -131,8 +133,8 @@ async fn written(conn: &mut sqlx::PgConnection) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had() {
-    // Which job of six is so, and how many run behind the first then.
+async fn followers_end_before_the_first_job_that_may_not_follow() {
+    // Index of the changed job among six, the change, and the number of followers behind the head.
     let cases = [
         (2, "run_at = run_at", 3),
         (2, "run_at = now() + interval '1 hour'", 1),
@@ -163,8 +165,7 @@ async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had()
             begin(&mut other).await;
             let job = jobs[which];
             if what == "locked" {
-                run(&mut other, &format!("select from seriatim.job where id = {job} for share"))
-                    .await;
+                lock_job(&mut other, job, "share").await;
             } else {
                 scene.run(&format!("update seriatim.job set {what} where id = {job}")).await;
             }
@@ -186,7 +187,7 @@ async fn what_is_claimed_behind_a_head_ends_at_the_first_that_is_not_to_be_had()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
+async fn a_released_turn_is_claimed_again_as_it_was() {
     let mut scene = Scene::new().await;
     scene.options = scene.options.clone().jobs_per_turn(4);
     let mut worker = scene.session().await;
@@ -194,17 +195,16 @@ async fn a_turn_that_is_given_back_is_claimed_again_as_it_was() {
     let first = turns(&scene, &mut worker, 1, false).await.remove(0);
     assert_eq!(first.behind.len(), 3);
     let before = written(&mut worker).await;
-    begin(&mut worker).await;
-    assert_eq!(scene.store.release(&mut worker, Q, &[&first]).await.unwrap().len(), 1);
-    commit(&mut worker).await;
+    let (job, behind) = (first.job, first.behind.clone());
+    assert_eq!(scene.release(&mut worker, &[first]).await, 1);
     let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
         or last_started_at is not null or history <> '[]'";
-    assert_eq!(scene.id(begun).await, 0);
+    assert_eq!(scene.number(begun).await, 0);
     let claimed = "select count(*) from seriatim.queue_group where claim is not null \
         or job_id is not null or batch_end is not null or batch_size <> 1";
-    assert_eq!(scene.id(claimed).await, 0);
+    assert_eq!(scene.number(claimed).await, 0);
     let again = turns(&scene, &mut worker, 1, false).await.remove(0);
-    assert_eq!((again.job, &again.behind), (first.job, &first.behind));
+    assert_eq!((again.job, again.behind), (job, behind));
     assert_eq!(written(&mut worker).await, before);
     scene.end().await;
 }

@@ -1,14 +1,16 @@
-//! A claim must look with a snapshot that is younger than its locks (P1, P2, P3).
+//! A claim must read heads with a snapshot that is younger than its locks (P1, P2, P3).
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::interleavings::support::scene::TERMS;
-use crate::interleavings::support::scene::{
-    KEEP, Q, Scene, begin, commit, pid, rollback, run, succeeded,
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue_delayed, enqueue_ungrouped, lock_job, pid, rollback, run,
 };
+use crate::interleavings::support::steps::{KEEP, OPTIONS, succeeded};
+use crate::store::ScanStart;
 
-/// Wrong: the heads are read in the statement that locks. The head's id, 0 for none.
-async fn lock_and_look_at_once(conn: &mut PgConnection, lock: &str) -> i64 {
+/// Wrong: the statement that locks also reads the heads. Returns the head's id, or 0.
+async fn lock_and_read_heads(conn: &mut PgConnection, lock: &str) -> i64 {
     let sql = format!(
         "with moment as materialized (select pass_gate() as passed), \
          turn as materialized (select g.group_id from seriatim.queue_group g, moment \
@@ -21,7 +23,7 @@ async fn lock_and_look_at_once(conn: &mut PgConnection, lock: &str) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap()
 }
 
-/// A group that is in line although all its jobs have ended: the next look will retire it.
+/// A ready group whose jobs have all ended: the next claim will retire it.
 async fn drained_group(scene: &Scene, worker: &mut PgConnection) {
     scene.enqueue("g").await;
     let claim = scene.claim_one(worker).await;
@@ -41,7 +43,7 @@ async fn heads_read_by_the_statement_that_locks_strand_a_job() {
     let worker_pid = pid(&mut worker).await;
     let wrong = tokio::spawn(async move {
         begin(&mut worker).await;
-        let head = lock_and_look_at_once(&mut worker, "for no key update of g skip locked").await;
+        let head = lock_and_read_heads(&mut worker, "for no key update of g skip locked").await;
         assert_eq!(head, 0);
         run(&mut worker, "delete from seriatim.queue_group").await;
         commit(&mut worker).await;
@@ -58,7 +60,7 @@ async fn heads_read_by_the_statement_that_locks_strand_a_job() {
 }
 
 #[tokio::test]
-async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
+async fn heads_show_a_job_adopted_before_or_after_the_lock() {
     for adopted_before in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
@@ -72,18 +74,18 @@ async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
             job = scene.enqueue("g").await;
             assert_eq!(scene.adopt(&mut adopter).await, 1);
             commit(&mut adopter).await;
-            turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
+            turns = scene.lock_turns(&mut worker, 10).await;
         } else {
-            turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
+            turns = scene.lock_turns(&mut worker, 10).await;
             job = scene.enqueue("g").await;
             assert_eq!(scene.adopt(&mut adopter).await, 0);
             commit(&mut adopter).await;
             assert!(scene.flagged(job).await);
         }
-        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
+        let heads = scene.read_heads(&mut worker, &turns).await;
         // By this transaction's clock the job is not due yet.
-        assert_eq!(looks["g"].head.as_ref().map(|head| head.id), Some(job));
-        scene.write(&mut worker, &turns, &looks).await;
+        assert_eq!(heads["g"].head.as_ref().map(|head| head.id), Some(job));
+        scene.write(&mut worker, &turns, &heads).await;
         assert!(!scene.is_stranded(job).await);
         assert_eq!(scene.drain().await, [job]);
         scene.end().await;
@@ -91,18 +93,18 @@ async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
 }
 
 #[tokio::test]
-async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
+async fn a_job_enqueued_after_the_heads_is_not_retired() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
         drained_group(&scene, &mut worker).await;
         begin(&mut worker).await;
-        let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
-        assert!(looks["g"].drained);
+        let turns = scene.lock_turns(&mut worker, 10).await;
+        let heads = scene.read_heads(&mut worker, &turns).await;
+        assert!(heads["g"].drained);
         let job = scene.enqueue("g").await;
         if wrong {
-            // Wrong: an adopter that takes the row it sees for a row that stays.
+            // Wrong: an adopter that takes a visible row for a row that stays.
             run(
                 &mut scene.session().await,
                 "update seriatim.job set flagged = false where flagged and group_id in \
@@ -116,7 +118,7 @@ async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
             let mut adopter = scene.session().await;
             assert_eq!(scene.adopt(&mut adopter).await, 0);
             commit(&mut adopter).await;
-            assert!(scene.write(&mut worker, &turns, &looks).await.is_empty());
+            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
             assert!(!scene.is_stranded(job).await);
             assert_eq!(scene.drain().await, [job]);
         }
@@ -125,7 +127,7 @@ async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
 }
 
 #[tokio::test]
-async fn heads_read_by_a_statement_that_waited_run_a_finished_job_again() {
+async fn heads_read_by_a_statement_that_waited_rerun_a_job() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let first = scene.enqueue("g").await;
@@ -139,7 +141,7 @@ async fn heads_read_by_a_statement_that_waited_run_a_finished_job_again() {
     scene.open_gate().await;
     let wrong = tokio::spawn(async move {
         begin(&mut late).await;
-        lock_and_look_at_once(&mut late, "for no key update of g").await
+        lock_and_read_heads(&mut late, "for no key update of g").await
     });
     scene.until_waits(late_pid, "transactionid").await;
     // The crate's claim does not wait for the holder, and gets nothing.
@@ -154,7 +156,7 @@ async fn heads_read_by_a_statement_that_waited_run_a_finished_job_again() {
 }
 
 #[tokio::test]
-async fn a_claim_that_meets_a_retiring_settle_skips_it_whatever_becomes_of_it() {
+async fn a_claim_skips_a_retiring_settle_committed_or_not() {
     for retired in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
@@ -164,7 +166,8 @@ async fn a_claim_that_meets_a_retiring_settle_skips_it_whatever_becomes_of_it() 
         let held = scene.hold(&mut worker, &claim).await;
         scene.settle(&mut worker, &claim, &held, &succeeded()).await;
         let second = scene.enqueue("g").await;
-        // Due in its snapshot, locked and deleted, and its flagged job can go nowhere yet.
+        // The row is due in the claim's snapshot, but locked and deleted; the flagged job cannot be
+        // adopted yet.
         let mut other = scene.session().await;
         assert!(scene.claim(&mut other, 10).await.is_empty());
         assert!(scene.flagged(second).await);
@@ -183,18 +186,17 @@ async fn a_claim_that_meets_a_retiring_settle_skips_it_whatever_becomes_of_it() 
 }
 
 #[tokio::test]
-async fn a_group_whose_time_is_to_come_gets_no_row_before_and_its_worker_knows_when() {
+async fn a_delayed_group_has_no_row_and_a_known_time() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
-    let later = crate::NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
-    let id = crate::enqueue(&mut worker, later).await.unwrap().id();
+    let id = enqueue_delayed(&mut worker, "g").await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     assert_eq!((scene.row("g").await, scene.flagged(id).await), (None, true));
     begin(&mut worker).await;
     let next = scene.store.peek(&mut worker, Q).await.unwrap().next.unwrap();
     rollback(&mut worker).await;
     assert!((3500..=3600).contains(&next.as_secs()), "{next:?}");
-    // What comes for the group meanwhile is put in line, and waits for it.
+    // A job that the group gets meanwhile makes a row, and waits for the first.
     let behind = scene.enqueue("g").await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     assert!(!scene.row("g").await.unwrap().due);
@@ -205,12 +207,11 @@ async fn a_group_whose_time_is_to_come_gets_no_row_before_and_its_worker_knows_w
 }
 
 #[tokio::test]
-async fn a_flag_is_adopted_when_its_job_expires_or_is_cancelled_before_its_time() {
+async fn a_delayed_flag_is_adopted_on_expiry_or_cancel() {
     for cancelled in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
-        let later = crate::NewJob::new(Q, &1).group("g").delay(std::time::Duration::from_hours(1));
-        let id = crate::enqueue(&mut worker, later).await.unwrap().id();
+        let id = enqueue_delayed(&mut worker, "g").await;
         assert!(scene.claim(&mut worker, 10).await.is_empty());
         if cancelled {
             assert!(scene.cancel(id).await);
@@ -224,10 +225,11 @@ async fn a_flag_is_adopted_when_its_job_expires_or_is_cancelled_before_its_time(
     }
 }
 
-/// By that a worker knows whether anybody waits for its slots: whether it is to claim again, and whether a turn may go on.
+/// The answer tells a worker whether to claim again, and whether a turn may be chained.
 #[tokio::test]
 async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
-    // Groups in line, groups that are only flagged, jobs without a group, slots, who comes first; whether more is due.
+    // Ready groups, groups with flags only, ungrouped jobs, slots, whether ungrouped jobs go first;
+    // the expected `more`.
     let cases = [
         (3, 0, 0, 3, false, false),
         (3, 0, 0, 2, false, true),
@@ -245,13 +247,13 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         (0, 1, 1, 1, false, true),
         (0, 1, 1, 2, true, false),
     ];
-    for case @ (in_line, flagged, ungrouped, slots, ungrouped_first, more) in cases {
+    for case @ (ready, flagged, ungrouped, slots, ungrouped_first, more) in cases {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
-        for n in 0..in_line {
-            scene.enqueue(&format!("line {n}")).await;
+        for n in 0..ready {
+            scene.enqueue(&format!("ready {n}")).await;
         }
-        if in_line > 0 {
+        if ready > 0 {
             scene.adopt(&mut worker).await;
             commit(&mut worker).await;
         }
@@ -259,10 +261,10 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
             scene.enqueue(&format!("flag {n}")).await;
         }
         for _ in 0..ungrouped {
-            crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
+            enqueue_ungrouped(&mut worker).await;
         }
-        let from = crate::store::ScanStart::default();
-        let claim = scene.store.quick_claim(&mut worker, Q, slots, ungrouped_first, TERMS, from);
+        let from = ScanStart::default();
+        let claim = scene.store.quick_claim(&mut worker, Q, slots, ungrouped_first, OPTIONS, from);
         let claim = claim.await.unwrap();
         assert_eq!(claim.jobs.len(), usize::try_from(slots).unwrap(), "{case:?}");
         assert_eq!((claim.more, claim.thorough), (more, false), "{case:?}");
@@ -271,17 +273,16 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_over_calls_for_a_take_over_only_if_nobody_holds_its_job() {
+async fn a_lapsed_lease_is_taken_over_only_if_its_job_is_not_held() {
     let scene = Scene::new().await;
     let (mut worker, mut holder) = (scene.session().await, scene.session().await);
-    crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
+    let job = enqueue_ungrouped(&mut worker).await;
     scene.claim_one(&mut holder).await;
     scene.run("update seriatim.job set lease_until = now() - interval '1 h'").await;
     begin(&mut holder).await;
-    run(&mut holder, "select 1 from seriatim.job for no key update").await;
+    lock_job(&mut holder, job, "no key update").await;
     for held in [true, false] {
-        let from = crate::store::ScanStart::default();
-        let claim = scene.store.quick_claim(&mut worker, Q, 9, false, TERMS, from).await.unwrap();
+        let claim = scene.quick_claim(&mut worker, 9).await;
         assert_eq!(claim.thorough, !held);
         if held {
             commit(&mut holder).await;

@@ -1,10 +1,11 @@
-//! Ids that commit late: they go next, never beside a running job, and are never overlooked (P1, P2, P3).
+//! Ids that commit late: they go next, never beside a running job, and are never skipped (P1, P2,
+//! P3).
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{
-    Q, Scene, begin, commit, enqueue, retried, rollback, succeeded,
-};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
+use crate::interleavings::support::steps::{retried, succeeded};
 
 /// An open transaction with jobs in it.
 async fn producer(scene: &Scene, groups: &[&str]) -> (PgConnection, Vec<i64>) {
@@ -15,7 +16,7 @@ async fn producer(scene: &Scene, groups: &[&str]) -> (PgConnection, Vec<i64>) {
 }
 
 #[tokio::test]
-async fn two_open_enqueues_to_one_new_group_run_one_at_a_time_in_either_order_of_commit() {
+async fn two_open_enqueues_to_one_group_run_one_at_a_time() {
     for first_commits_first in [true, false] {
         let scene = Scene::new().await;
         let (mut one, low) = producer(&scene, &["g", "g"]).await;
@@ -49,7 +50,7 @@ async fn two_open_enqueues_to_one_new_group_run_one_at_a_time_in_either_order_of
 }
 
 #[tokio::test]
-async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again() {
+async fn a_late_id_without_its_flag_is_stranded() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut late, low) = producer(&scene, &["g"]).await;
@@ -60,18 +61,14 @@ async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again()
         commit(&mut late).await;
         let mut adopter = scene.session().await;
         if wrong {
-            // Wrong: any flag may go with a claimed row that is shared.
+            // Wrong: any flag may be cleared with a claimed row that is shared.
             begin(&mut adopter).await;
-            crate::interleavings::support::scene::run(
+            run(
                 &mut adopter,
                 "select 1 from seriatim.queue_group where claim is not null for key share skip locked",
             )
             .await;
-            crate::interleavings::support::scene::run(
-                &mut adopter,
-                "update seriatim.job set flagged = false where flagged",
-            )
-            .await;
+            run(&mut adopter, "update seriatim.job set flagged = false where flagged").await;
         } else {
             assert_eq!(scene.adopt(&mut adopter).await, 1);
         }
@@ -90,7 +87,7 @@ async fn a_late_id_whose_flag_was_cleared_on_a_claimed_row_is_never_seen_again()
     }
 }
 
-/// A job that is to be retried after long, and its group asleep with it.
+/// A job whose retry is long away, and its group asleep with it.
 async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
     let id = scene.enqueue("g").await;
@@ -126,7 +123,7 @@ async fn a_late_id_wakes_a_group_that_sleeps_for_a_higher_one() {
 }
 
 #[tokio::test]
-async fn the_follower_of_a_late_and_cancelled_id_is_not_overlooked() {
+async fn the_job_behind_a_late_cancelled_id_is_not_skipped() {
     // Adopted while the group's row is claimed, while it is free, and asleep.
     for row in ["claimed", "free", "asleep"] {
         let scene = Scene::new().await;
@@ -169,10 +166,10 @@ async fn the_follower_of_a_late_and_cancelled_id_is_not_overlooked() {
     }
 }
 
-/// P1 for the follower: a job that was enqueued after it was committed must not start before it, whether or not an
-/// adopter has come by.
+/// P1 for the follower: a job enqueued after its commit must not start before it, with or without
+/// an adopter between.
 #[tokio::test]
-async fn the_follower_of_a_late_and_cancelled_id_goes_before_a_job_enqueued_behind_it() {
+async fn the_job_behind_a_late_cancelled_id_goes_before_later_ones() {
     let scene = Scene::new().await;
     let (mut late, low) = producer(&scene, &["g", "g"]).await;
     scene.enqueue("g").await;
@@ -182,14 +179,14 @@ async fn the_follower_of_a_late_and_cancelled_id_goes_before_a_job_enqueued_behi
     commit(&mut late).await;
     assert!(scene.cancel(low[0]).await);
     let behind = scene.enqueue("g").await;
-    // An adopter comes by while the group is claimed: the late flag stays, the other one goes.
+    // An adopter runs while the group is claimed: the late flag stays, the other one is cleared.
     let mut adopter = scene.session().await;
     scene.adopt(&mut adopter).await;
     commit(&mut adopter).await;
     assert!(scene.flagged(low[0]).await && !scene.flagged(behind).await);
     scene.settle(&mut worker, &claim, &held, &succeeded()).await;
     commit(&mut worker).await;
-    // Another worker claims while the queue's adopter has not yet come to the group again.
+    // Another worker claims before the queue's adopter has reached the group again.
     begin(&mut adopter).await;
     assert!(scene.store.peek(&mut adopter, Q).await.unwrap().adopter);
     let first = scene.claim(&mut worker, 10).await;
@@ -205,7 +202,7 @@ async fn the_follower_of_a_late_and_cancelled_id_goes_before_a_job_enqueued_behi
 }
 
 #[tokio::test]
-async fn a_late_enqueue_that_is_rolled_back_leaves_the_group_as_it_was() {
+async fn a_late_enqueue_rolled_back_leaves_the_group_as_it_was() {
     let scene = Scene::new().await;
     let (mut late, _) = producer(&scene, &["g", "g"]).await;
     let id = scene.enqueue("g").await;

@@ -2,8 +2,10 @@
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene, TERMS, begin, commit, number, run};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, enqueue_ungrouped, number, run};
 use crate::store::Room;
+use crate::worker::claim_steps::{self, ClaimCursor};
 
 async fn limited(limit: i32) -> Scene {
     let scene = Scene::new().await;
@@ -14,14 +16,14 @@ async fn limited(limit: i32) -> Scene {
 }
 
 async fn in_flight(scene: &Scene) -> i64 {
-    scene.id("select count(*) from seriatim.job where status = 'started'").await
+    scene.number("select count(*) from seriatim.job where status = 'started'").await
 }
 
-/// The rest of a claim: what is due is started.
+/// The rest of a claim: starts a due job.
 async fn start_one(scene: &Scene, conn: &mut PgConnection) {
-    let turns = scene.store.take_turns(conn, Q, 1).await.unwrap();
-    let looks = scene.store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
-    assert_eq!(scene.write(conn, &turns, &looks).await.len(), 1);
+    let turns = scene.lock_turns(conn, 1).await;
+    let heads = scene.read_heads(conn, &turns).await;
+    assert_eq!(scene.write(conn, &turns, &heads).await.len(), 1);
 }
 
 #[tokio::test]
@@ -44,7 +46,8 @@ async fn claims_that_count_side_by_side_exceed_the_limit() {
             start_one(&scene, &mut other).await;
             assert_eq!(in_flight(&scene).await, 2);
         } else {
-            // A statement of the other one's transaction came before: its snapshot must not be used again.
+            // A statement of the other transaction came before: its snapshot must not be used
+            // again.
             assert_eq!(number(&mut other, count).await, 0);
             assert_eq!(scene.store.room(&mut one, Q).await.unwrap(), Room::For(Some(1)));
             assert_eq!(scene.store.room(&mut other, Q).await.unwrap(), Room::Busy);
@@ -57,27 +60,20 @@ async fn claims_that_count_side_by_side_exceed_the_limit() {
 }
 
 #[tokio::test]
-async fn a_limit_counts_all_that_is_claimed_and_a_change_counts_from_the_next_claim_on() {
+async fn a_limit_counts_all_claims_and_changes_with_the_next_one() {
     let scene = limited(3).await;
     let mut worker = scene.session().await;
     for group in ["a", "b", "c"] {
         scene.enqueue(group).await;
     }
     for _ in 0..3 {
-        crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap();
+        enqueue_ungrouped(&mut worker).await;
     }
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 3);
-    let mut cursor = crate::worker::claim_steps::ClaimCursor::default();
-    let claimed = crate::worker::claim_steps::claim(
-        &scene.store,
-        &mut worker,
-        &scene.options,
-        10,
-        None,
-        &mut cursor,
-    );
+    let (store, mut cursor) = (&scene.store, ClaimCursor::default());
+    let claimed = claim_steps::claim(store, &mut worker, &scene.options, 10, None, &mut cursor);
     let claimed = claimed.await.unwrap();
-    assert!(claimed.jobs.is_empty() && !claimed.more, "it would look again and again");
+    assert!(claimed.jobs.is_empty() && !claimed.more, "it would claim again and again");
     // Several jobs that were received together are so many in flight.
     scene.run("update seriatim.queue_group set batch_size = 3 where group_id = 'a'").await;
     scene.run("update seriatim.queue set in_flight_limit = 6").await;
@@ -91,13 +87,13 @@ async fn a_limit_counts_all_that_is_claimed_and_a_change_counts_from_the_next_cl
 }
 
 #[tokio::test]
-async fn a_take_over_goes_beyond_a_limit_that_is_reached_and_adds_nothing() {
+async fn a_take_over_passes_a_reached_limit_and_adds_nothing() {
     let scene = limited(2).await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let job = scene.enqueue("g").await;
-    let ungrouped = crate::enqueue(&mut worker, crate::NewJob::new(Q, &1)).await.unwrap().id();
+    let ungrouped = enqueue_ungrouped(&mut worker).await;
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 2);
-    // Their worker died. Meanwhile the limit was lowered, and other groups wait since long.
+    // Their worker died. Meanwhile the limit was lowered, and another group has waited for long.
     scene.run("update seriatim.queue set in_flight_limit = 1").await;
     let waiting = scene.enqueue("waiting").await;
     scene.adopt(&mut other).await;

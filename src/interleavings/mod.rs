@@ -1,11 +1,12 @@
-//! Races as scripted interleavings of real sessions.
+//! Races as scripted interleavings of real sessions, against the internal functions and tables.
 //!
-//! Each test first shows that a wrong variant of a statement breaks, written out in the test against the same tables,
-//! and then that the crate's own functions do not break in the same place. Nothing waits for time: a script goes on
-//! when a lock is seen waiting, when a statement has returned or when a transaction has committed. A statement that
-//! waits although it must not never returns to the script, and ends in its session's `lock_timeout`.
+//! Each test first shows that a wrong variant of a statement breaks, and then that the crate's own
+//! functions do not break in the same place. No script waits for time: it continues when a lock
+//! wait is seen, a statement has returned or a transaction has committed. A statement that must not
+//! wait ends in its session's `lock_timeout` if it does. Tests of the public interface belong in
+//! `tests/all`, and parts that scripts share in `support`.
 
-// A test says what it expects.
+// A test states its expectations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chain;
@@ -27,6 +28,7 @@ mod producers;
 mod requests;
 mod retire;
 mod skip_locked;
+mod stress;
 mod support;
 mod suspicion;
 mod upgrades;

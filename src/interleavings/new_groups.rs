@@ -1,12 +1,12 @@
-//! New groups that are few: a claim puts them in line and starts their heads at once.
+//! Few new groups: a claim adopts them and starts their heads in one round trip.
 
-use crate::interleavings::support::scene::{
-    Q, Scene, TERMS, begin, commit, enqueue, number, pid, rollback, run,
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };
-use crate::store::ScanStart;
 
 #[tokio::test]
-async fn a_flag_that_comes_between_the_insert_and_the_look_is_not_passed() {
+async fn a_flag_between_the_insert_and_the_heads_is_not_passed() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let mut late = scene.session().await;
@@ -23,7 +23,7 @@ async fn a_flag_that_comes_between_the_insert_and_the_look_is_not_passed() {
             scene.open_gate().await;
         };
         if wrong {
-            // Wrong: the statement that inserts also looks.
+            // Wrong: the statement that inserts also reads the head.
             let sql = format!(
                 "with inserted as (insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
                    values ('{Q}', 'g', now(), {high}) returning group_id) \
@@ -49,8 +49,7 @@ async fn each_row_is_written_once() {
     }
     let mut worker = scene.session().await;
     begin(&mut worker).await;
-    let from = ScanStart::default();
-    let claim = scene.store.quick_claim(&mut worker, Q, 3, false, TERMS, from).await.unwrap();
+    let claim = scene.quick_claim(&mut worker, 3).await;
     assert_eq!((claim.jobs.len(), claim.thorough), (3, false));
     for (table, rows) in [("job", [0, 3]), ("queue_group", [3, 0])] {
         for (what, expected) in ["inserted", "updated"].into_iter().zip(rows) {
@@ -60,26 +59,25 @@ async fn each_row_is_written_once() {
         }
     }
     commit(&mut worker).await;
-    assert_eq!(scene.id("select count(*) from seriatim.job where flagged").await, 0);
+    assert_eq!(scene.number("select count(*) from seriatim.job where flagged").await, 0);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_in_line_for_the_next_claim() {
+async fn a_job_that_cannot_be_started_is_ready_for_the_next_claim() {
     let scene = Scene::new().await;
     let job = scene.enqueue("g").await;
     let other = scene.enqueue("h").await;
-    let mut somebody = scene.session().await;
-    begin(&mut somebody).await;
-    let lock = format!("select 1 from seriatim.job where id = {job} for update");
-    run(&mut somebody, &lock).await;
+    let mut locker = scene.session().await;
+    begin(&mut locker).await;
+    lock_job(&mut locker, job, "update").await;
     let mut worker = scene.session().await;
     assert_eq!(scene.claim_one(&mut worker).await.job, other);
     let row = scene.row("g").await.unwrap();
     assert_eq!((row.job, row.head), (None, job));
-    rollback(&mut somebody).await;
+    rollback(&mut locker).await;
     let claim = loop {
-        // By a look, it is deferred for a moment.
+        // A claim that reads its head defers it for a moment.
         if let Some(claim) = scene.claim(&mut worker, 10).await.pop() {
             break claim;
         }
@@ -91,7 +89,7 @@ async fn what_cannot_be_started_is_in_line_for_the_next_claim() {
 }
 
 #[tokio::test]
-async fn more_than_there_are_slots_are_put_in_line_for_others() {
+async fn groups_beyond_the_slots_are_ready_for_other_workers() {
     let scene = Scene::new().await;
     let jobs = [scene.enqueue("a").await, scene.enqueue("b").await, scene.enqueue("c").await];
     let mut worker = scene.session().await;
@@ -108,17 +106,16 @@ async fn more_than_there_are_slots_are_put_in_line_for_others() {
 }
 
 #[tokio::test]
-async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows() {
+async fn the_adopters_lock_alone_prevents_two_rows_of_a_group() {
     let receive = format!("select count(*) from seriatim.receive('{Q}')");
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let job = scene.enqueue("g").await;
         let mut first = scene.session().await;
         begin(&mut first).await;
-        let from = ScanStart::default();
-        let claim = scene.store.quick_claim(&mut first, Q, 9, false, TERMS, from).await.unwrap();
+        let claim = scene.quick_claim(&mut first, 9).await;
         assert_eq!(claim.jobs[0].job, job);
-        // It is not committed when others come, for a flag that it has not seen.
+        // The first claim is not committed when the others come, for a flag that it has not seen.
         let behind = scene.enqueue("g").await;
         let mut second = scene.session().await;
         if wrong {
@@ -126,17 +123,16 @@ async fn no_constraint_but_the_adopters_lock_keeps_a_group_from_having_two_rows(
                 format!("select in_line::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
             assert_eq!(number(&mut second, &adopt).await, 1);
         } else {
-            let at_once = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from);
-            let at_once = at_once.await.unwrap();
-            assert!(at_once.jobs.is_empty() && at_once.more);
+            let nothing = scene.quick_claim(&mut second, 9).await;
+            assert!(nothing.jobs.is_empty() && nothing.more);
             begin(&mut second).await;
             assert!(scene.store.peek(&mut second, Q).await.unwrap().others_adopt);
             commit(&mut second).await;
             assert_eq!(number(&mut second, &receive).await, 0);
         }
         commit(&mut first).await;
-        let begun = scene.store.quick_claim(&mut second, Q, 9, false, TERMS, from).await.unwrap();
-        let rows = scene.id("select count(*) from seriatim.queue_group").await;
+        let begun = scene.quick_claim(&mut second, 9).await;
+        let rows = scene.number("select count(*) from seriatim.queue_group").await;
         if wrong {
             assert_eq!((begun.jobs[0].job, rows), (behind, 2), "beside the one before it");
         } else {

@@ -1,14 +1,14 @@
-//! A group that is resumed goes on, whatever a claim saw of its pause (P3).
+//! The end of a pause wakes its group, whatever a claim saw of the pause (P3).
 
 use std::time::Duration;
 
 use crate::Client;
-use crate::interleavings::support::scene::{
-    Q, Scene, TERMS, begin, commit, pid, plans, retried, run, succeeded,
-};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, pid, run};
+use crate::interleavings::support::steps::{plans, retried, succeeded};
 use crate::job::group_plan::Plan;
 
-/// What a resume without its own care would be: the pause ends, and nothing is flagged.
+/// Wrong: the pause ends, and no job is flagged.
 const FORGET: &str = "update seriatim.group_setting set paused_at = null";
 
 async fn paused(scene: &Scene) -> i64 {
@@ -21,22 +21,22 @@ async fn paused(scene: &Scene) -> i64 {
     job
 }
 
-/// The group's row says that nobody looks at it.
+/// Returns whether the group's row is never due.
 async fn rests(scene: &Scene) -> bool {
     let sql = "select count(*) from seriatim.queue_group where ready_at = 'infinity'";
-    scene.id(sql).await == 1
+    scene.number(sql).await == 1
 }
 
 #[tokio::test]
-async fn a_resume_between_a_claims_look_and_its_write_is_not_lost() {
+async fn an_unpause_between_heads_and_their_write_is_not_lost() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let job = paused(&scene).await;
         let (mut worker, mut operator) = (scene.session().await, scene.session().await);
         begin(&mut worker).await;
-        let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
-        assert_eq!(plans(&turns, &looks)[0].plan, Plan::Pause { head: job });
+        let turns = scene.lock_turns(&mut worker, 10).await;
+        let heads = scene.read_heads(&mut worker, &turns).await;
+        assert_eq!(plans(&turns, &heads)[0].plan, Plan::Pause { head: job });
         if wrong {
             run(&mut operator, FORGET).await;
             run(&mut worker, "update seriatim.queue_group set ready_at = 'infinity'").await;
@@ -47,8 +47,8 @@ async fn a_resume_between_a_claims_look_and_its_write_is_not_lost() {
             assert!(scene.rescue("g").await);
         } else {
             Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
-            assert!(scene.flagged(job).await, "its row is free for whoever resumes");
-            assert!(scene.write(&mut worker, &turns, &looks).await.is_empty());
+            assert!(scene.flagged(job).await, "its row is free for the unpause");
+            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
             assert!(!rests(&scene).await);
             assert!(!scene.rescue("g").await);
         }
@@ -58,30 +58,31 @@ async fn a_resume_between_a_claims_look_and_its_write_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_resume_that_comes_after_the_write_waits_for_its_commit_and_wakes_the_group() {
+async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
     let scene = Scene::new().await;
     let job = paused(&scene).await;
     let (mut worker, mut operator) = (scene.session().await, scene.session().await);
     begin(&mut worker).await;
-    let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-    let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
-    let plans = plans(&turns, &looks);
+    let turns = scene.lock_turns(&mut worker, 10).await;
+    let heads = scene.read_heads(&mut worker, &turns).await;
+    let plans = plans(&turns, &heads);
     scene.store.defer(&mut worker, Q, &plans).await.unwrap();
     let operator_pid = pid(&mut operator).await;
-    let resume = tokio::spawn(async move {
+    let unpause = tokio::spawn(async move {
         Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     commit(&mut worker).await;
-    resume.await.unwrap();
+    unpause.await.unwrap();
     assert!(rests(&scene).await && scene.flagged(job).await);
     assert_eq!(scene.drain().await, [job]);
     scene.end().await;
 }
 
-/// The job ran when the resume began, and so could not be flagged by what the resume saw then.
+/// The job ran when the unpause began, so the first snapshot of the unpause cannot show it as
+/// queued.
 #[tokio::test]
-async fn a_resume_sees_the_job_that_was_settled_while_it_waited() {
+async fn an_unpause_sees_a_job_settled_while_it_waited() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut worker, mut claimer) = (scene.session().await, scene.session().await);
@@ -90,17 +91,18 @@ async fn a_resume_sees_the_job_that_was_settled_while_it_waited() {
         let claim = scene.claim_one(&mut worker).await;
         Client::default().pause_group(&mut operator, Q, "g", None).await.unwrap();
         let held = scene.hold(&mut worker, &claim).await;
-        // Somebody has the setting, so that the resume waits before it has changed anything.
+        // Another session has the setting locked, so the unpause waits before it has changed
+        // anything.
         let mut other = scene.session().await;
         begin(&mut other).await;
         run(&mut other, "select 1 from seriatim.group_setting for share").await;
         let operator_pid = pid(&mut operator).await;
-        let resume = tokio::spawn(async move {
+        let unpause = tokio::spawn(async move {
             if wrong {
-                let at_once = "with resumed as (update seriatim.group_setting set paused_at = null \
-                    returning group_id) update seriatim.job set flagged = true from resumed \
-                    where job.group_id = resumed.group_id and status = 'queued'";
-                run(&mut operator, at_once).await;
+                let one_statement = "with unpaused as (update seriatim.group_setting set paused_at = null \
+                    returning group_id) update seriatim.job set flagged = true from unpaused \
+                    where job.group_id = unpaused.group_id and status = 'queued'";
+                run(&mut operator, one_statement).await;
             } else {
                 Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
             }
@@ -111,7 +113,7 @@ async fn a_resume_sees_the_job_that_was_settled_while_it_waited() {
         assert!(scene.claim(&mut claimer, 10).await.is_empty());
         assert!(rests(&scene).await);
         commit(&mut other).await;
-        resume.await.unwrap();
+        unpause.await.unwrap();
         assert_eq!(scene.flagged(job).await, !wrong);
         assert_eq!(scene.rescue("g").await, wrong);
         assert_eq!(scene.drain().await, [job]);
@@ -120,7 +122,7 @@ async fn a_resume_sees_the_job_that_was_settled_while_it_waited() {
 }
 
 #[tokio::test]
-async fn a_job_that_was_claimed_before_a_pause_is_taken_over_and_ended_under_it() {
+async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     let scene = Scene::new().await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let (first, second) = (scene.enqueue("g").await, scene.enqueue("g").await);

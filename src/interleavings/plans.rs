@@ -1,17 +1,19 @@
-//! What the hot path's statements read, at 100 k jobs (P7).
+//! Reads of the hot path's statements, at 100 k jobs (P7).
 //!
-//! Measured, not explained: the session's own counters of scans and of rows and index entries read, around the crate's
-//! functions, in the sessions and transactions that they run in. Whatever plan a statement got counts.
+//! Measured, not explained: the session's own counters of scans and of rows and index entries read.
+//! They surround the crate's functions, in the sessions and transactions that these run in. So
+//! every plan counts that a statement got.
 
 use std::ops::Range;
 
-use sqlx::{PgConnection, Row};
+use sqlx::PgConnection;
 
 use crate::NewJob;
-use crate::interleavings::support::scene::TERMS;
-use crate::interleavings::support::scene::{
-    KEEP, Q, Scene, begin, commit, enqueue, plans, rollback, run, succeeded,
-};
+use crate::interleavings::support::meter::Meter;
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
+use crate::interleavings::support::shapes::{NEVER, SHAPES, VACUUMED, WHILE_EMPTY, WITH_ONE_GROUP};
+use crate::interleavings::support::steps::{KEEP, OPTIONS, plans, retried, succeeded};
 use crate::job::group_plan::Plan;
 use crate::store::{
     AfterSettle, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store, Succeeded,
@@ -21,69 +23,8 @@ use crate::store::{
 /// A queue without a backlog.
 const BESIDE: &str = "beside";
 
-/// Scans of whole tables, and rows and index entries read.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::interleavings) struct Reads {
-    table_scans: i64,
-    rows: i64,
-    /// Pages: of what an index reads and rejects itself, nothing else is counted.
-    pub(in crate::interleavings) pages: i64,
-}
-
-pub(in crate::interleavings) async fn reads(conn: &mut PgConnection) -> Reads {
-    let sql = "select coalesce(sum(pg_stat_get_xact_numscans(c.oid)) \
-                 filter (where c.relname in ('job', 'queue_group')), 0)::int8, \
-               sum(pg_stat_get_xact_tuples_returned(c.oid))::int8, \
-               sum(pg_stat_get_xact_blocks_fetched(c.oid))::int8 \
-               from pg_class c where c.relnamespace = 'seriatim'::regnamespace and c.relkind in ('r', 'i')";
-    let row = sqlx::query(sql).fetch_one(conn).await.unwrap();
-    Reads { table_scans: row.get(0), rows: row.get(1), pages: row.get(2) }
-}
-
-/// What was read too much, step by step.
-struct Meter {
-    name: String,
-    before: Reads,
-    wrong: Vec<String>,
-}
-
-impl Meter {
-    async fn new(conn: &mut PgConnection, name: String) -> Self {
-        let before = reads(conn).await;
-        Self { name, before, wrong: Vec::new() }
-    }
-
-    async fn restart(&mut self, conn: &mut PgConnection) {
-        self.before = reads(conn).await;
-    }
-
-    /// Scans of `queue_group` do not count while it has but one page.
-    async fn tolerate_small_scans(&mut self, scene: &Scene, conn: &mut PgConnection) {
-        let pages = "select pg_relation_size('seriatim.queue_group') / 8192";
-        if scene.id(pages).await <= 1 {
-            self.before.table_scans = reads(conn).await.table_scans;
-        }
-    }
-
-    /// The step since the last look has read at most so many rows and index entries, and pages, and scanned no table. There is
-    /// room for what the rounds before have left; an index that a plan could read as a whole has some hundred pages.
-    async fn check(&mut self, conn: &mut PgConnection, step: &str, most: [i64; 2]) {
-        let now = reads(conn).await;
-        let rows = now.rows - self.before.rows;
-        let pages = now.pages - self.before.pages;
-        let scans = now.table_scans - self.before.table_scans;
-        if scans > 0 || rows > most[0] || pages > most[1] {
-            let what = format!(
-                "{}: {step} scanned {scans} tables, read {rows} rows and {pages} pages",
-                self.name
-            );
-            self.wrong.push(what);
-        }
-        self.restart(conn).await;
-    }
-}
-
-/// What a claim does before it takes turns, and what a presence looks at; how many groups it put in line.
+/// The steps of a claim before it takes turns, and the queries of a heartbeat. Returns the number
+/// of groups made ready.
 async fn before_the_turns(
     scene: &Scene,
     conn: &mut PgConnection,
@@ -99,7 +40,7 @@ async fn before_the_turns(
     meter.check(conn, "adopt", [256 * 12, 256 * 30]).await;
     store.age_priority_groups(conn, Q).await.unwrap();
     store.age_priority_ungrouped(conn, Q).await.unwrap();
-    meter.check(conn, "boost", [40 * 8, 40 * 20]).await;
+    meter.check(conn, "priority aging", [40 * 8, 40 * 20]).await;
     let room = store.room(conn, Q).await.unwrap();
     assert!(matches!(room, crate::store::Room::For(Some(900..=1000))), "{room:?}");
     meter.check(conn, "room", [150, 200]).await;
@@ -110,22 +51,24 @@ async fn before_the_turns(
         ..HeartbeatQuery::new(7, 1, false, server)
     };
     run(conn, &store.heartbeat_sql(asks)).await;
-    meter.check(conn, "presence look", [20, 80]).await;
+    meter.check(conn, "heartbeat", [20, 80]).await;
     // Past the flags and rows of the round before, like a peek.
     run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
-    meter.check(conn, "look for a queue", [600, 600]).await;
+    meter.check(conn, "poll of a queue", [600, 600]).await;
     store.take_lapsed(conn, Q, slots).await.unwrap();
-    // Behind what the adoptions of all rounds have left, of which more or less is marked as dead (an insert marks it only in a unique index).
+    // Behind the rows that the adoptions of all rounds have left, more or less of them marked as
+    // dead (an insert marks them only in a unique index).
     meter.check(conn, "take lapsed", [500, 500]).await;
     adopted.groups
 }
 
-/// One round of everything, from a claim for `slots` to a settle. Rolls back what it can, so that rounds are alike.
+/// One round of everything, from a claim for `slots` to a settle. Rolls back, so that rounds are
+/// alike.
 async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -> Vec<String> {
     let store = &scene.store;
     let slots = 10;
     let set_mode = format!("set local plan_cache_mode = {mode}");
-    // Some have just slept, and get their head start; thousands sleep on.
+    // Some have just slept, and get their priority aging; thousands sleep on.
     scene
         .run(
             "update seriatim.queue_group set boost = 1 \
@@ -138,19 +81,19 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     let adopted = before_the_turns(scene, conn, &mut meter, slots).await;
     let turns = store.take_turns(conn, Q, slots).await.unwrap();
     meter.check(conn, "take", [32 * slots, 200]).await;
-    let looks = store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
-    meter.check(conn, "look", [16 * slots + 300, 50 * slots]).await;
-    let plans = plans(&turns, &looks);
-    let heads: Vec<(&str, i64)> = plans
+    let heads = store.read_heads(conn, Q, &turns, OPTIONS).await.unwrap();
+    meter.check(conn, "read heads", [16 * slots + 300, 50 * slots]).await;
+    let plans = plans(&turns, &heads);
+    let started: Vec<(&str, i64)> = plans
         .iter()
         .filter_map(|turn| match turn.plan {
             Plan::Start { job, .. } => Some((turn.group.as_str(), job)),
             _ => None,
         })
         .collect();
-    store.lock_followers(conn, Q, &heads, 9, TERMS).await.unwrap();
-    meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
-    let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
+    store.lock_followers(conn, Q, &started, 9, OPTIONS).await.unwrap();
+    meter.check(conn, "followers", [9 * 6 * slots, 90 * slots]).await;
+    let started = store.start(conn, Q, &plans, OPTIONS).await.unwrap();
     meter.check(conn, "start", [24 * slots, 60 * slots]).await;
     store.defer(conn, Q, &plans).await.unwrap();
     meter.check(conn, "defer and retire", [8 * slots, 100]).await;
@@ -169,11 +112,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.check(conn, "hold", [20, 150]).await;
         store.cancel_requested(conn, claim.job).await.unwrap();
         meter.check(conn, "cancel_requested", [5, 10]).await;
-        let outcome = if success {
-            succeeded()
-        } else {
-            crate::interleavings::support::scene::retried(std::time::Duration::ZERO)
-        };
+        let outcome = if success { succeeded() } else { retried(std::time::Duration::ZERO) };
         if success {
             let done = [UnrecordedSuccess { job: claim.job, result: "null".into() }];
             run(conn, "savepoint recorded").await;
@@ -188,11 +127,11 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "rollback to recorded").await;
             meter.restart(conn).await;
             store.settle_many(conn, &[success()], true).await.unwrap();
-            // Behind what the two before have left.
+            // Behind the rows that the two settles before have left.
             meter.check(conn, "settle of many", [100, 250]).await;
             run(conn, "rollback to recorded").await;
         }
-        // As if nothing followed, so that it tries to retire.
+        // As if no job followed, so that it tries to retire.
         let settled = store.settle(conn, Q, claim, &outcome, KEEP, false).await;
         settled.unwrap();
         meter.check(conn, "settle", [60, 200]).await;
@@ -210,23 +149,24 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.check(conn, "enqueue", [40, 150]).await;
     }
     run(conn, "rollback").await;
-    by_hand(conn, &set_mode, &mut meter).await;
-    at_once(store, conn, &set_mode, &mut meter).await;
+    receive_and_answer(conn, &set_mode, &mut meter).await;
+    round_trips(store, conn, &set_mode, &mut meter).await;
     meter.wrong
 }
 
-/// What the round before has claimed, as if it had not.
-const UNCLAIMED: [&str; 2] = [
+/// Undoes the claims of the round before.
+const REQUEUED: [&str; 2] = [
     "update seriatim.job set status = 'queued', attempts = 0 \
      where id = any(array(select job_id from seriatim.queue_group where claim is not null))",
     "update seriatim.queue_group set claim = null, job_id = null, ready_at = now() where claim is not null",
 ];
 
-/// Of every group that is claimed for several jobs: a settle gives those back.
+/// Pauses each group that is claimed for several jobs: a settle releases those.
 const PAUSE: &str = "insert into seriatim.group_setting (queue, group_id, paused_at) \
     select queue, group_id, now() from seriatim.queue_group where batch_end is not null on conflict do nothing";
 
-/// So that what follows is planned behind a hold alone, and not behind the claim of the same transaction.
+/// Makes the next statements be planned behind a hold alone, and not behind the claim of the same
+/// transaction.
 const PLANNED_IN_A_HOLD: [&str; 5] = [
     "savepoint held",
     "discard plans",
@@ -235,9 +175,9 @@ const PLANNED_IN_A_HOLD: [&str; 5] = [
     "set local enable_hashjoin = on",
 ];
 
-/// What a worker's round trips read: a claim, and a hold and a settle of one of its jobs.
-async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
-    // New groups of a queue beside the one that is full.
+/// Reads of a worker's round trips: a claim, and a hold and a settle of one of its jobs.
+async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+    // New groups of a queue beside the full one.
     run(conn, "begin").await;
     for group in ["a", "b", "c"] {
         crate::enqueue(&mut *conn, NewJob::new(BESIDE, &1).group(group)).await.unwrap();
@@ -245,15 +185,15 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
     run(conn, set_mode).await;
     meter.restart(conn).await;
     let claimed =
-        store.quick_claim(conn, BESIDE, 10, false, TERMS, ScanStart::default()).await.unwrap();
+        store.quick_claim(conn, BESIDE, 10, false, OPTIONS, ScanStart::default()).await.unwrap();
     assert_eq!(claimed.jobs.len(), 3);
     meter.check(conn, "claim of new groups", [60, 300]).await;
     run(conn, "rollback").await;
     for (ungrouped_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
-        let options = ClaimOptions { jobs_per_turn, ..TERMS };
+        let options = ClaimOptions { jobs_per_turn, ..OPTIONS };
         run(conn, "begin").await;
         run(conn, "update seriatim.queue set in_flight_limit = null").await;
-        for what in UNCLAIMED {
+        for what in REQUEUED {
             run(conn, what).await;
         }
         run(conn, set_mode).await;
@@ -266,17 +206,17 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
         let deep =
             ["one deep group", "10 k groups"].iter().any(|name| meter.name.starts_with(name));
         assert!(behind > 0 || !deep || jobs_per_turn == 1, "{}", meter.name);
-        // A page of 64 flags, and ten jobs, behind what the rounds before have left.
-        let most = [1500 + 64 * 12 + 10 * 40, 4000];
+        // A page of 64 flags, and ten jobs, behind the rows that the rounds before have left.
+        let limit = [1500 + 64 * 12 + 10 * 40, 4000];
         let behind = i64::try_from(behind).unwrap();
-        meter.check(conn, "claim at once", [most[0] + behind * 10, most[1] + behind * 40]).await;
-        let given: Vec<_> = claimed.jobs.iter().skip(2).collect();
-        assert_eq!(store.release(conn, Q, &given).await.unwrap().len(), given.len());
-        meter.check(conn, "giving back", [300 + behind * 10, 1000 + behind * 20]).await;
+        meter.check(conn, "quick claim", [limit[0] + behind * 10, limit[1] + behind * 40]).await;
+        let unstarted: Vec<_> = claimed.jobs.iter().skip(2).collect();
+        assert_eq!(store.release(conn, Q, &unstarted).await.unwrap().len(), unstarted.len());
+        meter.check(conn, "release", [300 + behind * 10, 1000 + behind * 20]).await;
         for claim in claimed.jobs.iter().take(2) {
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
             assert!(held.is_some());
-            meter.check(conn, "hold at once", [20, 150]).await;
+            meter.check(conn, "quick hold", [20, 150]).await;
             let behind = i64::try_from(claim.behind.len()).unwrap();
             if behind > 0 {
                 run(conn, PAUSE).await;
@@ -288,21 +228,24 @@ async fn at_once(store: &Store, conn: &mut PgConnection, set_mode: &str, meter: 
             }
             meter.restart(conn).await;
             let success = Succeeded { queue: Q, claim, earlier: &[], result: "null" };
-            store.settle_and_chain(conn, success, true, AfterSettle::Nothing, TERMS).await.unwrap();
-            // From `head_id` on: behind what the rounds before have left.
-            meter.check(conn, "settle and going on", [600, 800]).await;
+            store
+                .settle_and_chain(conn, success, true, AfterSettle::Nothing, OPTIONS)
+                .await
+                .unwrap();
+            // From `head_id` on: behind the rows that the rounds before have left.
+            meter.check(conn, "settle and chain", [600, 800]).await;
             run(conn, "rollback to held").await;
             meter.restart(conn).await;
             let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
             assert!(settled.unwrap().ended);
-            meter.check(conn, "settle at once", [60 + 10 * behind, 200 + 15 * behind]).await;
+            meter.check(conn, "quick settle", [60 + 10 * behind, 200 + 15 * behind]).await;
         }
         run(conn, "rollback").await;
     }
 }
 
-/// What the functions for other languages read: a receive, and what is said about its jobs.
-async fn by_hand(conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
+/// Reads of the functions for other languages: a receive, and the answers about its jobs.
+async fn receive_and_answer(conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
     run(conn, "begin").await;
     run(conn, set_mode).await;
     meter.restart(conn).await;
@@ -318,7 +261,7 @@ async fn by_hand(conn: &mut PgConnection, set_mode: &str, meter: &mut Meter) {
     run(conn, "rollback").await;
 }
 
-/// A thousand jobs in one statement. What it leaves behind is cleared away.
+/// A thousand jobs in one statement. Its dead rows are vacuumed.
 async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -> Vec<String> {
     for groups in [true, false] {
         run(conn, "begin").await;
@@ -341,49 +284,6 @@ async fn batch(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     scene.run("vacuum (index_cleanup on) seriatim.job").await;
     Vec::new()
 }
-
-/// When statistics of the tables were last taken.
-const NEVER: &[&str] = &[];
-const WHILE_EMPTY: &[&str] = &["analyze"];
-/// A vacuum knows for sure how small a table is.
-const VACUUMED: &[&str] = &["vacuum analyze"];
-const WITH_ONE_GROUP: &[&str] = &[
-    "insert into seriatim.job (queue, group_id, data) values ('q', 'g1', '1')",
-    "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) values ('q', 'g1', now(), 1)",
-    "vacuum analyze",
-];
-
-/// What 100 k jobs look like, in line as claims would have put them by and by; 300 flags are left.
-const SHAPES: [(&str, &str); 5] = [
-    (
-        "one deep group",
-        "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g1', '1', n % 333 = 0 \
-         from generate_series(1, 100000) n",
-    ),
-    (
-        "10 k groups",
-        "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g' || n % 10000, '1', n <= 300 \
-         from generate_series(1, 100000) n",
-    ),
-    (
-        "history, and few jobs",
-        "insert into seriatim.job (queue, group_id, data, flagged, status, finished_at) \
-         select 'q', 'g' || n % 1000, '1', n > 99700, \
-           case when n > 99000 then 'queued' else 'succeeded' end::seriatim.job_status, \
-           case when n <= 99000 then now() end from generate_series(1, 100000) n",
-    ),
-    (
-        "no groups, and a few",
-        "insert into seriatim.job (queue, group_id, data, flagged) \
-         select 'q', case when n > 99000 then 'g' || n end, '1', n > 99700 from generate_series(1, 100000) n",
-    ),
-    (
-        "groups whose time is to come",
-        "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
-         select 'q', 'g' || n, '1', n <= 300 or n > 1000, now() + interval '1 hour' * (n > 1000)::int \
-         from generate_series(1, 100000) n",
-    ),
-];
 
 async fn check(shapes: Range<usize>, statistics: &[&str]) {
     let mut wrong = Vec::new();
@@ -468,7 +368,7 @@ async fn a_backlog_without_groups_costs_ordered_groups_nothing() {
 }
 
 #[tokio::test]
-async fn groups_whose_time_is_to_come_cost_a_claim_nothing() {
+async fn delayed_groups_cost_a_claim_nothing() {
     check(4..5, NEVER).await;
 }
 

@@ -1,125 +1,128 @@
-//! A process that dies while its claim is being committed.
+//! Presence of processes: a process that dies while its claim is being committed, and the
+//! heartbeat's poll of queues.
 
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use crate::interleavings::support::scene::{PATIENCE, Q, Scene, TERMS, begin, commit, plans};
+use crate::interleavings::support::scene::{PATIENCE, Q, Scene};
+use crate::interleavings::support::session::{begin, commit, pid, run};
+use crate::interleavings::support::steps::{OPTIONS, plans};
 use crate::store::{ClaimOptions, HeartbeatQuery, ProcessorRow};
 
 const DEAD: i64 = 7;
-const JUDGE: i64 = 8;
+const DETECTOR: i64 = 8;
 const KEY: i64 = 77;
 
 fn row(id: i64) -> ProcessorRow {
     ProcessorRow { id, node: "node".to_owned(), host: None, pid: 1 }
 }
 
-/// A claim by a process that died meanwhile: announced, with its session gone, and what it claimed not committed yet.
+/// A claim by a process that has died: it was announced, its session is gone, and its claim is not
+/// committed yet.
 async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     scene.enqueue("g").await;
     let mut presence = scene.session().await;
     let server = scene.store.server_since(&mut presence).await.unwrap();
     assert!(scene.store.take_presence(&mut presence, KEY).await.unwrap());
     scene.store.announce(&mut presence, &row(DEAD), Some(KEY), server).await.unwrap();
-    let pid = crate::interleavings::support::scene::number(
-        &mut presence,
-        "select pg_backend_pid()::int8",
-    )
-    .await;
+    let session = pid(&mut presence).await;
     let mut claim = scene.session().await;
     assert_eq!(scene.adopt(&mut claim).await, 1);
-    let turns = scene.store.take_turns(&mut claim, Q, 10).await.unwrap();
-    let options = ClaimOptions { processor: Some(DEAD), ..TERMS };
-    let looks = scene.store.read_heads(&mut claim, Q, &turns, options).await.unwrap();
-    let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), options).await.unwrap();
+    let turns = scene.lock_turns(&mut claim, 10).await;
+    let options = ClaimOptions { processor: Some(DEAD), ..OPTIONS };
+    let heads = scene.store.read_heads(&mut claim, Q, &turns, options).await.unwrap();
+    let started = scene.store.start(&mut claim, Q, &plans(&turns, &heads), options).await.unwrap();
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();
-    scene.until_gone(i32::try_from(pid).unwrap()).await;
+    scene.until_gone(session).await;
     claim
 }
 
-async fn judge(scene: &Scene, conn: &mut PgConnection) -> u64 {
+async fn suspect(scene: &Scene, conn: &mut PgConnection) -> u64 {
     let server = scene.store.server_since(conn).await.unwrap();
     begin(conn).await;
-    let suspected = scene.store.suspect_dead_processors(conn, JUDGE, false, server).await.unwrap();
+    let suspected =
+        scene.store.suspect_dead_processors(conn, DETECTOR, false, server).await.unwrap();
     commit(conn).await;
     suspected
 }
 
 #[tokio::test]
-async fn a_dead_process_that_is_forgotten_at_once_keeps_what_is_committed_later() {
+async fn deleting_a_dead_processor_at_once_loses_its_late_claim() {
     let scene = Scene::new().await;
     let mut claim = dies_in_its_claim(&scene).await;
-    let mut judges = scene.session().await;
-    assert_eq!(judge(&scene, &mut judges).await, 0, "it sees nothing of the claim");
-    // Wrong: nothing is claimed by it.
-    let forgotten = format!(
+    let mut detector = scene.session().await;
+    assert_eq!(suspect(&scene, &mut detector).await, 0, "it sees nothing of the claim");
+    // Wrong: a processor without claims is deleted.
+    let forget = format!(
         "delete from seriatim.processor where id = {DEAD} \
          and not exists (select from seriatim.queue_group where claimed_by = {DEAD})"
     );
-    assert_eq!(scene.run(&forgotten).await, 1);
+    assert_eq!(scene.run(&forget).await, 1);
     commit(&mut claim).await;
-    assert_eq!(judge(&scene, &mut judges).await, 0, "its lease alone would end it");
+    assert_eq!(suspect(&scene, &mut detector).await, 0, "its lease alone would end it");
     scene.end().await;
 }
 
 #[tokio::test]
-async fn what_a_dead_process_committed_late_is_doubted_before_it_is_forgotten() {
+async fn a_late_claim_of_a_dead_process_is_suspected() {
     let scene = Scene::new().await;
     let mut claim = dies_in_its_claim(&scene).await;
-    let mut judges = scene.session().await;
-    assert_eq!(judge(&scene, &mut judges).await, 0, "it sees nothing of the claim");
+    let mut detector = scene.session().await;
+    assert_eq!(suspect(&scene, &mut detector).await, 0, "it sees nothing of the claim");
     commit(&mut claim).await;
-    assert_eq!(judge(&scene, &mut judges).await, 1);
-    assert_eq!(judge(&scene, &mut judges).await, 0, "once");
-    // Forgotten when nothing is its own any more, and nothing can come.
+    assert_eq!(suspect(&scene, &mut detector).await, 1);
+    assert_eq!(suspect(&scene, &mut detector).await, 0, "once");
+    // Deleted when it owns no claim any more, and none can be committed.
     let known = format!("select count(*) from seriatim.processor where id = {DEAD}");
     let last_seen = format!(
         "update seriatim.processor set seen_at = seen_at - interval '3 min' where id = {DEAD}"
     );
     scene.run(&last_seen).await;
-    judge(&scene, &mut judges).await;
-    assert_eq!(scene.id(&known).await, 1, "it has a claim");
+    suspect(&scene, &mut detector).await;
+    assert_eq!(scene.number(&known).await, 1, "it has a claim");
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut claim).await;
     scene.run_job(&mut claim, &over).await;
-    judge(&scene, &mut judges).await;
-    assert_eq!(scene.id(&known).await, 0);
+    suspect(&scene, &mut detector).await;
+    assert_eq!(scene.number(&known).await, 0);
     scene.end().await;
 }
 
-/// In how many seconds the queue has something due, and whether the house awaits somebody, by a look that asks for other queues as well.
+/// Returns the seconds until the queue has something due, and whether maintenance is awaited, by a
+/// heartbeat that polls other queues too.
 async fn waits(scene: &Scene) -> (Option<u64>, bool) {
     let mut conn = scene.session().await;
     let server = scene.store.server_since(&mut conn).await.unwrap();
-    let asks = HeartbeatQuery::new(JUDGE, KEY, false, server);
+    let asks = HeartbeatQuery::new(DETECTOR, KEY, false, server);
     let asks = HeartbeatQuery { queues: &["it's another", "NULL", Q], maintenance: true, ..asks };
-    let (due_in, awaits_maintenance) = look_at_all(scene, &mut conn, asks).await;
+    let (due_in, awaits_maintenance) = poll_all(scene, &mut conn, asks).await;
     let [None, None, due_in] = due_in[..] else { panic!("{due_in:?}") };
     (due_in.map(|due_in| (due_in + Duration::from_millis(500)).as_secs()), awaits_maintenance)
 }
 
-/// One that comes to all that is asked for: a look that takes long, as the session's first one may, does not.
-async fn look_at_all(
+/// Repeats a heartbeat until it reaches all queues: a slow one, as the session's first may be, does
+/// not.
+async fn poll_all(
     scene: &Scene,
     conn: &mut PgConnection,
     asks: HeartbeatQuery<'_>,
 ) -> (Vec<Option<Duration>>, bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let found = scene.store.heartbeat(&mut *conn, asks).await.unwrap();
-        if let Some(waits) = found.awaits_maintenance
-            && found.due_in.len() == asks.queues.len()
+        let polled = scene.store.heartbeat(&mut *conn, asks).await.unwrap();
+        if let Some(waits) = polled.awaits_maintenance
+            && polled.due_in.len() == asks.queues.len()
         {
-            return (found.due_in, waits);
+            return (polled.due_in, waits);
         }
-        assert!(Instant::now() < deadline, "{found:?}");
+        assert!(Instant::now() < deadline, "{polled:?}");
     }
 }
 
 #[tokio::test]
-async fn a_look_for_all_queues_sees_what_a_claim_would_find() {
+async fn a_heartbeat_polls_all_that_a_claim_would_find() {
     let scene = Scene::new().await;
     assert_eq!(waits(&scene).await, (None, false));
     scene.enqueue("g").await;
@@ -146,7 +149,7 @@ async fn a_look_for_all_queues_sees_what_a_claim_would_find() {
     let lease =
         "update seriatim.job set lease_until = now() + interval '1.4 s' where status = 'started'";
     scene.run(lease).await;
-    assert_eq!(waits(&scene).await, (Some(1), false), "doubted");
+    assert_eq!(waits(&scene).await, (Some(1), false), "suspected");
     scene.run("update seriatim.job set lease_until = now() where status = 'started'").await;
     assert_eq!(waits(&scene).await, (Some(0), false), "its lease ran out");
     scene.run_job(&mut conn, &claim).await;
@@ -162,22 +165,21 @@ async fn a_look_for_all_queues_sees_what_a_claim_would_find() {
 }
 
 #[tokio::test]
-async fn a_look_for_queues_that_cannot_be_had_costs_no_presence() {
+async fn a_poll_that_cannot_be_answered_keeps_the_presence() {
     let scene = Scene::new().await;
     let (mut conn, mut host) = (scene.session().await, scene.session().await);
     let server = scene.store.server_since(&mut conn).await.unwrap();
     assert!(scene.store.take_presence(&mut conn, KEY).await.unwrap());
     begin(&mut host).await;
-    crate::interleavings::support::scene::run(&mut host, "lock table seriatim.cancel_request")
-        .await;
+    run(&mut host, "lock table seriatim.cancel_request").await;
     let asks = HeartbeatQuery {
         queues: &[Q],
         maintenance: true,
-        ..HeartbeatQuery::new(JUDGE, KEY, false, server)
+        ..HeartbeatQuery::new(DETECTOR, KEY, false, server)
     };
-    let found = scene.store.heartbeat(&mut conn, asks).await.unwrap();
-    assert!(found.held && found.awaits_maintenance.is_none(), "{found:?}");
+    let polled = scene.store.heartbeat(&mut conn, asks).await.unwrap();
+    assert!(polled.held && polled.awaits_maintenance.is_none(), "{polled:?}");
     commit(&mut host).await;
-    assert_eq!(look_at_all(&scene, &mut conn, asks).await, (vec![None], false));
+    assert_eq!(poll_all(&scene, &mut conn, asks).await, (vec![None], false));
     scene.end().await;
 }

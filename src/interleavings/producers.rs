@@ -1,13 +1,15 @@
-//! Producers wait for nobody and never fail by a race, whatever their transactions are (P5).
+//! Producers never wait and never fail by a race, at any isolation level (P5).
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::interleavings::support::scene::{Q, Scene, commit, enqueue, pid, run, succeeded};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{commit, enqueue, pid, run};
+use crate::interleavings::support::steps::succeeded;
 use crate::{Client, NewJob};
 
 const OLD_SNAPSHOTS: [&str; 2] = ["repeatable read", "serializable"];
 
-/// A transaction with a snapshot, taken before anything of the group was there.
+/// A transaction with a snapshot from before the group existed.
 async fn old_snapshot(scene: &Scene, level: &str) -> PgConnection {
     let mut producer = scene.session().await;
     run(&mut producer, &format!("begin isolation level {level}")).await;
@@ -21,7 +23,7 @@ async fn code(conn: &mut PgConnection, sql: &str) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
-/// What an upsert would need.
+/// Index that an upsert would need.
 const UNIQUE: &str = "create unique index on seriatim.queue_group (queue, group_id)";
 
 #[tokio::test]
@@ -55,7 +57,7 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
 }
 
 #[tokio::test]
-async fn a_producers_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
+async fn an_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let mut worker = scene.session().await;
@@ -81,7 +83,7 @@ async fn a_producers_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
     scene.end().await;
 }
 
-/// Both have looked at what the other one writes, if they look at jobs at all.
+/// Each would have read the rows that the other one writes, if an enqueue read jobs at all.
 #[tokio::test]
 async fn serializable_producers_do_not_fail_each_other() {
     for group in [Some("g"), None] {
@@ -101,7 +103,7 @@ async fn serializable_producers_do_not_fail_each_other() {
         assert_eq!(code(&mut one, "commit").await, None, "{group:?}");
         assert_eq!(code(&mut two, "commit").await, None, "{group:?}");
         let jobs = "select count(*) from seriatim.job";
-        assert_eq!(scene.id(jobs).await, 4);
+        assert_eq!(scene.number(jobs).await, 4);
         scene.end().await;
     }
 }
@@ -132,7 +134,7 @@ async fn jobs_of_a_prepared_transaction_come_when_it_is_committed() {
     let late = enqueue(&mut producer, &["g", "g"]).await;
     run(&mut producer, "prepare transaction 'late'").await;
     producer.close().await.unwrap();
-    // While its group is new, in line and busy with a higher id.
+    // While its group is new, ready and busy with a higher id.
     let behind = scene.enqueue("g").await;
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
@@ -144,7 +146,7 @@ async fn jobs_of_a_prepared_transaction_come_when_it_is_committed() {
     scene.settle(&mut worker, &claim, &held, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.drain().await, late);
-    // One that notifies cannot be prepared: that is what the switch is for.
+    // A transaction that notifies cannot be prepared: hence `Client::notify`.
     run(&mut other, "begin").await;
     let job = NewJob::new(Q, &1).group("new");
     crate::enqueue(&mut other, job).await.unwrap();

@@ -1,17 +1,18 @@
-//! Requests to cancel, also from transactions that stay open: the group goes on, and claims never wait (P3).
-
-use std::time::Duration;
+//! Requests to cancel, also from transactions that stay open: the group continues, and claims never
+//! wait (P3).
 
 use sqlx::PgConnection;
 
-use crate::NewJob;
-use crate::interleavings::support::scene::{Q, Scene, begin, commit, enqueue, pid, rollback, run};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, enqueue_delayed, lock_job, pid, rollback, run,
+};
+use crate::interleavings::support::steps::KEEP;
 use crate::job::outcome::Outcome;
 
 /// A head that is due in an hour, its group asleep, and a job behind it.
 async fn delayed_head(scene: &Scene, worker: &mut PgConnection) -> (i64, i64) {
-    let head = NewJob::new(Q, &1).group("g").delay(Duration::from_hours(1));
-    let head = crate::enqueue(&mut *worker, head).await.unwrap().id();
+    let head = enqueue_delayed(worker, "g").await;
     let behind = scene.enqueue("g").await;
     assert!(scene.claim(worker, 10).await.is_empty());
     assert!(!scene.row("g").await.unwrap().due);
@@ -49,7 +50,7 @@ async fn cancel_open(scene: &Scene, head: i64, committed: bool) -> PgConnection 
 }
 
 #[tokio::test]
-async fn a_group_goes_on_when_its_delayed_head_is_cancelled() {
+async fn a_group_continues_when_its_delayed_head_is_cancelled() {
     for committed in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
@@ -68,7 +69,7 @@ async fn a_group_goes_on_when_its_delayed_head_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_group_goes_on_when_its_head_is_cancelled_before_any_adopter_saw_it() {
+async fn a_group_continues_when_its_unadopted_head_is_cancelled() {
     for committed in [true, false] {
         let scene = Scene::new().await;
         let mut producer = scene.session().await;
@@ -82,12 +83,12 @@ async fn a_group_goes_on_when_its_head_is_cancelled_before_any_adopter_saw_it() 
 }
 
 #[tokio::test]
-async fn a_group_goes_on_when_its_due_head_is_cancelled() {
+async fn a_group_continues_when_its_due_head_is_cancelled() {
     for committed in [true, false] {
         let scene = Scene::new().await;
         let mut worker = scene.session().await;
         let ids = enqueue(&mut worker, &["g", "g", "g"]).await;
-        // In line, free and due, with the second job at its head.
+        // Ready, free and due, with the second job at its head.
         let claim = scene.claim_one(&mut worker).await;
         scene.run_job(&mut worker, &claim).await;
         cancel_open(&scene, ids[1], committed).await;
@@ -112,7 +113,7 @@ async fn a_cancel_that_writes_a_running_job_waits_for_its_handler() {
     );
     let wrong = tokio::spawn(async move { run(&mut wrong, &sql).await });
     scene.until_waits(wrong_pid, "transactionid").await;
-    // The crate's leaves a request, in a transaction that stays open for a while.
+    // The crate's cancel leaves a request, in a transaction that stays open for a while.
     let mut canceller = scene.session().await;
     run(&mut canceller, "begin").await;
     let report = scene.store.cancel(&mut canceller, ids[0]).await.unwrap();
@@ -121,19 +122,18 @@ async fn a_cancel_that_writes_a_running_job_waits_for_its_handler() {
     assert!(!store.cancel_requested(&mut worker, ids[0]).await.unwrap());
     run(&mut canceller, "commit").await;
     assert!(store.cancel_requested(&mut worker, ids[0]).await.unwrap());
-    let keep = crate::interleavings::support::scene::KEEP;
-    let settled = store.settle(&mut worker, Q, &claim, &Outcome::Cancelled, keep, held.followed);
+    let settled = store.settle(&mut worker, Q, &claim, &Outcome::Cancelled, KEEP, held.followed);
     settled.await.unwrap();
     commit(&mut worker).await;
     wrong.await.unwrap();
     assert_eq!(scene.status(ids[0]).await, "cancelled");
-    assert_eq!(scene.id("select count(*) from seriatim.cancel_request").await, 0);
+    assert_eq!(scene.number("select count(*) from seriatim.cancel_request").await, 0);
     assert_eq!(scene.drain().await, ids[1..]);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn a_cancel_of_a_job_that_an_adopter_has_for_a_moment_is_carried_out_all_the_same() {
+async fn a_cancel_of_a_job_locked_by_an_adopter_is_carried_out() {
     let scene = Scene::new().await;
     let mut producer = scene.session().await;
     let ids = enqueue(&mut producer, &["g", "g"]).await;
@@ -150,14 +150,13 @@ async fn a_cancel_of_a_job_that_an_adopter_has_for_a_moment_is_carried_out_all_t
 }
 
 #[tokio::test]
-async fn a_request_that_missed_its_queued_job_is_carried_out_by_the_janitor() {
+async fn maintenance_cancels_a_queued_job_that_a_request_missed() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let (head, behind) = delayed_head(&scene, &mut worker).await;
-    // Somebody looks at the row for a moment.
+    // Another session has the row locked for a moment.
     begin(&mut worker).await;
-    run(&mut worker, &format!("select 1 from seriatim.job where id = {head} for no key update"))
-        .await;
+    lock_job(&mut worker, head, "no key update").await;
     assert!(!scene.cancel(head).await);
     rollback(&mut worker).await;
     begin(&mut worker).await;

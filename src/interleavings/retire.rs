@@ -1,10 +1,10 @@
-//! A group's row is about to be deleted while a job of the group comes (P3).
+//! A job of a group is enqueued while the group's row is being deleted (P3).
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{
-    Q, Scene, begin, commit, enqueue, pid, rollback, run, succeeded,
-};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, enqueue, pid, rollback, run};
+use crate::interleavings::support::steps::{KEEP, succeeded};
 use crate::store::{Claim, HeldJob};
 
 /// One job of group `g`, held by a session that is about to settle it.
@@ -18,7 +18,7 @@ async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim, HeldJob) {
 }
 
 #[tokio::test]
-async fn one_delete_that_locks_and_looks_strands_a_job_adopted_meanwhile() {
+async fn one_delete_that_locks_and_reads_strands_an_adopted_job() {
     let scene = Scene::new().await;
     let (mut worker, claim, _) = about_to_settle(&scene).await;
     run(
@@ -28,7 +28,7 @@ async fn one_delete_that_locks_and_looks_strands_a_job_adopted_meanwhile() {
     .await;
     let worker_pid = pid(&mut worker).await;
     scene.close_gate().await;
-    // Wrong: the snapshot of the look is older than the lock of the same statement.
+    // Wrong: the statement reads jobs with a snapshot that is older than its lock.
     let settle = tokio::spawn(async move {
         let deleted = run(
             &mut worker,
@@ -53,7 +53,8 @@ async fn one_delete_that_locks_and_looks_strands_a_job_adopted_meanwhile() {
     scene.end().await;
 }
 
-/// Stops the crate's settle of `g`'s last job in a trigger, adopts a job that came meanwhile, and lets it go on.
+/// Stops the crate's settle of `g`'s last job in a trigger, adopts a job that came meanwhile, and
+/// lets the settle continue.
 async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bool) {
     let scene = Scene::new().await;
     let (mut worker, claim, held) = about_to_settle(&scene).await;
@@ -62,16 +63,7 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
     scene.gate("settler", event, table).await;
     let store = std::sync::Arc::clone(&scene.store);
     let settle = tokio::spawn(async move {
-        let settled = store
-            .settle(
-                &mut worker,
-                Q,
-                &claim,
-                &succeeded(),
-                crate::interleavings::support::scene::KEEP,
-                held.followed,
-            )
-            .await;
+        let settled = store.settle(&mut worker, Q, &claim, &succeeded(), KEEP, held.followed).await;
         settled.unwrap();
         commit(&mut worker).await;
     });
@@ -85,7 +77,7 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
         settle.await.unwrap();
     } else {
         scene.open_gate().await;
-        // It does not wait for the adopter.
+        // The settle does not wait for the adopter.
         settle.await.unwrap();
         commit(&mut adopter).await;
     }
@@ -96,12 +88,12 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
 }
 
 #[tokio::test]
-async fn a_job_adopted_before_settle_locks_alone_is_seen_by_its_look() {
+async fn a_job_adopted_before_settle_locks_alone_is_seen() {
     adopt_inside_settle("update", "job", true).await;
 }
 
 #[tokio::test]
-async fn a_settle_neither_retires_a_group_that_an_adopter_shares_nor_waits_for_it() {
+async fn a_settle_leaves_a_group_that_an_adopter_shares() {
     adopt_inside_settle("update", "job", false).await;
 }
 
@@ -161,7 +153,7 @@ async fn a_deletion_of_a_group_that_is_rolled_back_strands_nothing() {
 }
 
 #[tokio::test]
-async fn an_enqueue_from_a_handler_keeps_its_own_group_and_revives_a_drained_one() {
+async fn a_handlers_enqueue_keeps_its_group_and_revives_another() {
     let scene = Scene::new().await;
     let (mut worker, claim, held) = about_to_settle(&scene).await;
     // Into its own group, into one that is being retired, and into one that was.

@@ -1,37 +1,40 @@
-//! Nobody queues up, and skipped is not lost (P2, P3).
+//! `SKIP LOCKED`: sessions do not wait for each other, and skipped is not lost (P2, P3).
 
-use crate::interleavings::support::scene::TERMS;
-use crate::interleavings::support::scene::{
-    Q, Scene, begin, commit, enqueue, pid, rollback, run, succeeded,
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, lock_group, lock_job, number, pid, rollback, run,
 };
+use crate::interleavings::support::steps::{KEEP, succeeded};
 use crate::store::HoldAnswer;
+use crate::worker::claim_steps::{self, ClaimCursor};
 
-/// A claim whose snapshot is older than a row it locks: it rejects the row's new version, and keeps its lock.
+/// A claim whose snapshot is older than a row it locks rejects the row's new version, and keeps its
+/// lock.
 #[tokio::test]
-async fn a_hold_that_meets_a_claim_with_an_older_snapshot_is_skipped_and_not_lost() {
+async fn hold_retries_a_row_locked_by_a_stale_claim() {
     let scene = Scene::new().await;
     let job = scene.enqueue("g").await;
     let (mut worker, mut older) = (scene.session().await, scene.session().await);
     scene.adopt(&mut worker).await;
     commit(&mut worker).await;
-    // Two looks at once, the way `take` does it, with a moment between the snapshot and the lock.
+    // Two claims at once. The older one waits between the snapshot and the lock of its statement.
     scene.close_gate().await;
     let older_pid = pid(&mut older).await;
-    let looking = tokio::spawn(async move {
+    let locking = tokio::spawn(async move {
         begin(&mut older).await;
         let sql = "with moment as materialized (select pass_gate() as passed) \
                    select count(*) from (select 1 from seriatim.queue_group g, moment \
                    where passed and g.ready_at <= now() for no key update of g skip locked) taken";
-        let taken = crate::interleavings::support::scene::number(&mut older, sql).await;
+        let taken = number(&mut older, sql).await;
         (older, taken)
     });
     scene.until_waits(older_pid, "advisory").await;
     let claim = scene.claim_one(&mut worker).await;
     assert_eq!(claim.job, job);
     scene.open_gate().await;
-    let (mut older, taken) = looking.await.unwrap();
+    let (mut older, taken) = locking.await.unwrap();
     assert_eq!(taken, 0, "its condition was checked again");
-    // Wrong: no row, so it is lost. A plain read shows that the token is still ours.
+    // Wrong: no row, so it is lost. A plain read shows that the token is unchanged.
     let answer = scene.try_hold(&mut worker, &claim).await;
     assert!(matches!(answer, HoldAnswer::Skipped), "{answer:?}");
     rollback(&mut older).await;
@@ -42,21 +45,21 @@ async fn a_hold_that_meets_a_claim_with_an_older_snapshot_is_skipped_and_not_los
 }
 
 #[tokio::test]
-async fn a_hold_whose_jobs_row_somebody_looks_at_is_skipped_and_keeps_the_group() {
+async fn hold_skipped_at_its_jobs_row_keeps_the_group_locked() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
     let claim = scene.claim_one(&mut worker).await;
-    // As an adopter that saw the job flagged.
+    // Like an adopter that saw the job flagged.
     begin(&mut adopter).await;
-    run(&mut adopter, "select 1 from seriatim.job for no key update").await;
+    lock_job(&mut adopter, claim.job, "no key update").await;
     let answer = scene.try_hold(&mut worker, &claim).await;
     assert!(matches!(answer, HoldAnswer::Skipped), "{answer:?}");
-    // The group is kept between the tries: nobody else can even doubt the claim.
+    // The group stays locked between the tries: no other session can even suspect the claim.
     scene.enqueue("g").await;
     let mut other = scene.session().await;
     let free = "select count(*) from (select 1 from seriatim.queue_group for no key update skip locked) free";
-    assert_eq!(super::support::scene::number(&mut other, free).await, 0);
+    assert_eq!(number(&mut other, free).await, 0);
     rollback(&mut adopter).await;
     let answer = scene.store.hold(&mut worker, Q, &claim).await.unwrap();
     assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
@@ -73,7 +76,7 @@ async fn a_hold_whose_jobs_row_somebody_looks_at_is_skipped_and_keeps_the_group(
 }
 
 #[tokio::test]
-async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
+async fn a_skipped_clear_suspicion_can_be_tried_again() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
@@ -81,29 +84,28 @@ async fn a_trust_that_is_skipped_changes_nothing_and_can_be_tried_again() {
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     begin(&mut other).await;
-    run(&mut other, "select 1 from seriatim.queue_group for no key update").await;
-    for still_doubted in [true, false] {
-        begin(&mut worker).await;
-        scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
-        commit(&mut worker).await;
-        assert_eq!(scene.row("g").await.unwrap().suspected, still_doubted);
-        if still_doubted {
+    lock_group(&mut other, "g", "no key update").await;
+    for still_suspected in [true, false] {
+        scene.clear_suspicion(&mut worker, &claim).await;
+        assert_eq!(scene.row("g").await.unwrap().suspected, still_suspected);
+        if still_suspected {
             rollback(&mut other).await;
         }
     }
     scene.end().await;
 }
 
-/// `SKIP LOCKED` skips locked rows; it waits for a lock on the newer version of a row that its locker has written.
+/// `SKIP LOCKED` skips locked rows; it waits for a lock on the newer version of a row that its
+/// locker has written.
 #[tokio::test]
-async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
+async fn an_adopter_waits_if_a_settle_writes_before_it_locks_alone() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
-    run(&mut worker, "select 1 from seriatim.queue_group for update").await;
+    lock_group(&mut worker, "g", "update").await;
     scene.enqueue("g").await;
     let adopter_pid = pid(&mut adopter).await;
     let store = std::sync::Arc::clone(&scene.store);
@@ -119,22 +121,21 @@ async fn an_adopter_waits_for_a_settle_that_writes_before_it_locks_alone() {
     scene.end().await;
 }
 
-/// The same lock: whatever makes a claim wait, it must not wait for as long as a handler runs, nor fail.
+/// The same lock: whatever makes a claim wait, it must not wait for as long as a handler runs, nor
+/// fail.
 #[tokio::test]
-async fn a_claim_that_would_wait_gives_up_and_looks_again() {
+async fn a_claim_that_would_wait_gives_up_and_claims_again() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let claim = scene.claim_one(&mut worker).await;
     scene.hold(&mut worker, &claim).await;
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
-    run(&mut worker, "select 1 from seriatim.queue_group for update").await;
+    lock_group(&mut worker, "g", "update").await;
     let second = scene.enqueue("g").await;
-    let (store, mut cursor) = (&scene.store, crate::worker::claim_steps::ClaimCursor::default());
-    let claimed =
-        crate::worker::claim_steps::claim(store, &mut other, &scene.options, 10, None, &mut cursor)
-            .await;
-    let claimed = claimed.unwrap();
+    let (store, mut cursor) = (&scene.store, ClaimCursor::default());
+    let claimed = claim_steps::claim(store, &mut other, &scene.options, 10, None, &mut cursor);
+    let claimed = claimed.await.unwrap();
     assert!(claimed.more && claimed.jobs.is_empty());
     rollback(&mut worker).await;
     // On the same connection, in a new transaction.
@@ -160,9 +161,8 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         assert_eq!(scene.adopt(&mut adopter).await, 1);
         rollback(&mut adopter).await;
         // Settled, with and without a try to retire, and not committed.
-        let keep = crate::interleavings::support::scene::KEEP;
         let outcome = succeeded();
-        let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, keep, followed);
+        let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, KEEP, followed);
         settled.await.unwrap();
         let third = scene.enqueue("g").await;
         let shared = scene.adopt(&mut adopter).await;

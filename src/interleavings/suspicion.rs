@@ -1,9 +1,8 @@
-//! Who is next, and who takes over (P2, P3, P8).
+//! Suspicion, grace and take-over, and the order of turns (P2, P3, P8).
 
-use crate::interleavings::support::scene::TERMS;
-use crate::interleavings::support::scene::{
-    Q, Scene, begin, commit, failed, pid, plans, rollback, run, succeeded,
-};
+use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::session::{begin, commit, pid, rollback, run};
+use crate::interleavings::support::steps::{failed, plans, succeeded};
 use crate::job::group_plan::{Disposition, Plan};
 use crate::store::HoldAnswer;
 
@@ -16,7 +15,7 @@ async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
         let next_of_long = scene.enqueue("long").await;
         let claim = scene.claim_one(&mut worker).await;
         let held = scene.hold(&mut worker, &claim).await;
-        // While the long handler runs, another group gets in line.
+        // While the long handler runs, another group becomes ready.
         let waiting = scene.enqueue("waiting").await;
         let mut adopter = scene.session().await;
         scene.adopt(&mut adopter).await;
@@ -43,7 +42,7 @@ async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
 }
 
 #[tokio::test]
-async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
+async fn a_lapsed_claim_is_taken_over_only_after_its_grace() {
     let scene = Scene::new().await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let job = scene.enqueue("g").await;
@@ -52,16 +51,16 @@ async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
     let session = pid(&mut worker).await;
     scene.run(&format!("select pg_terminate_backend({session})")).await;
     scene.until_gone(session).await;
-    // The handler does not know yet. Wrong: a look that takes what is due would run its job beside it.
+    // The handler does not know yet. Wrong: a claim of all that is due would run its job beside it.
     scene.lease("g", -1).await;
     let due = "select count(*) from seriatim.queue_group where ready_at <= clock_timestamp()";
-    assert_eq!(scene.id(due).await, 1);
+    assert_eq!(scene.number(due).await, 1);
     assert!(scene.claim(&mut other, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
     assert!(row.suspected && !row.due, "{row:?}");
-    // Doubted, and the grace is not over.
+    // Suspected, and the grace is not over.
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    assert_eq!(scene.id(due).await, 0);
+    assert_eq!(scene.number(due).await, 0);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
     assert_eq!((over.job, over.go), (job, Disposition::Run));
@@ -74,7 +73,7 @@ async fn a_lapsed_claim_is_taken_over_by_the_second_look_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
+async fn a_late_hold_clears_the_suspicion_and_gets_a_new_grace() {
     let scene = Scene::new().await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     scene.enqueue("g").await;
@@ -82,27 +81,26 @@ async fn a_hold_that_comes_late_clears_the_doubt_and_begins_a_new_grace() {
     scene.lease("g", -1).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert!(scene.hold(&mut worker, &claim).await.suspected);
-    // Wrong: to go on with the doubt standing. If this hold broke now, the next look would take over at once.
+    // Wrong: a hold that keeps the suspicion. If it broke now, the next claim would take over at
+    // once.
     rollback(&mut worker).await;
-    begin(&mut worker).await;
-    scene.store.clear_suspicion(&mut worker, &claim, TERMS.lease).await.unwrap();
-    commit(&mut worker).await;
+    scene.clear_suspicion(&mut worker, &claim).await;
     assert!(!scene.row("g").await.unwrap().suspected);
     assert!(!scene.hold(&mut worker, &claim).await.suspected);
     rollback(&mut worker).await;
     scene.lease("g", -1).await;
-    assert!(scene.claim(&mut other, 10).await.is_empty(), "only doubted again");
+    assert!(scene.claim(&mut other, 10).await.is_empty(), "only suspected again");
     assert!(scene.row("g").await.unwrap().suspected);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    // Too late now: neither the hold nor the trust of the old token does anything.
+    // Too late now: neither the hold nor a cleared suspicion by the old token has an effect.
     assert!(matches!(scene.try_hold(&mut worker, &claim).await, HoldAnswer::Lost));
     rollback(&mut worker).await;
     scene.run_job(&mut other, &over).await;
     scene.end().await;
 }
 
-/// A claim whose worker died in its last attempt, doubted and due.
+/// A suspected and due claim, whose worker died in its last attempt.
 async fn used_up(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
     let job = scene.enqueue("g").await;
@@ -115,15 +113,15 @@ async fn used_up(scene: &Scene) -> i64 {
 }
 
 #[tokio::test]
-async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
+async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let dead = used_up(&scene).await;
         let mut other = scene.session().await;
         begin(&mut other).await;
-        let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-        let looks = scene.store.read_heads(&mut other, Q, &turns, TERMS).await.unwrap();
-        // A claimed row can be shared while the take-over has it locked, and the flag goes.
+        let turns = scene.lock_turns(&mut other, 10).await;
+        let heads = scene.read_heads(&mut other, &turns).await;
+        // A claimed row can be shared while the take-over has it locked, and the flag is cleared.
         let meanwhile = scene.enqueue("g").await;
         let mut adopter = scene.session().await;
         assert_eq!(scene.adopt(&mut adopter).await, 1);
@@ -139,12 +137,12 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
             commit(&mut other).await;
             assert!(scene.is_stranded(meanwhile).await);
         } else {
-            let planned = plans(&turns, &looks);
+            let planned = plans(&turns, &heads);
             assert_eq!(
                 planned[0].plan,
                 Plan::Start { job: dead, go: Disposition::Exhausted, fresh: false }
             );
-            let over = scene.write(&mut other, &turns, &looks).await.remove(0);
+            let over = scene.write(&mut other, &turns, &heads).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;
             commit(&mut other).await;
@@ -156,26 +154,26 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_take_over_that_finds_its_job_gone_frees_the_row_and_does_not_delete_it() {
+async fn a_take_over_without_a_job_frees_the_row_and_keeps_it() {
     let scene = Scene::new().await;
     used_up(&scene).await;
     scene.run("delete from seriatim.job").await;
     let mut other = scene.session().await;
     begin(&mut other).await;
-    let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-    let looks = scene.store.read_heads(&mut other, Q, &turns, TERMS).await.unwrap();
+    let turns = scene.lock_turns(&mut other, 10).await;
+    let heads = scene.read_heads(&mut other, &turns).await;
     let meanwhile = scene.enqueue("g").await;
     let mut adopter = scene.session().await;
     assert_eq!(scene.adopt(&mut adopter).await, 1);
     commit(&mut adopter).await;
-    assert!(scene.write(&mut other, &turns, &looks).await.is_empty());
+    assert!(scene.write(&mut other, &turns, &heads).await.is_empty());
     assert_eq!(scene.row("g").await.unwrap().job, None);
     assert_eq!(scene.drain().await, [meanwhile]);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lost() {
+async fn a_take_over_of_an_expired_job_keeps_the_lost_attempt() {
     let scene = Scene::new().await;
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let job = scene.enqueue("g").await;
@@ -193,14 +191,15 @@ async fn a_take_over_of_an_expired_job_ends_it_and_keeps_the_attempt_that_was_lo
     commit(&mut other).await;
     let lost = "select count(*) from seriatim.job where history -> 0 ->> 'kind' = 'worker_lost' \
                 and jsonb_array_length(history) = 2";
-    assert_eq!(scene.id(lost).await, 1);
+    assert_eq!(scene.number(lost).await, 1);
     scene.end().await;
 }
 
-/// All presences go with a restart, and a process that the server told so keeps its handlers for some seconds. Wrong: a doubt
-/// of before, taken for one that its process could have heard of.
+/// A restart ends all presences, and a process that the server told of it keeps its handlers for
+/// some seconds. Wrong: a suspicion from before the restart, although its process could not have
+/// noticed it.
 #[tokio::test]
-async fn a_doubt_from_before_the_servers_start_is_doubted_anew_when_processes_can_be_back() {
+async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
     for (group, receives) in [(true, false), (false, false), (true, true), (false, true)] {
         let scene = Scene::new().await;
         let (mut worker, mut other) = (scene.session().await, scene.session().await);
@@ -214,7 +213,7 @@ async fn a_doubt_from_before_the_servers_start_is_doubted_anew_when_processes_ca
             "select round(extract(epoch from {due} - clock_timestamp()))::int8 \
              from seriatim.{table} where suspect = claim"
         );
-        let mut looks = async || {
+        let mut claims = async || {
             scene.run(&lapse).await;
             if receives {
                 run(&mut other, "select seriatim.receive('q', 1)").await
@@ -222,13 +221,13 @@ async fn a_doubt_from_before_the_servers_start_is_doubted_anew_when_processes_ca
                 scene.claim(&mut other, 10).await.len() as u64
             }
         };
-        assert_eq!(looks().await, 0);
-        assert_eq!(scene.id(&in_seconds).await, 2, "1.75, rounded");
+        assert_eq!(claims().await, 0);
+        assert_eq!(scene.number(&in_seconds).await, 2, "1.75, rounded");
         scene.started_at("now").await;
-        assert_eq!(looks().await, 0);
-        assert!((14..=15).contains(&scene.id(&in_seconds).await));
+        assert_eq!(claims().await, 0);
+        assert!((14..=15).contains(&scene.number(&in_seconds).await));
         scene.started_at("2000-01-01").await;
-        assert_eq!(looks().await, 1);
+        assert_eq!(claims().await, 1);
         scene.end().await;
     }
 }

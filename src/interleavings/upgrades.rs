@@ -14,7 +14,7 @@ use crate::store::{Function, Release, SchemaState, Step, Store};
 use crate::testing::TestDatabase;
 use crate::{ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions};
 
-/// The release after this one, for which `functions` replace those of the same name.
+/// Returns the release after this one, with `functions` in place of those of the same name.
 fn next(compatible_from: i64, functions: &[&str]) -> Release {
     let mut release = Release::this();
     release.steps.push(Step {
@@ -37,7 +37,7 @@ async fn text(conn: &mut PgConnection, sql: &str) -> String {
     row.get(0)
 }
 
-/// The functions of those names, with their arguments and results.
+/// Returns the functions of these names, with their arguments and results.
 async fn made(conn: &mut PgConnection, names: &str) -> String {
     let made = format!(
         "select coalesce(string_agg(proname || '(' || pg_get_function_arguments(oid) || ') ' \
@@ -130,7 +130,7 @@ async fn two_builds_of_one_version_do_not_replace_each_other() {
     database.remove().await.unwrap();
 }
 
-/// Takes down which job of which group ran.
+/// Records each job that ran, with its group.
 struct Ran(Arc<Mutex<Vec<(String, u64)>>>);
 
 #[async_trait]
@@ -177,7 +177,7 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
     let ran_all = async |until: usize| {
         let all = async {
             while ran.lock().unwrap().len() < until {
-                // The handlers say nothing but this.
+                // The handlers report nothing else.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -192,8 +192,7 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
     };
     tokio::join!(enqueue(40..120), upgrade);
     enqueue(120..160).await;
-    // One after the other they start again, as after a crash, on the schema of the version behind
-    // theirs.
+    // The programs start again one after the other, as after a crash, on the newer schema.
     let mut after = Vec::new();
     for (hold, old) in holds().into_iter().zip(before) {
         old.shutdown(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! Wake-ups that come while nobody listens.
+//! Wake-ups that are sent while no session listens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::processor::listener;
 use crate::testing::TestDatabase;
 
 #[tokio::test]
-async fn who_looked_before_somebody_listened_looks_again() {
+async fn a_worker_polls_again_once_its_listener_listens() {
     let db = TestDatabase::create().await.unwrap();
     let wake = Arc::new(Notify::new());
     let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lapsed_claim_is_doubted_first_and_taken_over_by_a_second_look() {
+    fn a_lapsed_claim_is_suspected_before_its_take_over() {
         let lapsed = LockedGroup { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Suspect);
         let suspected = LockedGroup { suspected: true, ..lapsed };

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_retried_with_the_policys_delay_until_attempts_run_out() {
+    fn an_error_is_retried_until_attempts_run_out() {
         let error = || RunResult::Failed(JobError::retry("no luck"));
         assert!(matches!(
             decided(error(), attempt(2, 3)),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_fails_and_halts_nothing() {
+    fn an_expired_job_fails_and_halts_nothing() {
         let expired = || RunResult::Expired(DateTime::UNIX_EPOCH);
         assert!(matches!(
             decided(expired(), attempt(0, 3)),

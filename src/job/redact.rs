@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_decode_is_not_quoted() {
+    fn data_that_does_not_decode_is_not_quoted() {
         assert_eq!(said::<u32>(r#""a, expected b: SECRET""#), "invalid type: string, expected u32");
         assert_eq!(said::<u8>("4711"), "invalid value: integer, expected u8");
         assert_eq!(said::<Posting>(r#"{"SECRET": 1}"#), "unknown field, expected `account`");

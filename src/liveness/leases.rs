@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_over_before_its_handler_began_does_not_stand() {
+    fn a_lease_over_before_its_handler_began_is_lost() {
         let leases = Arc::new(Leases::default());
         let claim = LeasedClaim {
             job: 1,

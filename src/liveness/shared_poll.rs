@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_looked_for_in_time_does_not_look() {
+    fn a_queue_polled_in_time_does_not_poll_itself() {
         let (shared_poll, poll_handle, now) = waits();
         assert_eq!(poll_handle.until(), now + ms(600));
         assert!(!is_wanted(&shared_poll, now + ms(249)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_of_something_looks_when_it_is_due() {
+    fn a_queue_that_hears_of_a_job_polls_when_it_is_due() {
         let (shared_poll, poll_handle, now) = waits();
         assert_eq!(poll_handle.changed().now_or_never(), None);
         for (due_in, until) in [(0, 500), (30, 530), (599, 1099), (700, 1100)] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_did_not_come_to_a_place_changes_nothing_there() {
+    fn a_poll_that_did_not_reach_a_queue_changes_nothing() {
         let (shared_poll, poll_handle, now) = waits();
         look(&shared_poll, now + ms(500), &[]);
         assert_eq!(
@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_began_before_somebody_looked_himself_is_none() {
+    fn a_poll_older_than_the_queues_own_is_ignored() {
         let (shared_poll, poll_handle, now) = waits();
         look(&shared_poll, now - ms(300), &[None]);
         assert_eq!(poll_handle.until(), now + ms(600));
     }
 
     #[test]
-    fn nobody_relies_on_who_does_not_look() {
+    fn no_queue_relies_on_a_poll_that_does_not_run() {
         let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
         let looks = |place, after, every| {
             shared_poll.register(place, now + ms(after), ms(every), LATE).is_some()
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_is_slow_or_has_no_answer_is_the_last_for_a_while() {
+    fn a_slow_or_failed_poll_stops_shared_polls_for_a_while() {
         for answered in [true, false] {
             let (shared_poll, poll_handle, now) = waits();
             assert!(is_wanted(&shared_poll, now + ms(500)));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_finds_nothing_costs_nothing() {
+    fn a_claim_that_finds_nothing_costs_nothing() {
         let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
         for _ in 0..50 {
             share.want(0, Want::Poll);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_fetched_or_belongs_to_nobody_goes_to_others() {
+    fn an_unused_share_goes_to_other_queues() {
         let mut share = FairShare::new(2, [(1, 10), (1, 10)]);
         share.want(0, Want::All);
         assert_eq!((share.give(), share.give(), share.give()), (Some(0), Some(0), None));

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_used_goes_to_others_at_once() {
+    async fn unused_slots_go_to_other_queues_at_once() {
         let queues = share(Some(3), &[(1, 10), (1, 10)]);
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(2, true);

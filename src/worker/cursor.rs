@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_past_is_read_again_after_a_while() {
+    fn entries_before_the_window_are_read_again_after_a_while() {
         let mut cursor = ClaimCursor::default();
         look(&mut cursor, &read(10_000));
         look(&mut cursor, &read(10_000));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_will_be_due_is_waited_for_if_that_is_not_at_once() {
+    fn a_later_due_time_is_waited_for() {
         let ms = Duration::from_millis;
         let window = |next: Option<u64>| {
             let mut cursor = ClaimCursor::default();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_priorities_and_doubts_the_next_one_reads_all_unless_there_is_no_slot_for_it() {
+    fn priorities_and_suspicions_make_the_next_claim_read_all() {
         let mut cursor = ClaimCursor::default();
         let suspect = ClaimAnswer { thorough: true, ..read(10_000) };
         for (with, priorities) in [(suspect, false), (read(10_000), true)] {

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_claimed_ahead_as_lately_ended() {
+    fn as_many_jobs_are_prefetched_as_lately_ended() {
         let mut line = line(Instant::now());
         assert_eq!(line.claims(8), 8);
         line.push(1, Instant::now(), Some(true));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_may_not_wait_is_next_and_none_is_claimed_ahead_soon() {
+    fn a_job_that_may_not_wait_is_next_and_stops_prefetching() {
         let now = Instant::now();
         let mut line = line(now);
         line.push(1, now, Some(true));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_go_on_while_there_is_more_and_the_one_that_claims_does_in_time() {
+    fn slots_take_prefetched_jobs_and_one_of_them_claims() {
         let now = Instant::now();
         let mut line = line(now);
         line.claims(8);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_looked_at_is_next_and_says_nothing_of_others() {
+    fn a_job_of_unknown_urgency_is_next_and_keeps_prefetching() {
         let now = Instant::now();
         let mut line = line(now);
         line.push(1, now, Some(true));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_wait_is_taken_where_no_slot_is_free() {
+    fn a_job_that_may_not_wait_is_taken_if_no_slot_is_free() {
         let now = Instant::now();
         let mut line = line(now);
         line.push(1, now, Some(true));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_for_too_long_goes_and_nothing_is_claimed_ahead_soon() {
+    fn a_stale_prefetched_job_is_released_and_stops_prefetching() {
         let start = Instant::now();
         let mut line = line(start);
         line.push(1, start, Some(true));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_job_has_one_look() {
+    fn a_lone_job_has_one_recheck() {
         let start = Instant::now();
         let mut recheck = Recheck::default();
         recheck.claimed(start, false);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_follow_each_other_put_no_look_off_and_the_last_has_one_behind_it() {
+    fn ends_in_a_row_delay_no_recheck_and_the_last_has_one() {
         let start = Instant::now();
         let mut recheck = Recheck::default();
         for n in 0..4 {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_takes_the_look_behind_no_claim_of_many() {
+    fn an_end_keeps_the_recheck_after_a_burst() {
         let start = Instant::now();
         let mut recheck = Recheck::default();
         recheck.ended(start);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_lone_claim_nor_a_lack_of_slots_takes_the_look_behind_a_burst() {
+    fn a_lone_claim_or_full_slots_keep_the_recheck_after_a_burst() {
         let start = Instant::now();
         let mut recheck = Recheck::default();
         recheck.claimed(start, true);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_for_another_reason_leaves_those_that_are_not_due() {
+    fn a_claim_for_another_reason_keeps_rechecks_not_due() {
         let start = Instant::now();
         let mut recheck = Recheck::default();
         recheck.claimed(start, false);

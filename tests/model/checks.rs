@@ -1,6 +1,6 @@
-//! Configurations, each looked at in full: no property is violated, and everything ends.
+//! Configurations, each explored in full: no property is violated, and everything ends.
 //!
-//! `SERIATIM_MODEL_DEEP=1` looks at larger ones as well.
+//! `SERIATIM_MODEL_DEEP=1` explores larger ones as well.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ const SESSION: Faults = Faults { sessions: 1, ..NO_FAULTS };
 const RESTART: Faults = Faults { restarts: 1, ..NO_FAULTS };
 const LAPSE: Faults = Faults { lapses: 1, ..NO_FAULTS };
 
-/// Nothing goes wrong; each of these is one transaction.
+/// Returns a configuration without faults; each of `producers` is one transaction.
 pub fn plain(producers: &[Enqueue]) -> Protocol {
     Protocol {
         producers: producers.to_vec(),
@@ -34,8 +34,8 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         max_attempts: 2,
         out_of_attempts: OutOfAttempts::Continue,
         may_fail: false,
-        may_give_back: false,
-        may_go_on: false,
+        may_release: false,
+        may_chain: false,
         deadly: None,
         mutation: None,
     }
@@ -49,12 +49,12 @@ pub fn present(producers: &[Enqueue]) -> Protocol {
     Protocol { presence: true, ..leased(producers) }
 }
 
-/// The first error is the last.
+/// Returns a configuration in which the first error is the last.
 fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol {
     Protocol { out_of_attempts, may_fail: true, max_attempts: 1, ..plain(producers) }
 }
 
-/// Looks at all states: at each property with Stateright, and whether everything ends.
+/// Explores all states: each property with Stateright, and whether everything ends.
 pub fn check(name: &str, model: &Protocol) {
     let begun = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
@@ -66,7 +66,7 @@ pub fn check(name: &str, model: &Protocol) {
     if let Some(steps) = &graph.stuck {
         panic!("{name}: not everything ends:\n{}", tell(model, steps));
     }
-    assert_eq!(checker.unique_state_count(), graph.states, "both look at the same");
+    assert_eq!(checker.unique_state_count(), graph.states, "both explore the same");
     let seconds = begun.elapsed().as_secs_f64();
     println!("{name}: {} states, {} deep, {seconds:.1} s\n    {model}", graph.states, graph.depth);
 }
@@ -104,17 +104,17 @@ fn a_server_that_restarts_at_any_step() {
 }
 
 #[test]
-fn claims_that_are_given_back() {
-    let waits = |producers: &[Enqueue]| Protocol { may_give_back: true, ..plain(producers) };
-    check("jobs that wait for a slot", &waits(&[ONE, ONE]));
+fn claims_that_are_released() {
+    let waits = |producers: &[Enqueue]| Protocol { may_release: true, ..plain(producers) };
+    check("jobs that are released", &waits(&[ONE, ONE]));
     check("and a crash", &Protocol { faults: CRASH, ..waits(&[ONE]) });
     check("and a session or an answer", &Protocol { faults: SESSION, ..waits(&[ONE]) });
     check("and a cancel", &Protocol { requests: vec![Request::Cancel(0)], ..waits(&[ONE]) });
 }
 
 #[test]
-fn turns_that_go_on() {
-    let on = |producers: &[Enqueue]| Protocol { may_go_on: true, ..plain(producers) };
+fn turns_that_are_chained() {
+    let on = |producers: &[Enqueue]| Protocol { may_chain: true, ..plain(producers) };
     let late = Enqueue { may_roll_back: true, ..TWO };
     check("two jobs that may roll back, and one", &on(&[late, ONE]));
     check("three jobs", &on(&[ONE, ONE, ONE]));
@@ -160,7 +160,8 @@ fn presences_that_are_lost() {
     check("two sessions", &Protocol { faults, ..present(&[ONE]) });
 }
 
-/// The doubt of a presence that is lost before a restart, the end of all sessions in a recovery, and one that somebody ends.
+/// A presence that is lost before a restart, a recovery that ends all sessions, and a presence
+/// session that is terminated.
 #[test]
 fn presences_that_are_ended() {
     let ended = |name: &str, faults| check(name, &Protocol { faults, ..present(&[ONE]) });
@@ -183,8 +184,8 @@ fn a_cancel_at_any_time() {
 }
 
 #[test]
-fn a_halt_that_is_resumed_or_retried() {
-    let requests = vec![Request::Resume, Request::Retry(0)];
+fn a_halt_that_is_ended_or_retried() {
+    let requests = vec![Request::Unhalt, Request::Retry(0)];
     check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[ONE, ONE]) });
 }
 
@@ -206,8 +207,8 @@ fn larger_bounds() {
         return;
     }
     let requests = vec![Request::Cancel(0)];
-    let on = Protocol { may_go_on: true, ..plain(&[TWO, ONE]) };
-    check("a turn that goes on, and a cancel", &Protocol { requests, ..on.clone() });
+    let on = Protocol { may_chain: true, ..plain(&[TWO, ONE]) };
+    check("a chained turn, and a cancel", &Protocol { requests, ..on.clone() });
     check("and a crash", &Protocol { faults: CRASH, ..on });
     check("a crash, three jobs", &Protocol { faults: CRASH, ..plain(&[TWO, ONE]) });
     check("a session, three jobs", &Protocol { faults: SESSION, ..plain(&[TWO, ONE]) });
@@ -221,6 +222,6 @@ fn larger_bounds() {
     check("a redrive", &Protocol { requests, ..stops(OutOfAttempts::Continue, &[TWO, ONE]) });
     let requests = vec![Request::Cancel(0), Request::Retry(0)];
     check("a cancel and a retry", &Protocol { requests, ..plain(&[TWO, ONE]) });
-    let requests = vec![Request::Resume, Request::Retry(0), Request::Cancel(1)];
+    let requests = vec![Request::Unhalt, Request::Retry(0), Request::Cancel(1)];
     check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[TWO, ONE]) });
 }

@@ -1,16 +1,19 @@
-//! Claim: adopt, take the group's turn, look in a new statement, write. One short transaction.
+//! Claim: adopt, take the group's turn, read heads in a new statement, write. One short
+//! transaction.
 
 use crate::database::Lock;
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
-    Claim, GroupRow, JobRow, Look, Ready, Rows, RunResult, State, Status, Step, Then, each, lowest,
+    Claim, GroupRow, HeadSnapshot, JobRow, Ready, Rows, RunResult, State, Status, Step, Then, each,
+    lowest,
 };
 
-const NOTHING_SEEN: Look = Look { head: None, drained: false };
+const NOTHING_SEEN: HeadSnapshot = HeadSnapshot { head: None, drained: false };
 
 impl Protocol {
-    /// The peek, which takes the adopter's lock if jobs are flagged, and with it the snapshot of the flags.
+    /// The peek. If jobs are flagged, it takes the adopter's lock, and with it the snapshot of the
+    /// flags.
     pub fn begin_claim(&self, s: &mut State, w: usize) -> bool {
         let rows = s.snapshot(w);
         let flags = rows.adoptable();
@@ -45,7 +48,8 @@ impl Protocol {
         };
     }
 
-    /// A free row that is locked: whoever looks next, looks later. So all its flags may go, if `head_id` is lowered.
+    /// Locks a free row and clears all its flags, since every later claim reads heads after this
+    /// lock. `head_id` must be lowered to them.
     pub fn wake_free(&self, s: &mut State, w: usize, flags: u8) {
         let Some(row) = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.claim.is_none()) else {
             s.workers[w].step = Step::ShareSee { flags };
@@ -65,8 +69,8 @@ impl Protocol {
         s.workers[w].step = step;
     }
 
-    /// A claimed row that is shared: its settle has not locked it alone yet, so a later look sees the job. Unless its id is
-    /// below `head_id`: then nothing but its flag brings it in.
+    /// Shares a claimed row: its settle has not locked it alone yet, so a later head snapshot sees
+    /// the job. A flag below `head_id` stays, because nothing else brings that job in.
     pub fn share_claimed(&self, s: &mut State, w: usize, flags: u8) {
         let Some(row) = s.lock_group(w, Lock::KeyShare).filter(|row| row.claim.is_some()) else {
             s.workers[w].step = Step::InsertSee { flags };
@@ -85,7 +89,8 @@ impl Protocol {
         }
     }
 
-    /// Nobody else has inserted one since it has looked: that takes the adopter's lock.
+    /// Inserts the row. No other worker has inserted one since `see_none`: that takes the adopter's
+    /// lock.
     pub fn insert_new(&self, s: &mut State, w: usize, flags: u8) {
         let row = GroupRow {
             claim: None,
@@ -101,7 +106,7 @@ impl Protocol {
         self.clear(s, w, flags);
     }
 
-    /// The jobs' rows are locked since their flags were read.
+    /// Clears flags. The jobs' rows are locked since their flags were read.
     fn clear(&self, s: &mut State, w: usize, flags: u8) {
         for job in each(flags) {
             if let Some(row) = s.snapshot(w).jobs[job as usize] {
@@ -115,15 +120,15 @@ impl Protocol {
         let rows = s.snapshot(w);
         let due = rows.group.filter(|row| row.ready == Ready::Due);
         s.workers[w].step = match due {
-            Some(row) if self.is(Mutation::LookInTheStatementThatLocks) => {
-                Step::TakeLock { seen: self.look(&rows, &row) }
+            Some(row) if self.is(Mutation::ReadHeadsInTheStatementThatLocks) => {
+                Step::TakeLock { seen: self.head_snapshot(&rows, &row) }
             }
             Some(_) => Step::TakeLock { seen: NOTHING_SEEN },
             None => return self.write_nothing(s, w),
         };
     }
 
-    /// Other groups are due before this one, and there is no slot left for it.
+    /// Other groups are due before this one, and no slot is left for it.
     pub fn pass_by(&self, s: &mut State, w: usize) -> bool {
         let passes = s.workers[w].step == Step::TakeSee;
         if passes {
@@ -132,59 +137,59 @@ impl Protocol {
         passes
     }
 
-    /// Takes the turn. A claim that has not been settled although its lease is over is doubted by a first look.
-    pub fn take(&self, s: &mut State, w: usize, seen: Look) {
+    /// Takes the turn. A claim whose lease is over is only suspected the first time.
+    pub fn take(&self, s: &mut State, w: usize, seen: HeadSnapshot) {
         let row = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.ready == Ready::Due);
         let Some(row) = row else { return self.write_nothing(s, w) };
-        let doubted = row.suspect == row.claim || self.is(Mutation::TakeOverInOneLook);
-        let old = row.claim.is_some() && row.claim == s.old_doubt;
-        if row.claim.is_some() && (!doubted || old) {
-            let ready = if old { Ready::Settling } else { Ready::Grace { judged: false } };
+        let suspected = row.suspect == row.claim || self.is(Mutation::TakeOverWithoutSuspicion);
+        let old = row.claim.is_some() && row.claim == s.old_suspect;
+        if row.claim.is_some() && (!suspected || old) {
+            let ready = if old { Ready::AfterRestart } else { Ready::Grace { by_detector: false } };
             s.write_group(w, GroupRow { suspect: row.claim, ready, ..row });
             return self.write_nothing(s, w);
         }
-        s.workers[w].step = Step::LookSee { seen };
+        s.workers[w].step = Step::HeadSee { seen };
     }
 
-    /// The lowest of the candidates: of a free group one from `head_id` on and one from the lowest flag on, of a claim that
-    /// is taken over its own job.
-    fn look(&self, rows: &Rows, group: &GroupRow) -> Look {
+    /// Returns the lowest candidate. Of a free group these are the jobs from `head_id` on, and from
+    /// the lowest flag on. Of a claim that is taken over it is its own job.
+    fn head_snapshot(&self, rows: &Rows, group: &GroupRow) -> HeadSnapshot {
         let unfinished = rows.unfinished();
         let head = match group.job {
             Some(job) if !self.is(Mutation::ReclaimLowest) => lowest(unfinished & 1 << job),
             _ => self.head(unfinished, rows, group),
         };
-        Look { head, drained: unfinished == 0 }
+        HeadSnapshot { head, drained: unfinished == 0 }
     }
 
-    /// The lowest of these that is a candidate.
+    /// Returns the lowest candidate in `of`.
     pub fn head(&self, of: u8, rows: &Rows, group: &GroupRow) -> Option<u8> {
         let flag = lowest(rows.flagged());
         each(of).find(|id| {
             *id >= group.head
                 || flag.is_some_and(|flag| match self.mutation {
-                    Some(Mutation::LookOnlyAtFlags) => rows.flagged() & 1 << id != 0,
+                    Some(Mutation::ReadOnlyFlaggedHeads) => rows.flagged() & 1 << id != 0,
                     _ => *id >= flag,
                 })
         })
     }
 
-    /// Looks with a snapshot that is younger than the group's lock.
-    pub fn see_head(&self, s: &mut State, w: usize, seen: Look) {
+    /// Reads heads with a snapshot that is younger than the group's lock.
+    pub fn see_head(&self, s: &mut State, w: usize, seen: HeadSnapshot) {
         let rows = s.snapshot(w);
         let Some(row) = rows.group else { return self.write_nothing(s, w) };
-        let look = match self.mutation {
-            Some(Mutation::LookInTheStatementThatLocks) => seen,
-            _ => self.look(&rows, &row),
+        let snapshot = match self.mutation {
+            Some(Mutation::ReadHeadsInTheStatementThatLocks) => seen,
+            _ => self.head_snapshot(&rows, &row),
         };
         let free = row.claim.is_none();
-        let Some(head) = look.head else {
-            match (free, look.drained) {
-                (true, true) if self.is(Mutation::LookInTheStatementThatLocks) => {
+        let Some(head) = snapshot.head else {
+            match (free, snapshot.drained) {
+                (true, true) if self.is(Mutation::ReadHeadsInTheStatementThatLocks) => {
                     s.workers[w].step = Step::RetireFreeLock { drained: true };
                 }
                 (true, true) => s.workers[w].step = Step::RetireFreeSee,
-                // Somebody is changing it.
+                // Another session is changing the job.
                 (true, false) => self.write_nothing(s, w),
                 // A take-over never retires.
                 (false, _) => {
@@ -200,10 +205,10 @@ impl Protocol {
         }
         let wrong = free && lowest(rows.unfinished()) != Some(head);
         let alone = self.is(Mutation::TakeOverRetires) && rows.unfinished() == 1 << head;
-        s.workers[w].step = Step::LookLock { head, wrong, alone };
+        s.workers[w].step = Step::HeadLock { head, wrong, alone };
     }
 
-    /// Locks the head, checks it once more, and writes that it is started. Only on a free row `head_id` moves.
+    /// Locks the head, checks it once more, and starts it. `head_id` moves only on a free row.
     pub fn start(&self, s: &mut State, w: usize, head: u8, wrong: bool, alone: bool) {
         let Some(group) = s.snapshot(w).group else { return self.write_nothing(s, w) };
         let free = group.claim.is_none();
@@ -237,8 +242,8 @@ impl Protocol {
         s.workers[w].step = Step::ClaimCommit { claim };
     }
 
-    /// The statement that retires looks once more, and locks the row alone. An adopter cannot share it: it is free, and
-    /// locked since before the look.
+    /// The statement that retires reads once more, and locks the row alone. No adopter can share
+    /// the row: it is free, and locked since before the head snapshot.
     pub fn see_drained(&self, s: &mut State, w: usize) {
         let drained = s.snapshot(w).unfinished() == 0;
         s.workers[w].step = Step::RetireFreeLock { drained };
@@ -284,7 +289,7 @@ impl Protocol {
     }
 }
 
-/// The group's row as a settle leaves it: the turn is passed on.
+/// Returns the group's row as a settle leaves it, with the turn passed on.
 pub fn freed(row: &GroupRow) -> GroupRow {
     GroupRow { claim: None, job: None, suspect: None, claimed_by: None, ready: Ready::Due, ..*row }
 }

@@ -1,9 +1,10 @@
 //! Time, as events: a lease is over, a grace is over, a delay is over.
 //!
-//! A lease may end at any moment. What the protocol asks of real time is this alone: **losing is noticed before freeing**.
-//! A handler that lost what keeps its group is dropped before the grace ends that somebody's doubt began; one that did not
-//! lose it has cleared the doubt by then (the next extension does). So a grace does not end while such a handler runs,
-//! with one exception: a process that was told that the server goes down keeps its handlers, since nobody can judge.
+//! A lease may end at any moment. The protocol asks one thing of real time: **a loss is noticed
+//! before the group is freed**. A grace begins with a suspicion. Before it ends, a handler that
+//! lost its hold is dropped, and one that kept it has cleared the suspicion (the next extension
+//! does). So a grace does not end while such a handler runs. The one exception is a process that
+//! was told of the server's shutdown: it keeps its handlers, since no failure detector can run.
 
 use crate::protocol::{Hold, Protocol};
 use crate::state::{GroupRow, JobRow, Ready, State, Step, WORKERS};
@@ -26,16 +27,16 @@ impl Protocol {
 
     pub fn grace_ends(&self, s: &mut State) -> bool {
         let Some(row) = s.rows.group else { return false };
-        let judged = match row.ready {
-            Ready::Grace { judged } => judged,
-            Ready::Settling if s.settled => false,
+        let by_detector = match row.ready {
+            Ready::Grace { by_detector } => by_detector,
+            Ready::AfterRestart if s.all_back => false,
             _ => return false,
         };
         for w in 0..WORKERS {
             let worker = &s.workers[w];
             let claimed = worker.claim.map(|claim| claim.token) == row.claim;
             let keeps = matches!(worker.step, Step::Held { .. });
-            let waits_for_the_server = judged && worker.knows_down;
+            let waits_for_the_server = by_detector && worker.knows_down;
             if worker.handler && claimed && !keeps && !waits_for_the_server {
                 return false;
             }
@@ -44,14 +45,14 @@ impl Protocol {
         true
     }
 
-    /// A retried job's back-off is over; its group's sleep ends with it.
+    /// The back-off of a retried job is over; its group's sleep ends with it.
     pub fn delay_ends(&self, s: &mut State, job: u8) -> bool {
         let Some(row) = s.rows.jobs[job as usize].filter(|row| !row.due) else { return false };
         s.rows.jobs[job as usize] = Some(JobRow { due: true, ..row });
         true
     }
 
-    /// A group does not sleep until a time that is over.
+    /// Ends a sleep whose time is over.
     pub fn wake(&self, s: &mut State) {
         let over = |job: u8| s.rows.jobs[job as usize].is_none_or(|row| row.due);
         if let Some(row) = &mut s.rows.group

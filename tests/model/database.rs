@@ -1,12 +1,12 @@
 //! The database: row versions, row locks with `SKIP LOCKED`, and snapshots under READ COMMITTED.
 //!
-//! A row has its committed version and perhaps one that an open transaction has written. A statement decides by its
-//! snapshot; a row that it locks later is checked once more, in its latest version, and that row alone. A row that fails
-//! this check stays locked all the same.
+//! A row has its committed version, and perhaps one that an open transaction has written. A
+//! statement decides by its snapshot. It checks a row that it locks once more, in that row's latest
+//! version alone. A row that fails this check stays locked all the same.
 
 use crate::state::{GroupRow, JOBS, JobRow, Rows, State, Status};
 
-/// What an open transaction has written to the group's row.
+/// The version of the group's row in an open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Written {
     #[default]
@@ -63,7 +63,7 @@ impl State {
         rows
     }
 
-    /// Locks the group's row; its latest version if it could be locked, none if it was skipped or is gone.
+    /// Locks the group's row and returns its latest version; `None` if it was skipped or is gone.
     pub fn lock_group(&mut self, session: usize, lock: Lock) -> Option<GroupRow> {
         let row = self.snapshot(session).group?;
         let own = session as u8;
@@ -83,7 +83,7 @@ impl State {
         Some(row)
     }
 
-    /// Locks a job's row `FOR NO KEY UPDATE`; as above.
+    /// Locks a job's row `FOR NO KEY UPDATE` and returns its latest version; `None` as above.
     pub fn lock_job(&mut self, session: usize, job: u8) -> Option<JobRow> {
         let row = self.snapshot(session).jobs[job as usize]?;
         let lock = &mut self.locks.jobs[job as usize];
@@ -94,7 +94,7 @@ impl State {
         Some(row)
     }
 
-    /// Writes rows that the session has locked, or has just inserted.
+    /// Writes a row that the session has locked, or has just inserted.
     pub fn write_job(&mut self, session: usize, job: u8, row: JobRow) {
         assert_eq!(self.locks.jobs[job as usize], Some(session as u8), "a row is written unlocked");
         self.transactions[session].jobs[job as usize] = Some(row);
@@ -104,13 +104,13 @@ impl State {
         self.transactions[session].group = Written::Row(row);
     }
 
-    /// Needs the stronger lock.
+    /// Deletes the group's row, which needs the stronger lock.
     pub fn delete_group(&mut self, session: usize) {
         assert!(self.locks.group.is_some_and(|lock| lock.alone && lock.session == session as u8));
         self.transactions[session].group = Written::Delete;
     }
 
-    /// No constraint keeps a second row from being there.
+    /// Inserts a row of the group. No constraint prevents a second one.
     pub fn insert_group(&mut self, session: usize, row: GroupRow) {
         let by_others = self.transactions.iter().any(|other| other.group != Written::default());
         self.two_rows |= self.rows.group.is_some() || by_others;
@@ -123,13 +123,13 @@ impl State {
 
     pub fn commit(&mut self, session: usize) {
         self.rows = self.snapshot(session);
-        // Whoever ends a job forgets the requests about it, or the janitor does.
+        // A request is deleted with its job's end, or by maintenance.
         self.rows.asked &=
             self.rows.which(|_, row| row.status.unfinished() || row.status == Status::Parked);
         self.rollback(session);
     }
 
-    /// Also what becomes of a session that dies.
+    /// Ends the transaction without its writes; also the fate of a session that dies.
     pub fn rollback(&mut self, session: usize) {
         let own = session as u8;
         self.transactions[session] = Transaction::default();
@@ -142,7 +142,7 @@ impl State {
         *adopter = adopter.filter(|other| *other != own);
     }
 
-    /// Gives a token that nobody has: a random one.
+    /// Returns an unused token, as a random one would be.
     pub fn fresh_token(&self) -> u8 {
         let mut used = 0_u32;
         let mut use_up = |token: Option<u8>| used |= token.map_or(0, |token| 1 << token);
@@ -154,7 +154,7 @@ impl State {
             use_up(row.claim);
             use_up(row.suspect);
         }
-        use_up(self.old_doubt);
+        use_up(self.old_suspect);
         for worker in &self.workers {
             use_up(worker.claim.map(|claim| claim.token));
         }

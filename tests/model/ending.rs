@@ -1,9 +1,10 @@
 //! Everything ends: from every reachable state.
 //!
-//! Stateright's `eventually` does not see a run that goes round in a circle, and here many do (a worker looks again, a lease
-//! is extended). So the graph is walked here: the states in which no committed job is unfinished must be reachable from
-//! every state, by ordinary steps alone: no fault, no request, no producer has to help. With that, a run in which each
-//! step that can be taken again and again is taken in the end ends every job.
+//! Stateright's `eventually` misses a run that goes round in a circle, and here many do: a worker
+//! polls again, a lease is extended. So the graph is walked here. From every state, a state without
+//! unfinished committed jobs must be reachable by ordinary steps alone: no fault, no request and no
+//! producer has to help. Then a fair run, which takes in the end each step that stays possible,
+//! ends every job.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -13,22 +14,23 @@ use stateright::Model;
 use crate::protocol::{Action, Protocol};
 use crate::state::State;
 
-/// Everything was walked through.
+/// The reachable states, walked in full.
 pub struct Graph {
     pub states: usize,
     pub depth: usize,
-    /// The first state from which not all jobs can end, and how it came to that.
+    /// The path to the first state from which not all jobs can end.
     pub stuck: Option<Vec<(State, Action)>>,
 }
 
-/// No committed job is unfinished; or the group is halted, which only a request ends.
+/// Returns whether no committed job is unfinished, or the group is halted, which only a request
+/// ends.
 fn ended(s: &State) -> bool {
     s.rows.unfinished() == 0
         || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
 }
 
-/// Faster than the standard one where nothing is optimised. The number of states is compared with Stateright's, which has
-/// another one.
+/// Faster than the standard hasher in a build without optimisation. The number of states is
+/// compared with that of Stateright, which has another hasher.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -68,7 +70,7 @@ fn key(s: &State) -> u64 {
 
 pub fn walk(model: &Protocol) -> Graph {
     let mut found: HashMap<u64, u32, BuildHasherDefault<Mixer>> = HashMap::default();
-    // Of each state: whether all has ended, who came first to it, and by what.
+    // For each state: whether all has ended, and the first state and action that led to it.
     let mut goal = Vec::new();
     let mut came_from: Vec<Option<(u32, Action)>> = Vec::new();
     let mut into: Vec<Vec<u32>> = Vec::new();
@@ -110,7 +112,8 @@ pub fn walk(model: &Protocol) -> Graph {
     Graph { states, depth, stuck }
 }
 
-/// Backwards from the states in which all has ended: the first state that this does not come to.
+/// Walks backwards from the states in which all has ended; returns the first state that this does
+/// not reach.
 fn stuck(mut ends: Vec<bool>, into: &[Vec<u32>]) -> Option<u32> {
     let mut open: Vec<u32> = (0..ends.len() as u32).filter(|state| ends[*state as usize]).collect();
     while let Some(state) = open.pop() {

@@ -1,5 +1,5 @@
-//! Hold: lock the group's row by the token, then the job's row; for a handler's run, from its first `tx()` on, or to
-//! record what came of it; or to give the claim back before its handler begins.
+//! Hold: lock the group's row by the token, then the job's row. The purpose is a handler's run, its
+//! first `tx()`, the record of its outcome, or the release of a claim whose handler has not begun.
 
 use crate::claim::freed;
 use crate::database::Lock;
@@ -8,7 +8,7 @@ use crate::protocol::{Hold, Protocol};
 use crate::state::{Claim, GroupRow, JobRow, Ready, Rows, RunResult, State, Status, Step, Then};
 
 impl Protocol {
-    /// What a worker shows for its claim, against a snapshot.
+    /// Returns whether a snapshot shows the worker's claim.
     fn is_ours(&self, rows: &Rows, claim: Claim) -> bool {
         if self.is(Mutation::FenceByAttempts) {
             let job = rows.jobs[claim.job as usize];
@@ -33,11 +33,12 @@ impl Protocol {
     pub fn hold(&self, s: &mut State, w: usize, then: Then, followed: bool) {
         let Some(claim) = s.workers[w].claim else { return };
         let by_attempts = self.is(Mutation::FenceByAttempts);
-        let any = then == Then::GiveBack && self.is(Mutation::GiveBackWithoutToken);
+        let any = then == Then::Release && self.is(Mutation::ReleaseWithoutToken);
         let group = s.lock_group(w, Lock::NoKeyUpdate);
         let is_ours = |row: &GroupRow| by_attempts || any || row.claim == Some(claim.token);
         let Some(group) = group.filter(is_ours) else {
-            // Skipped is not lost: only a plain read that shows another token, or no row, says so.
+            // Skipped is not lost: only a plain read that shows another token, or no row, is a
+            // loss.
             if self.is_ours(&s.snapshot(w), claim) {
                 s.workers[w].step = Step::HoldSee { then };
             } else {
@@ -48,20 +49,20 @@ impl Protocol {
         let job = s.lock_job(w, claim.job).filter(|job| job.status == Status::Started);
         let job = job.filter(|job| !by_attempts || job.attempts == claim.attempts);
         if job.is_none() {
-            if matches!(then, Then::Record(_) | Then::GiveBack) {
+            if matches!(then, Then::Record(_) | Then::Release) {
                 s.rollback(w);
             }
             s.workers[w].step = Step::HoldSee { then };
             return;
         }
-        let doubted = group.suspect.is_some() && !self.is(Mutation::HoldKeepsDoubt);
+        let suspected = group.suspect.is_some() && !self.is(Mutation::HoldKeepsSuspicion);
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
             Then::Record(result) => self.settle(s, w, result, followed),
-            Then::GiveBack => self.give_back(s, w, claim),
-            _ if doubted => {
+            Then::Release => self.write_release(s, w, claim),
+            _ if suspected => {
                 s.rollback(w);
-                s.workers[w].step = Step::Trust { then };
+                s.workers[w].step = Step::ClearSuspicion { then };
             }
             Then::Tx => s.workers[w].step = Step::Held { followed },
             Then::Handle if asked => self.settle(s, w, RunResult::Cancelled, followed),
@@ -73,28 +74,28 @@ impl Protocol {
         }
     }
 
-    /// Somebody decides that no slot will come free for a claimed job.
-    pub fn gives_back(&self, s: &mut State, w: usize) -> bool {
-        let waits = self.may_give_back && s.workers[w].step == Step::HoldSee { then: Then::Handle };
+    /// Begins a release: no slot comes free for a claimed job.
+    pub fn release(&self, s: &mut State, w: usize) -> bool {
+        let waits = self.may_release && s.workers[w].step == Step::HoldSee { then: Then::Handle };
         if waits {
-            s.workers[w].step = Step::HoldSee { then: Then::GiveBack };
+            s.workers[w].step = Step::HoldSee { then: Then::Release };
         }
         waits
     }
 
-    /// The job as if it had not been claimed, and its group at the front of the line.
-    fn give_back(&self, s: &mut State, w: usize, claim: Claim) {
+    /// Writes the job as if it had not been claimed, and its group ready at once.
+    fn write_release(&self, s: &mut State, w: usize, claim: Claim) {
         let rows = s.snapshot(w);
         let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
         let attempts = job.attempts.saturating_sub(u8::from(!claim.exhausted));
         s.write_job(w, claim.job, JobRow { status: Status::Queued, attempts, ..job });
         s.write_group(w, freed(&group));
-        s.workers[w].step = Step::GiveBackCommit;
+        s.workers[w].step = Step::ReleaseCommit;
     }
 
-    /// Clears a doubt, in a short transaction of its own: with the doubt standing, the group could be taken over at once
-    /// when this hold breaks.
-    pub fn trust(&self, s: &mut State, w: usize, then: Then) {
+    /// Clears a suspicion, in a short transaction of its own. If the suspicion stayed, the group
+    /// could be taken over without a grace when this hold breaks.
+    pub fn clear_suspicion(&self, s: &mut State, w: usize, then: Then) {
         s.workers[w].step = Step::HoldSee { then };
         let token = s.workers[w].claim.map(|claim| claim.token);
         if let Some(row) = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.claim == token) {
@@ -103,7 +104,7 @@ impl Protocol {
         s.commit(w);
     }
 
-    /// The claim was taken over; a handler that runs is told, and dropped.
+    /// The claim was taken over: a handler that runs is told, and dropped.
     pub fn lose(&self, s: &mut State, w: usize) {
         s.rollback(w);
         let worker = &mut s.workers[w];
@@ -120,7 +121,7 @@ impl Protocol {
         *starts = 9.min(*starts + 1);
         let starts = *starts;
         if let Some(job) = s.rows.jobs[claim.job as usize] {
-            // P9: what was begun was committed before, and the limit holds.
+            // P9: an attempt is committed before it begins, and the limit holds.
             s.seen.uncounted |= starts > job.attempts || starts > self.max_attempts + job.forgiven;
         }
     }
@@ -137,7 +138,7 @@ impl Protocol {
             }
             Step::Leased => {
                 s.workers[w].handler = false;
-                s.workers[w].late = result;
+                s.workers[w].unrecorded = result;
                 s.workers[w].step = match result {
                     RunResult::Success => Step::ManySee,
                     _ => Step::HoldSee { then: Then::Record(result) },
@@ -157,7 +158,8 @@ impl Protocol {
         asks
     }
 
-    /// A handler whose hold is lost, or whose lease may be over, is dropped; what came of it is recorded by token.
+    /// Drops a handler whose hold is lost, or whose lease may be over. Its outcome is recorded by
+    /// token.
     pub fn drop_handler(&self, s: &mut State, w: usize) -> bool {
         let worker = s.workers[w];
         let Some(claim) = worker.claim.filter(|_| worker.handler) else { return false };
@@ -175,7 +177,7 @@ impl Protocol {
         told
     }
 
-    /// The process extends a lease, by its token, which clears a doubt.
+    /// The process extends a lease by its token, which clears a suspicion.
     pub fn extend(&self, s: &mut State, w: usize) -> bool {
         let worker = s.workers[w];
         let Some(claim) = worker.claim else { return false };

@@ -1,13 +1,14 @@
-//! The protocol of a job's life as a model, every interleaving of which is looked at within small bounds.
+//! The protocol of a job's life as a model, explored in every interleaving within small bounds.
 //!
-//! It has one group, three jobs and two workers, and knows nothing of the crate: the statements are written down again,
-//! each with a snapshot of its own that is older than the locks it takes. See "The model" in ARCHITECTURE.md.
+//! The model has one group, three jobs and two workers, and uses nothing of the crate. It writes
+//! the statements down again, each with a snapshot of its own that is older than the locks it
+//! takes. See "The model" in ARCHITECTURE.md.
 
-// A test says what it expects.
+// A test states its expectations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
-// A state is made of small numbers: which job, which worker, how often.
+// A state is made of small numbers: a job, a worker, a count.
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-// What may happen is a method of the model, whether or not it depends on the configuration.
+// An action is a method of the model, whether or not it depends on the configuration.
 #![allow(clippy::unused_self)]
 
 mod checks;

@@ -1,4 +1,4 @@
-//! The model can fail: each rule of the protocol, when it is broken, breaks a promise, and the story of it is told.
+//! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
     violates(&format!("{mutation:?}"), &model.with(mutation), promise);
 }
 
-/// Finds the shortest story that ends in the violation of this promise, and tells it.
+/// Finds and prints the shortest story that violates this promise.
 pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
     let mut shortest = None;
     let mut deep = usize::MAX;
@@ -50,12 +50,12 @@ fn a_flag_cleared_without_its_groups_lock_strands_its_job() {
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_is_not_the_head() {
-    breaks(Mutation::LookInTheStatementThatLocks, plain(&[ONE, ONE]), ORDER);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), ORDER);
 }
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_strands_a_job() {
-    breaks(Mutation::LookInTheStatementThatLocks, plain(&[ONE, ONE]), NOTHING_LOST);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), NOTHING_LOST);
 }
 
 #[test]
@@ -74,22 +74,22 @@ fn a_take_over_of_the_lowest_id_loses_it_when_it_is_retried() {
 }
 
 #[test]
-fn a_presence_judged_right_after_a_restart_runs_two_jobs_at_once() {
+fn suspicion_right_after_a_restart_runs_two_jobs_at_once() {
     let faults = Faults { restarts: 1, ..NO_FAULTS };
     let model = Protocol { faults, hold: Hold::Lease, presence: true, ..plain(&[ONE]) };
-    breaks(Mutation::JudgeAfterRestart, model, ONE_AT_A_TIME);
+    breaks(Mutation::SuspectRightAfterRestart, model, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_take_over_in_one_look_runs_a_job_beside_its_handler() {
+fn a_take_over_without_suspicion_runs_beside_the_handler() {
     let faults = Faults { sessions: 1, ..NO_FAULTS };
-    breaks(Mutation::TakeOverInOneLook, Protocol { faults, ..plain(&[ONE]) }, ONE_AT_A_TIME);
+    breaks(Mutation::TakeOverWithoutSuspicion, Protocol { faults, ..plain(&[ONE]) }, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_hold_that_keeps_a_doubt_is_taken_over_without_a_grace() {
+fn a_hold_that_keeps_a_suspicion_gets_no_grace() {
     let faults = Faults { sessions: 1, ..NO_FAULTS };
-    breaks(Mutation::HoldKeepsDoubt, Protocol { faults, ..plain(&[ONE]) }, ONE_AT_A_TIME);
+    breaks(Mutation::HoldKeepsSuspicion, Protocol { faults, ..plain(&[ONE]) }, ONE_AT_A_TIME);
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn a_late_flag_cleared_on_a_claimed_row_strands_its_job() {
 }
 
 #[test]
-fn a_look_at_flagged_jobs_alone_overlooks_the_follower_of_a_cancelled_one() {
+fn reading_flagged_heads_alone_skips_a_cancelled_jobs_next() {
     let requests = vec![Request::Cancel(0)];
-    breaks(Mutation::LookOnlyAtFlags, Protocol { requests, ..plain(&[TWO, ONE]) }, ORDER);
+    breaks(Mutation::ReadOnlyFlaggedHeads, Protocol { requests, ..plain(&[TWO, ONE]) }, ORDER);
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn an_attempt_counted_in_the_settle_is_begun_uncounted() {
     breaks(Mutation::CountInSettle, plain(&[ONE]), ATTEMPTS);
 }
 
-/// Not only is it counted late: a job that kills its workers never ends.
+/// The attempt is not only counted late: a job that kills its workers never ends.
 #[test]
-fn an_attempt_counted_in_the_settle_lets_a_deadly_job_run_for_ever() {
+fn an_attempt_counted_in_the_settle_never_ends_a_deadly_job() {
     let model = Protocol { deadly: Some(0), ..plain(&[ONE]) }.with(Mutation::CountInSettle);
     let begun = walk(&Protocol { max_attempts: 2, ..model });
     assert!(begun.stuck.is_some());
@@ -131,43 +131,40 @@ fn a_lease_extended_without_its_token_is_another_ones() {
 }
 
 #[test]
-fn a_claim_given_back_without_its_token_is_another_ones() {
-    let model = Protocol {
-        may_give_back: true,
-        faults: Faults { lapses: 2, ..NO_FAULTS },
-        ..plain(&[ONE])
-    };
-    breaks(Mutation::GiveBackWithoutToken, model, STALE);
+fn a_claim_released_without_its_token_is_another_ones() {
+    let model =
+        Protocol { may_release: true, faults: Faults { lapses: 2, ..NO_FAULTS }, ..plain(&[ONE]) };
+    breaks(Mutation::ReleaseWithoutToken, model, STALE);
 }
 
 #[test]
-fn a_turn_that_goes_on_and_raises_the_head_strands_a_job() {
-    let model = Protocol { may_go_on: true, ..plain(&[ONE, ONE, ONE]) };
-    breaks(Mutation::GoOnRaisesHead, model, NOTHING_LOST);
+fn a_chained_turn_that_raises_the_head_strands_a_job() {
+    let model = Protocol { may_chain: true, ..plain(&[ONE, ONE, ONE]) };
+    breaks(Mutation::ChainRaisesHead, model, NOTHING_LOST);
 }
 
 #[test]
-fn a_turn_that_goes_on_behind_its_job_alone_overlooks_a_late_one() {
-    let model = Protocol { may_go_on: true, ..plain(&[ONE, TWO]) };
-    breaks(Mutation::GoOnLooksBehind, model, ORDER);
+fn a_chained_turn_that_reads_only_behind_skips_a_late_job() {
+    let model = Protocol { may_chain: true, ..plain(&[ONE, TWO]) };
+    breaks(Mutation::ChainReadsOnlyBehind, model, ORDER);
 }
 
 #[test]
-fn a_doubt_that_outlives_a_restart_is_due_before_its_process_is_back() {
+fn a_suspicion_that_outlives_a_restart_is_due_too_early() {
     let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::DoubtOutlivesRestart, model, ONE_AT_A_TIME);
+    breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_recovery_that_counts_as_no_start_has_processes_judged_at_once() {
+fn a_recovery_that_is_no_start_suspects_living_processes() {
     let faults = Faults { recoveries: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::RecoveryIsNoStart, model, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_termination_that_is_taken_for_a_shutdown_keeps_a_handler_that_is_judged() {
+fn a_termination_taken_for_a_shutdown_keeps_its_handler() {
     let faults = Faults { terminations: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::TerminationIsAShutdown, model, ONE_AT_A_TIME);

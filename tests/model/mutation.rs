@@ -1,46 +1,48 @@
-//! Ways to get the protocol wrong. Each must be found.
+//! Ways to get the protocol wrong. The model must find each.
 
-/// One rule of the protocol that is broken.
+/// One broken rule of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mutation {
     /// A settle deletes a drained group's row by a snapshot that is older than its lock.
     RetireInOneStatement,
-    /// There may be two adopters.
+    /// Two adopters are possible.
     AdoptWithoutLock,
     /// An adopter clears flags because it saw a row of their group, without its lock.
     ClearWithoutLock,
-    /// The head is read in the statement that locks the group's row.
-    LookInTheStatementThatLocks,
-    /// What a worker shows of its claim is its job's attempt, not a token.
+    /// The statement that locks the group's row also reads its heads.
+    ReadHeadsInTheStatementThatLocks,
+    /// A worker proves its claim by its job's attempt, not by a token.
     FenceByAttempts,
     /// A take-over claims the group for its lowest id, not for the job that was claimed.
     ReclaimLowest,
-    /// A judge does not wait for processes to come back after a restart.
-    JudgeAfterRestart,
-    /// A doubt from before the server's start counts: its grace may be over when the server is back.
-    DoubtOutlivesRestart,
+    /// The failure detector does not wait for processes to come back after a restart.
+    SuspectRightAfterRestart,
+    /// A suspicion from before the server's start counts: its grace may be over when the server is
+    /// back.
+    SuspicionOutlivesRestart,
     /// A recovery from a crash does not count as a start, as `pg_postmaster_start_time()` has it.
     RecoveryIsNoStart,
-    /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says 57P01 too.
+    /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says
+    /// 57P01 too.
     TerminationIsAShutdown,
-    /// A claim whose lease ran out is taken over by the first look.
-    TakeOverInOneLook,
-    /// A hold leaves the doubt of a first look as it is.
-    HoldKeepsDoubt,
+    /// A claim whose lease is over is taken over at once, without a suspicion and its grace.
+    TakeOverWithoutSuspicion,
+    /// A hold leaves a suspicion as it is.
+    HoldKeepsSuspicion,
     /// An adopter clears any flag of a claimed group, also of ids below `head_id`.
     ClearBelowHead,
-    /// A look has only flagged jobs below `head_id` for candidates, not those behind the lowest flag.
-    LookOnlyAtFlags,
-    /// A take-over of a job whose attempts are used up ends it in the claim, and retires its group.
+    /// Candidates below `head_id` are flagged jobs only, not the jobs behind the lowest flag.
+    ReadOnlyFlaggedHeads,
+    /// A take-over of a job without attempts left ends it in the claim, and retires its group.
     TakeOverRetires,
-    /// The attempt is counted when it is settled.
+    /// The attempt is counted in the settle.
     CountInSettle,
-    /// A lease is extended without looking whose claim it is.
+    /// A lease is extended without a check of its token.
     ExtendWithoutToken,
-    /// A claim is given back without looking whose it is.
-    GiveBackWithoutToken,
-    /// A worker that goes on raises `head_id`, though it has not locked the row alone.
-    GoOnRaisesHead,
-    /// A worker that goes on looks only behind the job that it settles.
-    GoOnLooksBehind,
+    /// A claim is released without a check of its token.
+    ReleaseWithoutToken,
+    /// A chained turn raises `head_id`, though it has not locked the row alone.
+    ChainRaisesHead,
+    /// A chained turn reads only the jobs behind the one that it settles.
+    ChainReadsOnlyBehind,
 }

@@ -1,4 +1,5 @@
-//! What people ask for: cancel, retry (and redrive), resume, redrive of what is parked. Each is one statement.
+//! Requests of an operator: cancel, retry (and redrive), unhalt, redrive of parked jobs. Each is
+//! one statement.
 
 use crate::database::Lock;
 use crate::protocol::Protocol;
@@ -10,20 +11,20 @@ use crate::state::{
 pub enum Request {
     Cancel(u8),
     Retry(u8),
-    /// Of all dead letters with which nothing is parked.
+    /// Of all dead letters with which no job is parked.
     Redrive,
-    Resume,
+    Unhalt,
     RedriveParked,
 }
 
-/// What is parked, and the failed jobs that it is parked with.
+/// Returns the parked jobs and the failed ones that they are parked with.
 fn unit(rows: &Rows) -> u8 {
     rows.which(|_, row| {
         row.parked_with.is_some() && matches!(row.status, Status::Failed | Status::Parked)
     })
 }
 
-/// The failed jobs that others are parked with, or are being parked.
+/// Returns the failed jobs that others are parked with, or are being parked.
 fn with_unit(rows: &Rows) -> u8 {
     let parked = each(rows.which(|_, row| row.status == Status::Parked));
     let with = parked.filter_map(|id| rows.jobs[id as usize]?.parked_with);
@@ -32,7 +33,7 @@ fn with_unit(rows: &Rows) -> u8 {
 }
 
 impl Protocol {
-    /// The snapshot of a request's statement; not made where it would find nothing to do.
+    /// Takes the snapshot of a request's statement. Returns false if that finds nothing to do.
     pub fn ask(&self, s: &mut State, request: usize) -> bool {
         if s.operator != OperatorStep::Idle || s.requested & 1 << request != 0 {
             return false;
@@ -43,7 +44,7 @@ impl Protocol {
                 Some(Status::Queued | Status::Parked) => {
                     s.operator = OperatorStep::CancelLock { job };
                 }
-                // A handler may have the row: it is asked, not written.
+                // A handler may have the row: the cancel is requested, not written.
                 Some(Status::Started) => s.rows.asked |= 1 << job,
                 _ => return false,
             },
@@ -57,12 +58,12 @@ impl Protocol {
                 let dead = rows.which(|_, row| row.status == Status::Failed);
                 return self.ask_again(s, request, dead & !with_unit(&rows));
             }
-            Request::Resume => {
+            Request::Unhalt => {
                 let halted =
                     rows.group.filter(|row| row.halted_by.is_some() && row.park_to.is_none());
                 let row = halted.and_then(|_| s.lock_group(OPERATOR, Lock::NoKeyUpdate));
                 let Some(row) = row else { return false };
-                s.write_group(OPERATOR, going_on(&row));
+                s.write_group(OPERATOR, unhalted(&row));
                 s.commit(OPERATOR);
             }
             Request::RedriveParked => {
@@ -88,7 +89,7 @@ impl Protocol {
         true
     }
 
-    /// The request's statement comes to its rows.
+    /// The request's statement locks its rows and writes them.
     pub fn carry_out(&self, s: &mut State) -> bool {
         match s.operator {
             OperatorStep::Idle => return false,
@@ -96,18 +97,18 @@ impl Protocol {
             OperatorStep::RetryLock { dead, halted } => {
                 let dead = retry(s, dead);
                 if halted && dead != 0 {
-                    s.operator = OperatorStep::RetryResume { dead };
+                    s.operator = OperatorStep::RetryUnhalt { dead };
                     return true;
                 }
             }
-            // The one statement that waits for a row, and has the jobs' rows meanwhile.
-            OperatorStep::RetryResume { dead } => {
+            // The one statement that waits for a row, with the jobs' rows locked meanwhile.
+            OperatorStep::RetryUnhalt { dead } => {
                 let exists = s.rows.group.is_some();
                 let halted_by_them = |row: &GroupRow| {
                     row.park_to.is_none() && row.halted_by.is_some_and(|job| dead & 1 << job != 0)
                 };
                 match s.lock_group(OPERATOR, Lock::NoKeyUpdate) {
-                    Some(row) if halted_by_them(&row) => s.write_group(OPERATOR, going_on(&row)),
+                    Some(row) if halted_by_them(&row) => s.write_group(OPERATOR, unhalted(&row)),
                     None if exists => return false,
                     _ => {}
                 }
@@ -125,14 +126,15 @@ fn cancel(s: &mut State, job: u8) {
     match s.lock_job(OPERATOR, job).filter(waiting) {
         Some(row) => {
             let (status, parked_with) = (Status::Cancelled, None);
-            // Its group is to be looked at again: it may have waited for this one.
+            // The flag makes a claim read the group's heads again: the group may have waited for
+            // this job.
             s.write_job(OPERATOR, job, JobRow { status, flagged: true, parked_with, ..row });
         }
         None => s.rows.asked |= 1 << job,
     }
 }
 
-/// Queues dead jobs again, and flags the first of those that could be locked; these.
+/// Queues dead jobs again and returns those that could be locked; the first of them is flagged.
 fn retry(s: &mut State, dead: u8) -> u8 {
     let is_dead = |row: &JobRow| matches!(row.status, Status::Failed | Status::Cancelled);
     let mut locked = 0;
@@ -150,7 +152,7 @@ fn retry(s: &mut State, dead: u8) -> u8 {
     locked
 }
 
-/// All of it or nothing; the lowest id is flagged, and goes first.
+/// Redrives all of the unit or nothing; the lowest id is flagged, and goes first.
 fn redrive(s: &mut State, unit: u8) {
     let of_unit = |row: &JobRow| matches!(row.status, Status::Failed | Status::Parked);
     let locked = each(unit).filter(|job| {
@@ -175,6 +177,6 @@ fn requeued(row: JobRow) -> JobRow {
     JobRow { status: Status::Queued, due: true, forgiven: row.attempts, parked_with: None, ..row }
 }
 
-fn going_on(row: &GroupRow) -> GroupRow {
+fn unhalted(row: &GroupRow) -> GroupRow {
     GroupRow { halted_by: None, park_to: None, ready: Ready::Due, ..*row }
 }

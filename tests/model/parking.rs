@@ -1,13 +1,14 @@
-//! Park: a failed job and those behind it step aside; in batches, while their group is halted with `park_to`.
+//! Park: a failed job and those behind it step aside; in batches, while their group is halted with
+//! `park_to`.
 
 use crate::claim::freed;
 use crate::database::Lock;
 use crate::protocol::Protocol;
 use crate::state::{
-    GroupRow, JANITOR, JanitorStep, JobRow, Ready, Rows, State, Status, Step, each,
+    GroupRow, JobRow, MAINTENANCE, MaintenanceStep, Ready, Rows, State, Status, Step, each,
 };
 
-/// How many jobs one transaction parks.
+/// Limit of jobs that one transaction parks.
 const BATCH: u32 = 1;
 
 fn queued_behind(rows: &Rows, failed: u8, to: Option<u8>) -> u8 {
@@ -16,7 +17,7 @@ fn queued_behind(rows: &Rows, failed: u8, to: Option<u8>) -> u8 {
     })
 }
 
-/// Parks a batch of what the statement saw; the last id that is left.
+/// Parks a batch of the jobs that the statement saw; returns the last id that is left.
 fn park(s: &mut State, session: usize, failed: u8, behind: u8) -> Option<u8> {
     let mut next = 0_u8;
     for id in each(behind) {
@@ -52,36 +53,36 @@ impl Protocol {
         s.workers[w].step = Step::SettleCommit;
     }
 
-    /// The janitor goes on where a settle left off.
+    /// Maintenance continues a park that a settle began.
     pub fn run_maintenance(&self, s: &mut State) -> bool {
-        match s.janitor {
-            JanitorStep::Idle => {
+        match s.maintenance {
+            MaintenanceStep::Idle => {
                 if s.rows.group.is_none_or(|row| row.park_to.is_none())
-                    || s.lock_group(JANITOR, Lock::NoKeyUpdate).is_none()
+                    || s.lock_group(MAINTENANCE, Lock::NoKeyUpdate).is_none()
                 {
                     return false;
                 }
-                s.janitor = JanitorStep::ParkSee;
+                s.maintenance = MaintenanceStep::ParkSee;
             }
-            JanitorStep::ParkSee => {
-                let rows = s.snapshot(JANITOR);
+            MaintenanceStep::ParkSee => {
+                let rows = s.snapshot(MAINTENANCE);
                 let Some(GroupRow { halted_by: Some(failed), park_to, .. }) = rows.group else {
                     return false;
                 };
                 let behind = queued_behind(&rows, failed, park_to);
-                s.janitor = JanitorStep::ParkLock { behind };
+                s.maintenance = MaintenanceStep::ParkLock { behind };
             }
-            JanitorStep::ParkLock { behind } => {
-                let Some(row) = s.snapshot(JANITOR).group else { return false };
-                let rest = park(s, JANITOR, row.halted_by.unwrap_or(0), behind);
+            MaintenanceStep::ParkLock { behind } => {
+                let Some(row) = s.snapshot(MAINTENANCE).group else { return false };
+                let rest = park(s, MAINTENANCE, row.halted_by.unwrap_or(0), behind);
                 let row = if rest.is_some() {
                     GroupRow { park_to: rest, ..row }
                 } else {
                     GroupRow { halted_by: None, park_to: None, ready: Ready::Due, ..row }
                 };
-                s.write_group(JANITOR, row);
-                s.commit(JANITOR);
-                s.janitor = JanitorStep::Idle;
+                s.write_group(MAINTENANCE, row);
+                s.commit(MAINTENANCE);
+                s.maintenance = MaintenanceStep::Idle;
             }
         }
         true

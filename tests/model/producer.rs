@@ -12,7 +12,8 @@ impl Protocol {
         let first = s.next_id;
         let jobs = self.producers[producer].jobs;
         for id in first..first + jobs {
-            // What is committed goes before it, and so do the jobs before it in its own statement.
+            // Jobs that are committed by now go before it, and so do the jobs before it in its own
+            // statement.
             s.seen.before[id as usize] = s.rows.unfinished() | ((1 << id) - (1 << first));
         }
         s.next_id += jobs;
@@ -20,7 +21,7 @@ impl Protocol {
         true
     }
 
-    /// The first job of the statement is flagged. Nothing is looked up, nothing is locked.
+    /// Commits. The first job of the statement is flagged; no row is read, and none is locked.
     pub fn commit_enqueue(&self, s: &mut State, producer: usize) -> bool {
         let Producer::Open { first } = s.producers[producer] else {
             return false;

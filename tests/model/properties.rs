@@ -23,8 +23,9 @@ pub fn all() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// Whoever was started from a free group had the lowest unfinished id as of the look; and nobody runs while a job is
-/// unfinished that was committed when it was enqueued.
+/// Returns whether each job started from a free group was the lowest unfinished id of its head
+/// snapshot. No handler may run while a job is unfinished that was committed when its own was
+/// enqueued.
 fn in_order(s: &State) -> bool {
     let unfinished = s.rows.unfinished();
     let early = s.workers.iter().any(|worker| {
@@ -34,7 +35,8 @@ fn in_order(s: &State) -> bool {
     !s.seen.wrong_head && !early
 }
 
-/// In every committed snapshot, an unfinished job has a flag at or below it, or a row that will come to it.
+/// Returns whether, in the committed rows, each unfinished job has a flag at or below it, or a row
+/// whose heads include it.
 fn covered(s: &State) -> bool {
     let flagged = s.rows.flagged();
     each(s.rows.unfinished()).all(|id| {

@@ -1,4 +1,4 @@
-//! The model: a configuration of the protocol, and what may happen next.
+//! The model: a configuration of the protocol, and its possible actions.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use stateright::{Model, Property};
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::state::{
-    Faults, JOBS, JanitorStep, OperatorStep, Producer, Ready, RunResult, State, Step, WORKERS,
+    Faults, JOBS, MaintenanceStep, OperatorStep, Producer, Ready, RunResult, State, Step, WORKERS,
     Worker, each,
 };
 
@@ -33,7 +33,7 @@ pub struct Enqueue {
     pub delayed: bool,
 }
 
-/// A configuration: what there is to do, and what may go wrong.
+/// A configuration: the work, and the faults that may occur.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools)] // What there is and what is not.
 pub struct Protocol {
@@ -48,10 +48,10 @@ pub struct Protocol {
     pub out_of_attempts: OutOfAttempts,
     /// Handlers may return errors.
     pub may_fail: bool,
-    /// Claims may be given back before their handlers begin.
-    pub may_give_back: bool,
-    /// A worker whose job has succeeded may claim the next one of its group with the settle.
-    pub may_go_on: bool,
+    /// Claims may be released before their handlers begin.
+    pub may_release: bool,
+    /// The settle of a success may claim the group's next job (a chained turn).
+    pub may_chain: bool,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     pub mutation: Option<Mutation>,
@@ -66,19 +66,19 @@ pub enum Action {
     PassBy(usize),
     Returns(usize, RunResult),
     FirstTx(usize),
-    GivesBack(usize),
+    Release(usize),
     DropHandler(usize),
     Extend(usize),
     /// The handler of a deadly job.
     Kills(usize),
-    Judge(usize),
-    Doubt(usize),
+    FindDead(usize),
+    Suspect(usize),
     ComeBack(usize),
-    SettleDown,
+    AllBack,
     LeaseEnds,
     GraceEnds,
     DelayEnds(u8),
-    Janitor,
+    Maintenance,
     Ask(usize),
     CarryOut,
     Crash(usize),
@@ -91,7 +91,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Not a fault, nothing that somebody has to want: it happens in the end if it can.
+    /// Returns whether the action happens in the end if it stays possible: no fault, and no choice
+    /// of a producer or operator.
     pub fn is_ordinary(self) -> bool {
         !matches!(
             self,
@@ -110,7 +111,7 @@ impl Action {
     }
 }
 
-/// Its bounds.
+/// Prints its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Faults { crashes, sessions, restarts, recoveries, terminations, lapses } = self.faults;
@@ -136,7 +137,7 @@ impl Protocol {
         self
     }
 
-    /// Whether it could happen.
+    /// Applies an action; returns whether it was possible.
     fn apply(&self, s: &mut State, action: Action) -> bool {
         match action {
             Action::Insert(p) => self.insert(s, p),
@@ -146,18 +147,18 @@ impl Protocol {
             Action::PassBy(w) => self.pass_by(s, w),
             Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
             Action::FirstTx(w) => self.first_tx(s, w),
-            Action::GivesBack(w) => self.gives_back(s, w),
+            Action::Release(w) => self.release(s, w),
             Action::DropHandler(w) => self.drop_handler(s, w),
             Action::Extend(w) => self.extend(s, w),
             Action::Kills(w) => self.runs_deadly(s, w) && self.crash(s, w),
-            Action::Judge(w) => self.judge(s, w),
-            Action::Doubt(w) => self.doubt(s, w),
+            Action::FindDead(w) => self.find_dead(s, w),
+            Action::Suspect(w) => self.suspect(s, w),
             Action::ComeBack(w) => self.come_back(s, w),
-            Action::SettleDown => self.settle_down(s),
+            Action::AllBack => self.come_all_back(s),
             Action::LeaseEnds => self.lease_ends(s),
             Action::GraceEnds => self.grace_ends(s),
             Action::DelayEnds(job) => self.delay_ends(s, job),
-            Action::Janitor => self.run_maintenance(s),
+            Action::Maintenance => self.run_maintenance(s),
             Action::Ask(request) => self.ask(s, request),
             Action::CarryOut => self.carry_out(s),
             Action::Crash(w) => self.fault(s, |f| &mut f.crashes, |p, s| p.crash(s, w)),
@@ -195,10 +196,10 @@ impl Model for Protocol {
             step: Step::Idle,
             claim: None,
             handler: false,
-            late: RunResult::default(),
+            unrecorded: RunResult::default(),
             present: self.presence,
             knows_down: false,
-            judging: None,
+            found_dead: None,
         };
         let mut producers = [Producer::Done; JOBS];
         producers[..self.producers.len()].fill(Producer::Waiting);
@@ -212,16 +213,16 @@ impl Model for Protocol {
             operator: OperatorStep::Idle,
             two_rows: false,
             requested: 0,
-            janitor: JanitorStep::Idle,
+            maintenance: MaintenanceStep::Idle,
             start: 0,
-            settled: true,
-            old_doubt: None,
+            all_back: true,
+            old_suspect: None,
             faults: self.faults,
             seen: <_>::default(),
         }]
     }
 
-    /// What may be possible; `next_state` decides.
+    /// Lists actions that may be possible; `next_state` decides.
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         for p in 0..self.producers.len() {
             match s.producers[p] {
@@ -234,8 +235,8 @@ impl Model for Protocol {
         }
         for w in 0..WORKERS {
             actions.push(Action::Step(w));
-            if self.may_give_back {
-                actions.push(Action::GivesBack(w));
+            if self.may_release {
+                actions.push(Action::Release(w));
             }
             if s.workers[w].step == Step::TakeSee {
                 actions.push(Action::PassBy(w));
@@ -253,7 +254,7 @@ impl Model for Protocol {
                 actions.push(Action::Extend(w));
             }
             if self.presence {
-                actions.extend([Action::Judge(w), Action::Doubt(w), Action::ComeBack(w)]);
+                actions.extend([Action::FindDead(w), Action::Suspect(w), Action::ComeBack(w)]);
             }
             if s.faults.crashes > 0 {
                 actions.push(Action::Crash(w));
@@ -268,14 +269,14 @@ impl Model for Protocol {
         }
         match s.rows.group.map(|row| row.ready) {
             Some(Ready::Lease) => actions.push(Action::LeaseEnds),
-            Some(Ready::Grace { .. } | Ready::Settling) => actions.push(Action::GraceEnds),
+            Some(Ready::Grace { .. } | Ready::AfterRestart) => actions.push(Action::GraceEnds),
             _ => {}
         }
         for job in each(s.rows.which(|_, row| !row.due)) {
             actions.push(Action::DelayEnds(job));
         }
-        if !s.settled {
-            actions.push(Action::SettleDown);
+        if !s.all_back {
+            actions.push(Action::AllBack);
         }
         if s.faults.restarts > 0 {
             actions.push(Action::Restart);
@@ -287,7 +288,7 @@ impl Model for Protocol {
             actions.extend((0..WORKERS).map(Action::Terminate));
         }
         if self.out_of_attempts == OutOfAttempts::Park {
-            actions.push(Action::Janitor);
+            actions.push(Action::Maintenance);
         }
         if s.operator != OperatorStep::Idle {
             actions.push(Action::CarryOut);
@@ -301,7 +302,7 @@ impl Model for Protocol {
             return None;
         }
         self.wake(&mut s);
-        // Who has ended, or stepped aside, is waited for no more.
+        // A job that has ended, or stepped aside, is waited for no more.
         let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
         for before in &mut s.seen.before {
             *before &= !over;

@@ -1,5 +1,5 @@
-//! Settle: record the outcome and pass the turn on, in a transaction that has the rows by their token. Behind the group's
-//! last job its row is retired, if no adopter shares it.
+//! Settle: record the outcome and pass the turn on, in a transaction that has the rows by their
+//! token. Behind the group's last job the row is retired, if no adopter shares it.
 
 use crate::claim::freed;
 use crate::database::{Lock, Written};
@@ -13,8 +13,9 @@ impl Protocol {
         let Some(claim) = s.workers[w].claim else { return };
         let rows = s.snapshot(w);
         let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
-        // A success is none without its commit.
-        s.workers[w].late = if result == RunResult::Success { RunResult::Error } else { result };
+        // A success counts only with its commit.
+        s.workers[w].unrecorded =
+            if result == RunResult::Success { RunResult::Error } else { result };
         let asked = rows.asked & 1 << claim.job != 0;
         let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
         let job = JobRow { attempts, ..job };
@@ -38,8 +39,8 @@ impl Protocol {
                 s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
                 s.workers[w].step = Step::ParkSee { followed };
             }
-            (Status::Succeeded, _) if self.may_go_on && self.hold == Hold::Transaction => {
-                s.workers[w].step = Step::GoOnSee { followed };
+            (Status::Succeeded, _) if self.may_chain && self.hold == Hold::Transaction => {
+                s.workers[w].step = Step::ChainSee { followed };
             }
             // A retry passes the turn on: the job itself is unfinished.
             _ => {
@@ -64,7 +65,7 @@ impl Protocol {
         s.workers[w].step = Step::SettleCommit;
     }
 
-    /// Fails while an adopter shares the row; then it stays for another look.
+    /// Fails while an adopter shares the row; then the row stays for another claim.
     pub fn lock_alone(&self, s: &mut State, w: usize) {
         if self.is(Mutation::RetireInOneStatement) {
             let drained = s.snapshot(w).unfinished() == 0;
@@ -78,7 +79,7 @@ impl Protocol {
         }
     }
 
-    /// The mutation's: by the snapshot of the statement that has only now come to lock the row.
+    /// Of a mutation: retires by the snapshot of the statement that has only now locked the row.
     pub fn retire_at_once(&self, s: &mut State, w: usize, drained: bool) {
         if s.lock_group(w, Lock::Update).is_some() && drained {
             s.delete_group(w);
@@ -88,7 +89,7 @@ impl Protocol {
         }
     }
 
-    /// A new statement: its snapshot is younger than the lock.
+    /// Retires in a new statement: its snapshot is younger than the lock.
     pub fn retire(&self, s: &mut State, w: usize) {
         let rows = s.snapshot(w);
         if rows.unfinished() == 0 && rows.group.is_some_and(|row| row.halted_by.is_none()) {
@@ -99,7 +100,7 @@ impl Protocol {
         }
     }
 
-    /// The settle of leases whose jobs succeeded: locks their groups' rows alone in a statement of its own.
+    /// Settles leased successes: locks their groups' rows alone in a statement of its own.
     pub fn see_many(&self, s: &mut State, w: usize) {
         let token = s.workers[w].claim.map(|claim| claim.token);
         if s.snapshot(w).group.is_some_and(|row| row.claim == token) {
@@ -121,7 +122,7 @@ impl Protocol {
         };
     }
 
-    /// Waits for whoever has the job's row for a moment.
+    /// Waits for a session that has the job's row for a moment.
     pub fn write_many(&self, s: &mut State, w: usize) -> bool {
         let Some(claim) = s.workers[w].claim else { return false };
         let Some(job) = s.lock_job(w, claim.job) else { return false };
@@ -132,30 +133,31 @@ impl Protocol {
         } else {
             self.pass_turn(s, w);
         }
-        s.workers[w].late = RunResult::Success;
+        s.workers[w].unrecorded = RunResult::Success;
         true
     }
 
-    /// The group's next head, as of a snapshot that is younger than the lock of its row.
+    /// Reads the group's next head with a snapshot that is younger than the lock of its row.
     pub fn see_next(&self, s: &mut State, w: usize, followed: bool) {
         let Some(claim) = s.workers[w].claim else { return };
         let rows = s.snapshot(w);
         let Some(group) = rows.group else { return };
         let unfinished = rows.unfinished() & !(1 << claim.job);
-        let next = if self.is(Mutation::GoOnLooksBehind) {
+        let next = if self.is(Mutation::ChainReadsOnlyBehind) {
             lowest(unfinished & !((2 << claim.job) - 1))
         } else {
             self.head(unfinished, &rows, &group)
         };
         let wrong = next != lowest(unfinished);
         match next {
-            Some(next) => s.workers[w].step = Step::GoOnLock { followed, next, wrong },
+            Some(next) => s.workers[w].step = Step::ChainLock { followed, next, wrong },
             None => self.succeed(s, w, followed),
         }
     }
 
-    /// Ends the job and starts the next one, in one transaction. Only a look on a free row raises `head_id`.
-    pub fn go_on(&self, s: &mut State, w: usize, followed: bool, next: u8, wrong: bool) {
+    /// Ends the job and starts the next one, in one transaction. `head_id` is raised only by a
+    /// claim of a free row.
+    pub fn chain_next(&self, s: &mut State, w: usize, followed: bool, next: u8, wrong: bool) {
         let may = |job: &JobRow| {
             job.status == Status::Queued && job.due && job.counted() < self.max_attempts
         };
@@ -166,14 +168,14 @@ impl Protocol {
         let Some(group) = s.snapshot(w).group else { return };
         let attempts = job.attempts + 1;
         s.write_job(w, next, JobRow { status: Status::Started, flagged: false, attempts, ..job });
-        let (token, raises) = (s.fresh_token(), self.is(Mutation::GoOnRaisesHead));
+        let (token, raises) = (s.fresh_token(), self.is(Mutation::ChainRaisesHead));
         s.write_group(
             w,
             GroupRow {
                 claim: Some(token),
                 job: Some(next),
                 suspect: None,
-                // What the flag of a late one stood for is behind it.
+                // The flag of a late job, now cleared, stood for the jobs behind it.
                 head: if raises { next } else { group.head.min(next) },
                 ready: Ready::Lease,
                 ..group
@@ -181,7 +183,7 @@ impl Protocol {
         );
         s.seen.wrong_head |= wrong;
         let claim = Claim { token, job: next, attempts, exhausted: false };
-        s.workers[w].step = Step::GoOnCommit { claim };
+        s.workers[w].step = Step::ChainCommit { claim };
     }
 
     fn write_success(&self, s: &mut State, w: usize) {
@@ -208,10 +210,10 @@ impl Protocol {
 
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
         let then = match s.workers[w].step {
-            Step::GiveBackCommit => Then::GiveBack,
-            _ => Then::Record(s.workers[w].late),
+            Step::ReleaseCommit => Then::Release,
+            _ => Then::Record(s.workers[w].unrecorded),
         };
-        // P10: whoever writes has the claim as of now.
+        // P10: a session that writes has the claim as of now.
         let token = s.workers[w].claim.map(|claim| claim.token);
         let writes = s.transactions[w].group != Written::Nothing;
         s.seen.stale_write |= writes && s.rows.group.and_then(|row| row.claim) != token;
@@ -219,10 +221,10 @@ impl Protocol {
         let worker = &mut s.workers[w];
         if answered {
             worker.claim = None;
-            worker.late = RunResult::default();
+            worker.unrecorded = RunResult::default();
             worker.step = Step::Idle;
         } else {
-            // It tries again, and finds that its token is gone.
+            // The worker tries again, and finds that its token is gone.
             worker.step = Step::HoldSee { then };
         }
     }

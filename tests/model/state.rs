@@ -1,12 +1,12 @@
-//! What the model is about: rows, who does what at the moment, and what was seen so far.
+//! State of the model: rows, the step of each actor, and a record for the properties.
 
 use crate::database::{Locks, Transaction};
 
 pub const JOBS: usize = 3;
 pub const WORKERS: usize = 2;
-/// Sessions are the workers' (one each, for whatever they do in the database), and these two.
+/// Sessions: one for each worker, whatever it does in the database, and these two.
 pub const OPERATOR: usize = WORKERS;
-pub const JANITOR: usize = WORKERS + 1;
+pub const MAINTENANCE: usize = WORKERS + 1;
 pub const SESSIONS: usize = WORKERS + 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,24 +42,25 @@ impl JobRow {
         self.attempts - self.forgiven
     }
 
-    /// A group that waits for its time needs no row until then.
+    /// Returns whether an adopter takes its flag: a group that waits for its time needs no row
+    /// until then.
     pub fn is_adoptable(self) -> bool {
         let over = !self.status.unfinished() && self.status != Status::Parked;
         self.flagged && (self.due || over)
     }
 }
 
-/// What `ready_at` says: a time that is over, or which time it is.
+/// Meaning of `ready_at`: a time that is over, or the kind of time that it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ready {
     Due,
     Lease,
-    /// After a first doubt; by a judge, or by a look at a claim whose lease is over.
+    /// After a suspicion: by the failure detector, or by a claim that met a lease that was over.
     Grace {
-        judged: bool,
+        by_detector: bool,
     },
-    /// Until the server has been up for so long that whoever lives has come back.
-    Settling,
+    /// Until the server has been up for so long that every living process has come back.
+    AfterRestart,
     /// Until the job's `run_at`.
     Sleep(u8),
     /// Halted.
@@ -87,7 +88,7 @@ pub struct Rows {
     pub group: Option<GroupRow>,
     /// Requests to cancel, a bit for each job.
     pub asked: u8,
-    /// On which start of the server each process announced its presence.
+    /// The server's start on which each process announced its presence.
     pub processors: [u8; WORKERS],
 }
 
@@ -96,7 +97,7 @@ impl Rows {
         self.jobs[job as usize].map(|row| row.status)
     }
 
-    /// The jobs of which this is true, a bit for each.
+    /// Returns the jobs for which `is` holds, a bit for each.
     pub fn which(&self, is: impl Fn(u8, &JobRow) -> bool) -> u8 {
         let rows = self.jobs.iter().enumerate();
         let found = rows.filter(|(id, row)| row.is_some_and(|row| is(*id as u8, &row)));
@@ -111,7 +112,7 @@ impl Rows {
         self.which(|_, row| row.flagged)
     }
 
-    /// The flags that an adopter takes: of jobs that are due, or over.
+    /// Returns the flags that an adopter takes: of jobs that are due, or over.
     pub fn adoptable(&self) -> u8 {
         self.which(|_, row| row.is_adoptable())
     }
@@ -125,7 +126,7 @@ pub fn each(bits: u8) -> impl Iterator<Item = u8> {
     (0..JOBS as u8).filter(move |id| bits & 1 << id != 0)
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RunResult {
     #[default]
@@ -135,7 +136,7 @@ pub enum RunResult {
     Cancelled,
 }
 
-/// What a worker got by a claim.
+/// A worker's claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Claim {
     pub token: u8,
@@ -144,21 +145,21 @@ pub struct Claim {
     pub exhausted: bool,
 }
 
-/// What locking the rows by the token is for.
+/// Purpose of locking the rows by the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Then {
     /// To run the handler, in that transaction.
     Handle,
     /// The first `tx()` of a handler that a lease keeps.
     Tx,
-    /// To record what came of the run.
+    /// To record the result of the run.
     Record(RunResult),
-    /// To give the claim back: no slot has come free for its job.
-    GiveBack,
+    /// To release the claim: no slot has come free for its job.
+    Release,
 }
 
-/// Where a worker is. `See` takes a statement's snapshot, `Lock` is when that statement comes to the row: what lies in
-/// between is what its snapshot showed.
+/// A worker's step. `See` takes a statement's snapshot, `Lock` is when that statement locks the
+/// row; between them the snapshot may age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     Dead,
@@ -185,15 +186,15 @@ pub enum Step {
     Insert {
         flags: u8,
     },
-    // Claim: take turns, look, write.
+    // Claim: take turns, read heads, write.
     TakeSee,
     TakeLock {
-        seen: Look,
+        seen: HeadSnapshot,
     },
-    LookSee {
-        seen: Look,
+    HeadSee {
+        seen: HeadSnapshot,
     },
-    LookLock {
+    HeadLock {
         head: u8,
         wrong: bool,
         alone: bool,
@@ -213,10 +214,10 @@ pub enum Step {
         then: Then,
         followed: bool,
     },
-    Trust {
+    ClearSuspicion {
         then: Then,
     },
-    GiveBackCommit,
+    ReleaseCommit,
     /// The handler runs, in a transaction that has the rows.
     Held {
         followed: bool,
@@ -242,23 +243,23 @@ pub enum Step {
     },
     Retire,
     SettleCommit,
-    // Settle, and go on to the group's next job.
-    GoOnSee {
+    // Settle, and chain the group's next job.
+    ChainSee {
         followed: bool,
     },
-    GoOnLock {
+    ChainLock {
         followed: bool,
         next: u8,
         wrong: bool,
     },
-    GoOnCommit {
+    ChainCommit {
         claim: Claim,
     },
 }
 
-/// What a look shows of the group.
+/// The heads that a snapshot shows of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Look {
+pub struct HeadSnapshot {
     /// The candidate with the lowest id.
     pub head: Option<u8>,
     pub drained: bool,
@@ -270,14 +271,14 @@ pub struct Worker {
     pub claim: Option<Claim>,
     /// Its handler runs.
     pub handler: bool,
-    /// What is tried to be recorded once more if the session is lost in a settle.
-    pub late: RunResult,
+    /// The result to record again if the session is lost in a settle.
+    pub unrecorded: RunResult,
     /// Its presence session lives, and so does the lock.
     pub present: bool,
-    /// The server itself said that it goes down, and the process has not been back since.
+    /// The server itself announced its shutdown, and the process has not been back since.
     pub knows_down: bool,
-    /// Whose row it has locked as a judge, having found the lock free.
-    pub judging: Option<u8>,
+    /// The process whose row it has locked as the failure detector, with the lock found free.
+    pub found_dead: Option<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -295,18 +296,18 @@ pub enum OperatorStep {
     Idle,
     CancelLock { job: u8 },
     RetryLock { dead: u8, halted: bool },
-    RetryResume { dead: u8 },
+    RetryUnhalt { dead: u8 },
     UnitLock { unit: u8 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum JanitorStep {
+pub enum MaintenanceStep {
     Idle,
     ParkSee,
     ParkLock { behind: u8 },
 }
 
-/// How much may go wrong still.
+/// Number of faults that may still occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Faults {
     /// Workers that die.
@@ -317,18 +318,19 @@ pub struct Faults {
     pub restarts: u8,
     /// Crashes of one of the server's processes: all sessions end, its start time stays.
     pub recoveries: u8,
-    /// Presence sessions that somebody terminates, with the same words as a shutdown.
+    /// Presence sessions that are terminated, with the same words as a shutdown.
     pub terminations: u8,
     /// Leases of living workers that are not extended in time.
     pub lapses: u8,
 }
 
-/// What is not in the database: for the properties alone.
+/// Record for the properties alone; not in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Seen {
-    /// For each job, those that must have ended before it starts: they were committed when it was enqueued.
+    /// For each job, those that must have ended before it starts: they were committed when it was
+    /// enqueued.
     pub before: [u8; JOBS],
-    /// How often each job's handler was begun.
+    /// Number of times that each job's handler was begun.
     pub starts: [u8; JOBS],
     pub wrong_head: bool,
     pub uncounted: bool,
@@ -347,15 +349,15 @@ pub struct State {
     pub operator: OperatorStep,
     /// The group had two rows.
     pub two_rows: bool,
-    /// Which of the configuration's requests were made.
+    /// The configuration's requests that were made, a bit for each.
     pub requested: u8,
-    pub janitor: JanitorStep,
-    /// How often the server was started.
+    pub maintenance: MaintenanceStep,
+    /// Number of starts of the server.
     pub start: u8,
-    /// It has been up for so long that every process has come back to it, or given up.
-    pub settled: bool,
-    /// A token that was doubted before the server started.
-    pub old_doubt: Option<u8>,
+    /// The server has been up for so long that every process has come back to it, or given up.
+    pub all_back: bool,
+    /// A token that was suspected before the server started.
+    pub old_suspect: Option<u8>,
     pub faults: Faults,
     pub seen: Seen,
 }

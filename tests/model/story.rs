@@ -1,4 +1,4 @@
-//! A counterexample, told as a numbered list.
+//! A counterexample, printed as a numbered list.
 
 use std::fmt::Write;
 
@@ -16,7 +16,8 @@ pub fn tell(model: &Protocol, steps: &[(State, Action)]) -> String {
     text
 }
 
-/// The steps of a path up to the first state that violates the promise: Stateright may have gone on for a while.
+/// Returns the steps of a path up to the first state that violates the promise; Stateright's path
+/// may be longer.
 pub fn steps_to(
     path: Path<State, Action>,
     model: &Protocol,
@@ -35,26 +36,26 @@ fn say(before: &State, action: Action) -> String {
         Action::Step(w) => format!("worker {w}: {}", step(before.workers[w].step)),
         Action::PassBy(w) => format!("worker {w} has no slot left for the group"),
         Action::Returns(w, result) => format!("worker {w}'s handler returns: {result:?}"),
-        Action::GivesBack(w) => format!("no slot comes free for worker {w}'s job"),
+        Action::Release(w) => format!("no slot comes free for the job of worker {w}"),
         Action::FirstTx(w) => format!("worker {w}'s handler asks for its transaction"),
         Action::DropHandler(w) => format!("worker {w} notices its loss and drops its handler"),
         Action::Extend(w) => format!("worker {w} extends its lease"),
         Action::Kills(w) => format!("the handler kills worker {w}"),
-        Action::Judge(w) => format!("worker {w} judges: the other one's lock is free"),
-        Action::Doubt(w) => format!("worker {w} doubts the other one's claims"),
+        Action::FindDead(w) => format!("worker {w} finds the other one dead: its lock is free"),
+        Action::Suspect(w) => format!("worker {w} suspects the other one's claims"),
         Action::ComeBack(w) => format!("worker {w} shows its presence again"),
-        Action::SettleDown => "everybody has had the time to come back".into(),
+        Action::AllBack => "every process has had the time to come back".into(),
         Action::LeaseEnds => "the lease is over".into(),
         Action::GraceEnds => "the grace is over".into(),
         Action::DelayEnds(job) => format!("job {job} is due again"),
-        Action::Janitor => format!("janitor: {:?}", before.janitor),
+        Action::Maintenance => format!("maintenance: {:?}", before.maintenance),
         Action::Ask(request) => format!("a request is made: number {request}"),
-        Action::CarryOut => format!("the request goes on: {:?}", before.operator),
+        Action::CarryOut => format!("the request is carried out: {:?}", before.operator),
         Action::Crash(w) => format!("worker {w} dies"),
         Action::LoseSession(w) => format!("worker {w}'s session dies"),
         Action::LoseAnswer(w) => format!("worker {w}'s commit gets through, its answer does not"),
         Action::LosePresence(w) => format!("worker {w}'s presence session dies"),
-        Action::Terminate(w) => format!("somebody terminates worker {w}'s presence session"),
+        Action::Terminate(w) => format!("worker {w}'s presence session is terminated"),
         Action::Restart => "the server restarts".into(),
         Action::Recover => "the server recovers from a crash, its postmaster lives on".into(),
     }
@@ -62,39 +63,39 @@ fn say(before: &State, action: Action) -> String {
 
 fn step(step: Step) -> String {
     let said = match step {
-        Step::Idle => "looks for work",
+        Step::Idle => "polls",
         Step::FlagsLock { .. } => "adopts: locks the flagged jobs it saw",
-        Step::WakeSee { .. } => "adopts: looks for a free row",
+        Step::WakeSee { .. } => "adopts: searches a free row",
         Step::WakeLock { .. } => "adopts: locks the free row it saw",
-        Step::ShareSee { .. } => "adopts: looks for a claimed row",
+        Step::ShareSee { .. } => "adopts: searches a claimed row",
         Step::ShareLock { .. } => "adopts: shares the claimed row it saw",
-        Step::InsertSee { .. } => "adopts: looks whether there is a row",
+        Step::InsertSee { .. } => "adopts: checks whether there is a row",
         Step::Insert { .. } => "adopts: inserts a row, as it has seen none",
-        Step::TakeSee => "looks whether the group is due",
+        Step::TakeSee => "checks whether the group is due",
         Step::TakeLock { .. } => "locks the group that was due",
-        Step::LookSee { .. } => "looks at the head",
-        Step::LookLock { .. } => "locks the head and starts it",
-        Step::RetireFreeSee => "looks whether the group is drained",
+        Step::HeadSee { .. } => "reads the head",
+        Step::HeadLock { .. } => "locks the head and starts it",
+        Step::RetireFreeSee => "checks whether the group is drained",
         Step::RetireFreeLock { .. } => "locks the row alone and retires the group",
         Step::ClaimCommit { claim: Some(_) } => "commits its claim",
         Step::ClaimCommit { claim: None } => "commits",
-        Step::HoldSee { .. } => "looks whether its claim stands",
+        Step::HoldSee { .. } => "checks whether its claim stands",
         Step::HoldLock { .. } => "locks the group by its claim, and the job",
-        Step::Trust { .. } => "clears the doubt",
-        Step::GiveBackCommit => "gives its claim back: commits",
-        Step::ManySee => "settles: looks whether its claim stands",
+        Step::ClearSuspicion { .. } => "clears the suspicion",
+        Step::ReleaseCommit => "releases its claim: commits",
+        Step::ManySee => "settles: checks whether its claim stands",
         Step::ManyLock => "settles: locks the row alone",
         Step::ManyWrite => "settles: records, and passes the turn or retires",
-        Step::ParkSee { .. } => "parks: looks who is behind",
-        Step::ParkLock { .. } => "parks whom it saw",
-        Step::RetireAlone => "locks the row alone, if nobody shares it",
+        Step::ParkSee { .. } => "parks: reads which jobs are behind",
+        Step::ParkLock { .. } => "parks the jobs that it saw",
+        Step::RetireAlone => "locks the row alone, if no adopter shares it",
         Step::RetireAtOnce { .. } => "locks the row and deletes it by what it saw",
-        Step::Retire => "looks once more, and deletes the row of a drained group",
-        Step::SettleCommit => "commits what came of the job",
-        Step::GoOnSee { .. } => "sees which job is next",
-        Step::GoOnLock { .. } => "locks the next job, ends its own and starts that",
-        Step::GoOnCommit { .. } => "commits, and goes on",
-        _ => "goes on",
+        Step::Retire => "reads once more, and deletes the row of a drained group",
+        Step::SettleCommit => "commits the outcome",
+        Step::ChainSee { .. } => "reads which job is next",
+        Step::ChainLock { .. } => "locks the next job, ends its own and starts the next",
+        Step::ChainCommit { .. } => "commits, and holds the next job",
+        _ => "continues",
     };
     said.into()
 }
@@ -115,7 +116,7 @@ fn rows(s: &State) -> String {
                 let _ = write!(text, ", claim {token} of job {job}");
             }
             if row.suspect.is_some() {
-                text.push_str(", doubted");
+                text.push_str(", suspected");
             }
         }
     }

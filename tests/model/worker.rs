@@ -1,14 +1,14 @@
-//! A worker's next step in the database, and what can befall it on the way.
+//! A worker's next step in the database, and the faults that can meet it.
 
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
-    Faults, JANITOR, JOBS, JanitorStep, OPERATOR, OperatorStep, Producer, RunResult, State, Step,
-    Then, WORKERS,
+    Faults, JOBS, MAINTENANCE, MaintenanceStep, OPERATOR, OperatorStep, Producer, RunResult, State,
+    Step, Then, WORKERS,
 };
 
 impl Protocol {
-    /// The next thing that a worker does in the database by itself.
+    /// Takes the worker's next step in the database; returns whether there is one.
     pub fn step(&self, s: &mut State, w: usize) -> bool {
         match s.workers[w].step {
             Step::Dead | Step::Held { .. } | Step::HoldLost | Step::Leased => return false,
@@ -22,14 +22,14 @@ impl Protocol {
             Step::Insert { flags } => self.insert_new(s, w, flags),
             Step::TakeSee => self.see_due(s, w),
             Step::TakeLock { seen } => self.take(s, w, seen),
-            Step::LookSee { seen } => self.see_head(s, w, seen),
-            Step::LookLock { head, wrong, alone } => self.start(s, w, head, wrong, alone),
+            Step::HeadSee { seen } => self.see_head(s, w, seen),
+            Step::HeadLock { head, wrong, alone } => self.start(s, w, head, wrong, alone),
             Step::RetireFreeSee => self.see_drained(s, w),
             Step::RetireFreeLock { drained } => self.retire_free(s, w, drained),
             Step::ClaimCommit { claim } => self.commit_claim(s, w, claim),
             Step::HoldSee { then } => self.see_claim(s, w, then),
             Step::HoldLock { then, followed } => self.hold(s, w, then, followed),
-            Step::Trust { then } => self.trust(s, w, then),
+            Step::ClearSuspicion { then } => self.clear_suspicion(s, w, then),
             Step::ManySee => self.see_many(s, w),
             Step::ManyLock => self.lock_many(s, w),
             Step::ManyWrite => return self.write_many(s, w),
@@ -38,15 +38,18 @@ impl Protocol {
             Step::RetireAlone => self.lock_alone(s, w),
             Step::RetireAtOnce { drained } => self.retire_at_once(s, w, drained),
             Step::Retire => self.retire(s, w),
-            Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, true),
-            Step::GoOnSee { followed } => self.see_next(s, w, followed),
-            Step::GoOnLock { followed, next, wrong } => self.go_on(s, w, followed, next, wrong),
-            Step::GoOnCommit { claim } => self.commit_next(s, w, claim, true),
+            Step::SettleCommit | Step::ReleaseCommit => self.commit_settle(s, w, true),
+            Step::ChainSee { followed } => self.see_next(s, w, followed),
+            Step::ChainLock { followed, next, wrong } => {
+                self.chain_next(s, w, followed, next, wrong);
+            }
+            Step::ChainCommit { claim } => self.commit_next(s, w, claim, true),
         }
         true
     }
 
-    /// The process dies, at whatever step. Another one takes its place, unless it is to be judged.
+    /// The process dies, at any step. Another one takes its place, unless the model has presence,
+    /// which is to find it dead.
     pub fn crash(&self, s: &mut State, w: usize) -> bool {
         if s.workers[w].step == Step::Dead {
             return false;
@@ -56,10 +59,10 @@ impl Protocol {
         worker.step = if self.presence { Step::Dead } else { Step::Idle };
         worker.claim = None;
         worker.handler = false;
-        worker.late = RunResult::default();
+        worker.unrecorded = RunResult::default();
         worker.present = false;
         worker.knows_down = false;
-        worker.judging = None;
+        worker.found_dead = None;
         true
     }
 
@@ -69,27 +72,27 @@ impl Protocol {
         let step = match worker.step {
             Step::Dead | Step::Idle | Step::Leased | Step::HoldLost => return false,
             Step::Held { .. } => Step::HoldLost,
-            // The handler is not begun, and nobody will: the claim's lease runs out.
+            // The handler is not begun and never will be: the claim's lease runs out.
             Step::HoldSee { then: Then::Handle }
             | Step::HoldLock { then: Then::Handle, .. }
-            | Step::Trust { then: Then::Handle } => {
+            | Step::ClearSuspicion { then: Then::Handle } => {
                 s.workers[w].claim = None;
                 Step::Idle
             }
-            Step::HoldSee { then } | Step::HoldLock { then, .. } | Step::Trust { then } => {
-                Step::HoldSee { then }
-            }
-            Step::GiveBackCommit => Step::HoldSee { then: Then::GiveBack },
+            Step::HoldSee { then }
+            | Step::HoldLock { then, .. }
+            | Step::ClearSuspicion { then } => Step::HoldSee { then },
+            Step::ReleaseCommit => Step::HoldSee { then: Then::Release },
             Step::ManySee | Step::ManyLock | Step::ManyWrite => Step::ManySee,
             Step::ParkSee { .. }
             | Step::ParkLock { .. }
             | Step::RetireAlone
             | Step::RetireAtOnce { .. }
             | Step::Retire
-            | Step::GoOnSee { .. }
-            | Step::GoOnLock { .. }
-            | Step::GoOnCommit { .. }
-            | Step::SettleCommit => Step::HoldSee { then: Then::Record(worker.late) },
+            | Step::ChainSee { .. }
+            | Step::ChainLock { .. }
+            | Step::ChainCommit { .. }
+            | Step::SettleCommit => Step::HoldSee { then: Then::Record(worker.unrecorded) },
             // In a claim.
             _ => Step::Idle,
         };
@@ -105,20 +108,21 @@ impl Protocol {
                 s.commit(w);
                 s.workers[w].step = Step::Idle;
             }
-            Step::SettleCommit | Step::GiveBackCommit => self.commit_settle(s, w, false),
-            Step::GoOnCommit { claim } => self.commit_next(s, w, claim, false),
+            Step::SettleCommit | Step::ReleaseCommit => self.commit_settle(s, w, false),
+            Step::ChainCommit { claim } => self.commit_next(s, w, claim, false),
             _ => return false,
         }
         true
     }
 
-    /// All sessions are gone, and all locks, those of presences too. `told`: the server's start time tells.
+    /// All sessions are gone, and all locks, those of presences too. `told`: the server's start
+    /// time changes.
     pub fn restart(&self, s: &mut State, told: bool) -> bool {
         for w in 0..WORKERS {
             self.lose_session(s, w);
             s.rollback(w);
             let worker = &mut s.workers[w];
-            worker.judging = None;
+            worker.found_dead = None;
             if worker.step != Step::Dead {
                 worker.present = false;
                 worker.knows_down = self.presence;
@@ -131,28 +135,29 @@ impl Protocol {
         }
         s.rollback(OPERATOR);
         s.operator = OperatorStep::Idle;
-        s.rollback(JANITOR);
-        s.janitor = JanitorStep::Idle;
+        s.rollback(MAINTENANCE);
+        s.maintenance = MaintenanceStep::Idle;
         s.start += u8::from(told);
-        s.settled = false;
-        let counts = self.is(Mutation::DoubtOutlivesRestart);
-        s.old_doubt = s.rows.group.and_then(|row| row.suspect).filter(|_| !counts);
+        s.all_back = false;
+        let counts = self.is(Mutation::SuspicionOutlivesRestart);
+        s.old_suspect = s.rows.group.and_then(|row| row.suspect).filter(|_| !counts);
         true
     }
 
-    /// `word`: its process takes the server's words for those of a shutdown.
+    /// Ends the presence session. `word`: its process takes the server's words for those of a
+    /// shutdown.
     pub fn lose_presence(&self, s: &mut State, w: usize, word: bool) -> bool {
         let worker = &mut s.workers[w];
         let lost = self.presence && worker.present && self.hold == Hold::Lease;
         if lost {
             worker.present = false;
             worker.knows_down = word;
-            worker.judging = None;
+            worker.found_dead = None;
         }
         lost
     }
 
-    /// Something goes wrong, if that many things may.
+    /// Applies a fault, if one of its kind is left.
     pub fn fault(
         &self,
         s: &mut State,

@@ -1,7 +1,14 @@
-//! Scenes, workers and producers of the interleavings, and the oracle that judges them.
+//! Shared parts of the scripts: a scene with its sessions, steps and gates, meters of reads, and
+//! the stress with its producers, workers and oracle. No test lives here, and nothing outside of
+//! `interleavings` uses it.
 
+pub(super) mod gates;
+pub(super) mod meter;
 pub(super) mod oracle;
 pub(super) mod producers;
 pub(super) mod scene;
+pub(super) mod session;
+pub(super) mod shapes;
+pub(super) mod steps;
 pub(super) mod stress;
 pub(super) mod workers;

@@ -1,124 +1,126 @@
-//! What the stress knows of its jobs, and what must be true of them.
+//! Record of the stress's jobs, and the rules that they must keep.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 /// A committed enqueue: no job whose enqueue began after `committed` may start before it.
 #[derive(Debug, Clone, Copy)]
-struct Written {
+struct Enqueued {
     began: u64,
     committed: u64,
 }
 
-/// A handler that began, and which lower ids of its group were unfinished then.
+/// A begun handler, and the lower ids of its group that were unfinished then.
 #[derive(Debug)]
-struct Entered {
+struct Begun {
     job: i64,
     lower: Vec<i64>,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
+struct Record {
     clock: u64,
-    written: HashMap<i64, Written>,
+    enqueued: HashMap<i64, Enqueued>,
     running: HashMap<String, i64>,
-    entered: Vec<Entered>,
+    begun: Vec<Begun>,
     ended: HashSet<i64>,
-    /// Queued again after their end by request: their order is not their enqueue's.
-    revived: HashSet<i64>,
+    /// Queued again after their end by request: their order is not that of their enqueue.
+    requeued: HashSet<i64>,
     counts: HashMap<&'static str, u64>,
     violations: Vec<String>,
 }
 
 /// One for all tasks.
 #[derive(Debug, Default)]
-pub(in crate::interleavings) struct Book(Mutex<Pages>);
+pub(in crate::interleavings) struct Oracle(Mutex<Record>);
 
-impl Book {
-    fn pages(&self) -> std::sync::MutexGuard<'_, Pages> {
+impl Oracle {
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.0.lock().unwrap()
     }
 
     pub(in crate::interleavings) fn count(&self, what: &'static str) {
-        *self.pages().counts.entry(what).or_default() += 1;
+        *self.record().counts.entry(what).or_default() += 1;
     }
 
     pub(in crate::interleavings) fn violation(&self, what: String) {
-        self.pages().violations.push(what);
+        self.record().violations.push(what);
     }
 
-    /// Before an enqueue's statement.
-    pub(in crate::interleavings) fn begin(&self) -> u64 {
-        let mut pages = self.pages();
-        pages.clock += 1;
-        pages.clock
+    /// Called before an enqueue's statement; returns the time at which it began.
+    pub(in crate::interleavings) fn begin_enqueue(&self) -> u64 {
+        let mut record = self.record();
+        record.clock += 1;
+        record.clock
     }
 
-    /// After the commit of jobs whose enqueue began then.
+    /// Called after the commit of jobs, each with the time at which its enqueue began.
     pub(in crate::interleavings) fn committed(&self, jobs: &[(u64, i64)]) {
-        let mut pages = self.pages();
-        pages.clock += 1;
-        let committed = pages.clock;
+        let mut record = self.record();
+        record.clock += 1;
+        let committed = record.clock;
         for (began, job) in jobs {
             let began = *began;
-            pages.written.insert(*job, Written { began, committed });
+            record.enqueued.insert(*job, Enqueued { began, committed });
         }
     }
 
-    /// A handler begins; it is called while the hold stands.
-    pub(in crate::interleavings) fn enter(&self, group: &str, job: i64, lower: Vec<i64>) {
-        let mut pages = self.pages();
-        if let Some(other) = pages.running.insert(group.to_owned(), job) {
+    /// Called when a handler begins, while its hold stands.
+    pub(in crate::interleavings) fn begin_handler(&self, group: &str, job: i64, lower: Vec<i64>) {
+        let mut record = self.record();
+        if let Some(other) = record.running.insert(group.to_owned(), job) {
             let what = format!("{job} runs beside {other} in {group}");
-            pages.violations.push(what);
+            record.violations.push(what);
         }
-        if pages.ended.contains(&job) {
-            pages.violations.push(format!("{job} runs after its end"));
+        if record.ended.contains(&job) {
+            record.violations.push(format!("{job} runs after its end"));
         }
-        pages.entered.push(Entered { job, lower });
+        record.begun.push(Begun { job, lower });
     }
 
-    /// The handler has stopped; its hold still stands.
-    pub(in crate::interleavings) fn leave(&self, group: &str, job: i64) {
-        let mut pages = self.pages();
-        if pages.running.remove(group) != Some(job) {
-            let what = format!("{job} is not the one that left {group}");
-            pages.violations.push(what);
+    /// Called when the handler has stopped, while its hold still stands.
+    pub(in crate::interleavings) fn end_handler(&self, group: &str, job: i64) {
+        let mut record = self.record();
+        if record.running.remove(group) != Some(job) {
+            let what = format!("{job} is not the one that ended in {group}");
+            record.violations.push(what);
         }
     }
 
     pub(in crate::interleavings) fn ended(&self, job: i64) {
-        self.pages().ended.insert(job);
+        self.record().ended.insert(job);
     }
 
-    /// Before the request that queues it again.
-    pub(in crate::interleavings) fn revive(&self, job: i64) {
-        let mut pages = self.pages();
-        pages.ended.remove(&job);
-        pages.revived.insert(job);
+    /// Called before the request that queues the job again.
+    pub(in crate::interleavings) fn requeue(&self, job: i64) {
+        let mut record = self.record();
+        record.ended.remove(&job);
+        record.requeued.insert(job);
     }
 
-    /// How many jobs were committed, how many handlers ran, what was counted, and all that was wrong.
+    /// Returns the number of committed jobs, the number of begun handlers, the counts, and the
+    /// violations.
     pub(in crate::interleavings) fn close(
         &self,
     ) -> (usize, usize, Vec<(&'static str, u64)>, Vec<String>) {
-        let mut pages = self.pages();
+        let mut record = self.record();
         let mut out_of_order = Vec::new();
-        for Entered { job, lower } in &pages.entered {
-            let Some(later) = pages.written.get(job) else {
+        for Begun { job, lower } in &record.begun {
+            let Some(later) = record.enqueued.get(job) else {
                 out_of_order.push(format!("{job} ran and was never committed"));
                 continue;
             };
             for low in lower {
-                let before = pages.written.get(low).is_some_and(|low| low.committed < later.began);
-                if before && !pages.revived.contains(low) && !pages.revived.contains(job) {
+                let before =
+                    record.enqueued.get(low).is_some_and(|low| low.committed < later.began);
+                if before && !record.requeued.contains(low) && !record.requeued.contains(job) {
                     out_of_order.push(format!("{job} started before {low}"));
                 }
             }
         }
-        pages.violations.extend(out_of_order);
-        let mut counts: Vec<_> = pages.counts.iter().map(|(k, v)| (*k, *v)).collect();
+        record.violations.extend(out_of_order);
+        let mut counts: Vec<_> = record.counts.iter().map(|(k, v)| (*k, *v)).collect();
         counts.sort_unstable();
-        (pages.written.len(), pages.entered.len(), counts, std::mem::take(&mut pages.violations))
+        (record.enqueued.len(), record.begun.len(), counts, std::mem::take(&mut record.violations))
     }
 }

@@ -1,4 +1,4 @@
-//! The stress's producers, and the people who ask for things.
+//! The stress's producers, its operator and its maintenance.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::sleep;
 
-use crate::interleavings::support::scene::{Q, run};
+use crate::interleavings::support::scene::Q;
+use crate::interleavings::support::session::run;
 use crate::interleavings::support::stress::Stress;
 use crate::store::begin_short;
 use crate::{Client, NewJob};
@@ -32,25 +33,26 @@ fn some_jobs(stress: &Stress, rng: &mut fastrand::Rng) -> Vec<NewJob> {
         .collect()
 }
 
-/// Enqueues in `conn`'s transaction; when it began, and the jobs.
+/// Enqueues in `conn`'s transaction; returns the jobs with the time at which that began.
 pub(in crate::interleavings) async fn enqueue_some(
     stress: &Stress,
     rng: &mut fastrand::Rng,
     conn: &mut PgConnection,
 ) -> Result<Vec<(u64, i64)>, crate::EnqueueError> {
     let jobs = some_jobs(stress, rng);
-    let began = stress.book.begin();
+    let began = stress.oracle.begin_enqueue();
     let client = Client::default().notify(rng.bool());
     let enqueued = client.enqueue_many(conn, jobs).await?;
     Ok(enqueued.iter().map(|job| (began, job.id())).collect())
 }
 
-/// Enqueues at any isolation level, with old snapshots, open transactions, savepoints and rollbacks.
+/// Enqueues at any isolation level, with old snapshots, open transactions, savepoints and
+/// rollbacks.
 pub(in crate::interleavings) async fn produce(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("producer").await;
     while !stress.stop.load(Ordering::Relaxed) {
         if let Err(error) = produce_once(&stress, &mut rng, &mut conn).await {
-            stress.book.violation(format!("an enqueue failed: {error}"));
+            stress.oracle.violation(format!("an enqueue failed: {error}"));
             conn = stress.session("producer").await;
         }
         sleep(pause(&mut rng, stress.producer_pause_ms)).await;
@@ -81,20 +83,21 @@ async fn produce_once(
     }
     if rng.u8(0..7) == 0 {
         PgTransactionManager::rollback(conn).await?;
-        stress.book.count("enqueues rolled back");
+        stress.oracle.count("enqueues rolled back");
     } else {
         PgTransactionManager::commit(conn).await?;
-        stress.book.committed(&jobs);
+        stress.oracle.committed(&jobs);
     }
     Ok(())
 }
 
-/// Cancels, retries, skips and resumes, in transactions that stay open for a moment and may be rolled back.
+/// Cancels, retries, skips and unhalts, in transactions that stay open for a moment and may be
+/// rolled back.
 pub(in crate::interleavings) async fn ask(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("operator").await;
     while !stress.stop.load(Ordering::Relaxed) {
         if let Err(error) = ask_once(&stress, &mut rng, &mut conn).await {
-            stress.book.violation(format!("a request failed: {error}"));
+            stress.oracle.violation(format!("a request failed: {error}"));
             conn = stress.session("operator").await;
         }
         sleep(pause(&mut rng, 40)).await;
@@ -128,7 +131,7 @@ async fn ask_once(
         },
         _ => match pick(conn, "status in ('failed', 'cancelled')").await? {
             Some(job) => {
-                stress.book.revive(job);
+                stress.oracle.requeue(job);
                 ("retried", store.retry(&mut *conn, job).await?.done)
             }
             None => ("retried", false),
@@ -142,35 +145,36 @@ async fn ask_once(
     }
     PgTransactionManager::commit(conn).await?;
     if done {
-        stress.book.count(what);
+        stress.oracle.count(what);
     }
     for halted in store.halted_groups(&mut *conn, Q).await? {
         store.unhalt_group(&mut *conn, Q, &halted.group).await?;
-        stress.book.count("resumed");
+        stress.oracle.count("unhalted");
     }
     Ok(())
 }
 
-/// Housekeeping, the sweep that must find nothing, and leases and graces that run out before their time.
+/// Runs maintenance, and the sweep, which must find nothing; ends some leases and graces before
+/// their time.
 pub(in crate::interleavings) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng) {
-    let mut conn = stress.session("janitor").await;
+    let mut conn = stress.session("maintenance").await;
     while !stress.drained.load(Ordering::Relaxed) {
-        if let Err(error) = keep_house_once(&stress, &mut conn).await {
-            stress.book.violation(format!("maintenance failed: {error}"));
-            conn = stress.session("janitor").await;
+        if let Err(error) = maintain_once(&stress, &mut conn).await {
+            stress.oracle.violation(format!("maintenance failed: {error}"));
+            conn = stress.session("maintenance").await;
         }
         let lapse = "update seriatim.queue_group g set ready_at = clock_timestamp() from \
             (select group_id from seriatim.queue_group where claim is not null and random() < 0.3 \
              for no key update skip locked) lapsed where g.group_id = lapsed.group_id";
         let lapsed = run(&mut conn, lapse).await;
         for _ in 0..lapsed {
-            stress.book.count("leases cut short");
+            stress.oracle.count("leases cut short");
         }
         sleep(pause(&mut rng, 60)).await;
     }
 }
 
-async fn keep_house_once(stress: &Stress, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+async fn maintain_once(stress: &Stress, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     begin_short(conn).await?;
     stress.store.settle_requests(conn).await?;
     PgTransactionManager::commit(conn).await?;
@@ -179,7 +183,7 @@ async fn keep_house_once(stress: &Stress, conn: &mut PgConnection) -> Result<(),
     while let Some(next) = stress.store.next_group(conn, Q, &group).await? {
         if stress.store.rescue(conn, Q, &next).await? {
             let what = format!("the sweep found {next} stranded");
-            stress.book.violation(what);
+            stress.oracle.violation(what);
         }
         group = next;
     }

@@ -1,4 +1,4 @@
-//! The stress's workers: claim, hold, handle, settle, and everything that goes wrong on the way.
+//! The stress's workers: claim, hold, handle, settle, and faults at each step.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::JobError;
 use crate::interleavings::support::producers::{enqueue_some, pause};
-use crate::interleavings::support::scene::{KEEP, Q};
+use crate::interleavings::support::scene::Q;
+use crate::interleavings::support::steps::{KEEP, OPTIONS};
 use crate::interleavings::support::stress::Stress;
 use crate::job::group_plan::Disposition;
 use crate::job::job::FailureKind;
@@ -21,7 +22,7 @@ use crate::store::{
     AfterSettle, ChainAnswer, Claim, ClaimOptions, HeldJob, HoldAnswer, Succeeded,
     UnrecordedSuccess, begin_hold, begin_short, gave_up_waiting, in_short_tx,
 };
-use crate::worker::claim_steps::ClaimCursor;
+use crate::worker::claim_steps::{self, ClaimCursor};
 
 /// Claims for up to three slots at a time until the queue is drained.
 pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
@@ -32,18 +33,12 @@ pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastran
         let free = rng.usize(1..=3);
         let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
         cursor.thorough = fastrand::bool();
-        let claimed = crate::worker::claim_steps::claim(
-            &stress.store,
-            &mut conn,
-            &options,
-            free,
-            None,
-            &mut cursor,
-        );
+        let claimed =
+            claim_steps::claim(&stress.store, &mut conn, &options, free, None, &mut cursor);
         let claimed = match claimed.await {
             Ok(claimed) => claimed,
             Err(error) => {
-                stress.book.violation(format!("a claim failed: {error}"));
+                stress.oracle.violation(format!("a claim failed: {error}"));
                 conn = stress.session("claimer").await;
                 continue;
             }
@@ -53,7 +48,7 @@ pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastran
             continue;
         }
         let mut jobs = claimed.jobs;
-        let waits =
+        let unstarted =
             if rng.u8(0..8) == 0 { jobs.split_off(rng.usize(0..=jobs.len())) } else { Vec::new() };
         let mut runs = Vec::new();
         for job in jobs {
@@ -64,82 +59,87 @@ pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastran
             runs.push(run(&stress, rng.fork(), job, slot));
         }
         let runs = futures::future::join_all(runs);
-        let (left, ()) = tokio::join!(runs, give_back(&stress, &mut rng, &mut conn, waits));
-        slots.extend(left.into_iter().flatten());
+        let (connections, ()) =
+            tokio::join!(runs, release(&stress, &mut rng, &mut conn, unstarted));
+        slots.extend(connections.into_iter().flatten());
     }
 }
 
-/// Gives back what was claimed for slots that did not come free.
-async fn give_back(
+/// Releases claims whose slots did not come free.
+async fn release(
     stress: &Stress,
     rng: &mut fastrand::Rng,
     conn: &mut PgConnection,
-    waits: Vec<Claim>,
+    unstarted: Vec<Claim>,
 ) {
-    let claims: Vec<_> = waits.iter().collect();
+    let claims: Vec<_> = unstarted.iter().collect();
     if claims.is_empty() {
         return;
     }
     sleep(pause(rng, 100)).await;
-    let release = async |conn: &mut PgConnection| stress.store.release(conn, Q, &claims).await;
-    match in_short_tx(conn, release).await {
-        Ok(given) => given.iter().for_each(|_| stress.book.count("claims given back, or over")),
+    let write = async |conn: &mut PgConnection| stress.store.release(conn, Q, &claims).await;
+    match in_short_tx(conn, write).await {
+        Ok(released) => {
+            for _ in &released {
+                stress.oracle.count("claims released, or over");
+            }
+        }
         Err(error) if gave_up_waiting(&error) => {}
-        Err(error) => stress.book.violation(format!("giving back failed: {error}")),
+        Err(error) => stress.oracle.violation(format!("a release failed: {error}")),
     }
 }
 
-/// One claimed job; its connection comes back unless it was lost.
+/// Runs one claimed turn; returns its connection unless it was lost.
 async fn run(
     stress: &Stress,
     mut rng: fastrand::Rng,
     mut claim: Claim,
     mut conn: PgConnection,
 ) -> Option<PgConnection> {
-    // What is left at the end is to be gone soon.
-    let mishaps = !stress.stop.load(Ordering::Relaxed);
-    if mishaps && rng.u8(0..30) == 0 {
-        stress.book.count("stalled before the hold");
+    // No faults at the end: the rest is to be drained soon.
+    let faults = !stress.stop.load(Ordering::Relaxed);
+    if faults && rng.u8(0..30) == 0 {
+        stress.oracle.count("stalled before the hold");
         sleep(pause(&mut rng, 300)).await;
     }
-    if mishaps && rng.u8(0..40) == 0 {
-        stress.book.count("died before the hold");
+    if faults && rng.u8(0..40) == 0 {
+        stress.oracle.count("died before the hold");
         return Some(conn);
     }
     loop {
         match run_held(stress, &mut rng, &claim, &mut conn).await {
-            Ok(After::GoesOn(next)) => {
-                stress.book.count("turns that went on to what was not claimed with them");
+            Ok(After::Chained(next)) => {
+                stress.oracle.count("turns that were chained");
                 claim = next;
-                if mishaps && rng.u8(0..30) == 0 {
-                    stress.book.count("died behind a job that its turn went on from");
+                if faults && rng.u8(0..30) == 0 {
+                    stress.oracle.count("died in a chained turn before its hold");
                     return Some(conn);
                 }
             }
-            Ok(After::Stays) if claim.advance() => {
-                stress.book.count("turns that went on");
-                if mishaps && rng.u8(0..30) == 0 {
-                    stress.book.count("died between two jobs of a turn");
+            Ok(After::Kept) if claim.advance() => {
+                stress.oracle.count("turns that continued with a follower");
+                if faults && rng.u8(0..30) == 0 {
+                    stress.oracle.count("died between two jobs of a turn");
                     return Some(conn);
                 }
             }
-            Ok(After::Stays | After::Passed) => return Some(conn),
+            Ok(After::Kept | After::Passed) => return Some(conn),
             Ok(After::Lost) => return None,
             Err(error) => {
                 let what = format!("job {} failed by an error: {error}", claim.job);
-                stress.book.violation(what);
+                stress.oracle.violation(what);
                 return None;
             }
         }
     }
 }
 
-/// How a job of a turn ended for its worker.
+/// How a job's end leaves its turn.
 enum After {
-    /// The turn goes on with the next one, if there is one.
-    Stays,
-    /// The same with one that was claimed as the last one ended.
-    GoesOn(Claim),
+    /// The turn stays with its worker, for the next follower if there is one.
+    Kept,
+    /// The settle chained the group's next job.
+    Chained(Claim),
     Passed,
     /// The connection is gone.
     Lost,
@@ -153,11 +153,11 @@ async fn run_held(
 ) -> Result<After, sqlx::Error> {
     let group = claim.group.as_deref().unwrap();
     let Some(held) = hold(stress, claim, conn).await? else {
-        stress.book.count("holds that came too late");
+        stress.oracle.count("holds that came too late");
         PgTransactionManager::rollback(conn).await?;
         return Ok(After::Passed);
     };
-    stress.book.enter(group, claim.job, lower(conn, claim).await?);
+    stress.oracle.begin_handler(group, claim.job, lower(conn, claim).await?);
     let mut jobs = Vec::new();
     if rng.u8(0..5) == 0 {
         PgTransactionManager::begin(conn, None).await?;
@@ -173,14 +173,14 @@ async fn run_held(
     if rng.bool() {
         sleep(pause(rng, 10)).await;
     }
-    // Before the locks go: another may enter as soon as they do.
-    stress.book.leave(group, claim.job);
-    let mishap = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
-    let result = match mishap {
+    // Before the locks are released: the next handler may begin as soon as they are.
+    stress.oracle.end_handler(group, claim.job);
+    let fate = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
+    let result = match fate {
         _ if held.cancel_requested => RunResult::Cancelled,
         _ if claim.go != Disposition::Run => RunResult::Exhausted,
         0 => {
-            stress.book.count("connections dropped in a hold");
+            stress.oracle.count("connections dropped in a hold");
             return Ok(After::Lost);
         }
         1 => {
@@ -205,22 +205,22 @@ async fn run_held(
         stress.store.record_done(conn, Q, Some(group), &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
-        stress.book.committed(&jobs);
-        return Ok(After::Stays);
+        stress.oracle.committed(&jobs);
+        return Ok(After::Kept);
     }
     if let RunResult::Succeeded(result) = &result
         && rng.bool()
     {
         let success = Succeeded { queue: Q, claim, earlier: &[], result };
         let options = ClaimOptions::new(&stress.options, None);
-        let gone =
+        let answer =
             stress.store.settle_and_chain(conn, success, true, AfterSettle::Nothing, options);
-        let gone = gone.await?;
+        let answer = answer.await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
-        stress.book.committed(&jobs);
-        return Ok(match gone {
-            ChainAnswer::To { claim, .. } => After::GoesOn(claim),
+        stress.oracle.committed(&jobs);
+        return Ok(match answer {
+            ChainAnswer::To { claim, .. } => After::Chained(claim),
             ChainAnswer::Passed | ChainAnswer::Drained => After::Passed,
         });
     }
@@ -229,11 +229,11 @@ async fn run_held(
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
-    stress.book.committed(&jobs);
+    stress.oracle.committed(&jobs);
     Ok(After::Passed)
 }
 
-/// As an attempt holds: a skipped row is tried again, a doubt is cleared first.
+/// Holds like an attempt: a skipped row is tried again, a suspicion is cleared first.
 async fn hold(
     stress: &Stress,
     claim: &Claim,
@@ -245,29 +245,26 @@ async fn hold(
         match stress.store.hold(conn, Q, claim).await? {
             HoldAnswer::Held(held) if !held.suspected => return Ok(Some(held)),
             HoldAnswer::Held(_) => {
-                stress.book.count("doubts cleared");
+                stress.oracle.count("suspicions cleared");
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;
-                stress
-                    .store
-                    .clear_suspicion(conn, claim, crate::interleavings::support::scene::TERMS.lease)
-                    .await?;
+                stress.store.clear_suspicion(conn, claim, OPTIONS.lease).await?;
                 PgTransactionManager::commit(conn).await?;
                 begin_hold(conn).await?;
             }
             HoldAnswer::Skipped => {
-                stress.book.count("skipped holds tried again");
+                stress.oracle.count("skipped holds tried again");
                 sleep(Duration::from_millis(2)).await;
             }
             HoldAnswer::Lost => return Ok(None),
         }
     }
     let what = format!("{} could not be held: skipped for 10 s", claim.job);
-    stress.book.violation(what);
+    stress.oracle.violation(what);
     Ok(None)
 }
 
-/// The unfinished jobs of the group that should have run before this one.
+/// Returns the unfinished jobs of the group that should have run before this one.
 async fn lower(conn: &mut PgConnection, claim: &Claim) -> Result<Vec<i64>, sqlx::Error> {
     let sql = format!(
         "select id from seriatim.job where queue = '{Q}' and group_id = $1 and id < $2 \
@@ -280,7 +277,8 @@ async fn lower(conn: &mut PgConnection, claim: &Claim) -> Result<Vec<i64>, sqlx:
         .await
 }
 
-/// The hold's connection is lost, and the outcome is recorded on another one, if the claim still stands then.
+/// Loses the hold's connection, and records the outcome on another one if the claim is still the
+/// same.
 async fn by_token(
     stress: &Stress,
     claim: &Claim,
@@ -301,7 +299,7 @@ async fn by_token(
                     stress.store.settle(&mut conn, Q, claim, &outcome, KEEP, held.followed);
                 settled.await?;
                 end(stress, claim, &outcome);
-                stress.book.count("settled by token");
+                stress.oracle.count("settled by token");
                 return PgTransactionManager::commit(&mut conn).await;
             }
             HoldAnswer::Skipped => {
@@ -309,7 +307,7 @@ async fn by_token(
                 sleep(Duration::from_millis(2)).await;
             }
             HoldAnswer::Lost => {
-                stress.book.count("settles by token refused");
+                stress.oracle.count("settles by token refused");
                 return PgTransactionManager::rollback(&mut conn).await;
             }
         }
@@ -336,19 +334,19 @@ async fn decide(
     Ok(outcome::decide(result, attempt, policy, then, rng.f64()))
 }
 
-/// Before the commit: a retry by request may follow at once.
+/// Called before the commit: a retry by request may follow at once.
 fn end(stress: &Stress, claim: &Claim, outcome: &Outcome) {
     match outcome {
         Outcome::Succeeded { .. } => {
-            stress.book.count("succeeded");
-            stress.book.ended(claim.job);
+            stress.oracle.count("succeeded");
+            stress.oracle.ended(claim.job);
         }
         Outcome::Failed { then, .. } => {
-            let halted = *then == crate::job::queue_options::OutOfAttempts::Halt;
-            stress.book.count(if halted { "halted" } else { "failed" });
+            let halted = *then == OutOfAttempts::Halt;
+            stress.oracle.count(if halted { "halted" } else { "failed" });
         }
-        Outcome::Cancelled | Outcome::Ignored => stress.book.count("cancelled by their worker"),
-        Outcome::Retried { .. } => stress.book.count("to be retried"),
-        Outcome::Released => stress.book.count("released"),
+        Outcome::Cancelled | Outcome::Ignored => stress.oracle.count("cancelled by their worker"),
+        Outcome::Retried { .. } => stress.oracle.count("to be retried"),
+        Outcome::Released => stress.oracle.count("released"),
     }
 }

@@ -1,0 +1,66 @@
+//! Gates in the middle of a statement, and waits until the server shows an event.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::interleavings::support::scene::{PATIENCE, Scene};
+
+/// The advisory lock that gates wait at.
+const GATE: i64 = 4_242;
+
+impl Scene {
+    /// Makes a session of that application name stop in a trigger of `table` at `event`, until
+    /// `open_gate`.
+    pub(in crate::interleavings) async fn gate(&self, application: &str, event: &str, table: &str) {
+        self.run(&format!(
+            "create or replace function gate() returns trigger language plpgsql as $$ begin \
+               if current_setting('application_name') = '{application}' then perform pass_gate(); end if; \
+               return case when tg_op = 'DELETE' then old else new end; end $$"
+        ))
+        .await;
+        self.run(&format!(
+            "create trigger gate before {event} on seriatim.{table} for each row execute function gate()"
+        ))
+        .await;
+        self.close_gate().await;
+    }
+
+    /// Makes `pass_gate()`, for statements that are written in a test, and closes it.
+    pub(in crate::interleavings) async fn close_gate(&self) {
+        self.run(&format!(
+            "create or replace function pass_gate() returns boolean language plpgsql as $$ begin \
+               perform set_config('lock_timeout', '20s', true); perform pg_advisory_lock({GATE}); return pg_advisory_unlock({GATE}); end $$"
+        ))
+        .await;
+        self.run(&format!("select pg_advisory_lock({GATE})")).await;
+    }
+
+    pub(in crate::interleavings) async fn open_gate(&self) {
+        self.run(&format!("select pg_advisory_unlock({GATE})")).await;
+    }
+
+    pub(in crate::interleavings) async fn until_gone(&self, pid: i32) {
+        let sql = format!("select count(*) from pg_stat_activity where pid = {pid}");
+        let deadline = Instant::now() + PATIENCE;
+        while self.number(&sql).await > 0 {
+            assert!(Instant::now() < deadline, "{pid} is still there");
+            // The database has no event for this.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until `pid` waits for a lock of that type ("advisory" is the gate).
+    pub(in crate::interleavings) async fn until_waits(&self, pid: i32, event: &str) {
+        let sql = format!(
+            "select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Lock' \
+             and wait_event = '{event}'"
+        );
+        let deadline = Instant::now() + PATIENCE;
+        while self.number(&sql).await == 0 {
+            assert!(Instant::now() < deadline, "{pid} does not wait for {event} lock");
+            // The database has no event for this.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
