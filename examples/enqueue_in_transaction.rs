@@ -1,7 +1,8 @@
 //! An order and its job exist together or not at all: `cargo run --example enqueue_in_transaction`
 //!
-//! The job is enqueued in the transaction that writes the order. There is no moment in which one of them is there
-//! without the other, and no outbox to keep. The handler's own write commits together with its job's success.
+//! The job is enqueued in the transaction that writes the order. At no moment is one of them there
+//! without the other, and there is no outbox to keep. The handler's own write commits together with
+//! its job's success.
 
 use std::error::Error;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl JobHandler for Ship {
     }
 }
 
-/// Writes an order and its job, in whatever transaction it is called.
+/// Writes an order and its job, in the caller's transaction.
 async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), Box<dyn Error>> {
     sqlx::query("insert into purchase (customer, item) values ($1, $2)")
         .bind(customer)
@@ -45,7 +46,7 @@ async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), 
     Ok(())
 }
 
-/// Prints what everybody can see.
+/// Prints the committed rows.
 async fn look(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
     let orders: i64 = sqlx::query_scalar("select count(*) from purchase").fetch_one(pool).await?;
     let jobs = Client::default().counts(pool, QUEUE).await?;

@@ -1,4 +1,5 @@
-//! The producer's and operator's side: migrate, enqueue, look, ask.
+//! The handle of an application, for one schema, and the calls that need no job: migrate and
+//! settings.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::store::{RequestReport, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
 ///
-/// The free functions ([`migrate`](crate::migrate()), [`enqueue`](crate::enqueue()), …) are those of
-/// `Client::default()`, which uses the schema `seriatim`.
+/// The free functions ([`migrate`](crate::migrate()), [`enqueue`](crate::enqueue()), …) are those
+/// of `Client::default()`, which uses the schema `seriatim`.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -42,9 +43,9 @@ pub struct Client {
 pub enum Cancelled {
     /// The job will not run.
     Now,
-    /// The job is running, or about to, or another transaction has its row. A request is left: the handler's
-    /// [`cancelled`](crate::ActiveJob::cancelled) resolves, and if the attempt does not succeed, the job ends as
-    /// `cancelled` instead of being retried.
+    /// The job is running, or about to run, or another transaction has its row. A request is left:
+    /// the handler's [`cancelled`](crate::ActiveJob::cancelled) resolves. If the attempt does not
+    /// succeed, the job ends as `cancelled` instead of being retried.
     Requested,
 }
 
@@ -52,56 +53,62 @@ pub enum Cancelled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retried {
-    /// How many later jobs of the group have already begun to run, of those that retention still keeps: this job was
-    /// meant to run before them.
+    /// The number of later jobs of the group that have already begun, of those that retention still
+    /// keeps. The retried job was meant to run before them.
     pub overtaken: u64,
 }
 
 impl Default for Client {
-    /// The schema `seriatim`, data up to 1 MiB, wake-ups on.
+    /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
         Self { store: Store::default_schema(), data_limit: 1024 * 1024, notify: true }
     }
 }
 
 impl Client {
-    /// A client for the tables in `schema`, which is a schema of its own: at most 50 bytes, any characters but control
-    /// characters. An application of its own in the same database takes a schema of its own.
+    /// Returns a client for the tables in `schema`, which holds nothing else: at most 50 bytes,
+    /// without control characters. Each application in a database needs its own schema.
+    ///
+    /// # Errors
+    /// [`NameError`] if the name cannot be used.
     pub fn new(schema: &str) -> Result<Self, NameError> {
         name::check_schema(schema)?;
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// The largest data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It counts for enqueues through this client,
-    /// not for the SQL function.
+    /// Limits the data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It holds for
+    /// enqueues through this client, not for the SQL function.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.data_limit = bytes;
         self
     }
 
-    /// Whether an enqueue wakes idle workers by `NOTIFY`. Default true.
+    /// Sets whether an enqueue wakes idle workers by `NOTIFY`. Default true.
     ///
-    /// Even then not each does that comes in a burst, as `PostgreSQL` lets only one notifying transaction commit at a time:
-    /// where sixteen jobs were enqueued into other idle groups in the last 20 ms, and no worker has taken them yet, the
-    /// worker that comes for those looks again 30 ms later. A connection that saw so many relies on it for up to 10 ms. A job
-    /// without a group wakes nobody where others wait. A job waits for the poll (0.5 s by default) if its transaction commits
-    /// more than 20 ms later though it enqueued in its first 5 ms, if those sixteen came without wake-ups, or if they have
-    /// filled all slots of the worker that looks again, and other workers are idle.
+    /// In a burst not every enqueue does, as `PostgreSQL` lets only one notifying transaction
+    /// commit at a time. If sixteen jobs were enqueued into other idle groups in the last 20 ms,
+    /// and no worker has taken them yet, the worker that comes for those claims again 30 ms later.
+    /// A connection that saw so many relies on it for up to 10 ms. A job without a group wakes no
+    /// worker if others wait. A job waits for the poll (0.5 s by default) in three cases: its
+    /// transaction commits more than 20 ms after an enqueue in its first 5 ms; those sixteen came
+    /// without wake-ups; or they have filled all slots of the worker that claims again, while other
+    /// workers are idle.
     ///
-    /// Switched off, workers come by polling. Switch it off for transactions that are to be prepared (`PREPARE TRANSACTION`
-    /// refuses one that has notified), and where thousands of longer transactions enqueue and commit per second. The SQL
-    /// function `enqueue` has it on.
+    /// Without wake-ups, workers find jobs by polling. Switch them off for transactions that are to
+    /// be prepared (`PREPARE TRANSACTION` refuses one that has notified), and if thousands of
+    /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
         self
     }
 
-    /// Whether statements are prepared under names, once for a connection. Default true. A
-    /// [`Processor`](crate::Processor) sees by itself what it needs.
+    /// Sets whether statements are prepared under names, once for a connection. Default true. A
+    /// [`Processor`](crate::Processor) finds out by itself what it needs.
     ///
-    /// False is for connections through a transaction pooler that keeps no track of names (`PgBouncer` before 1.21): in a
-    /// transaction everything works there then, whatever other clients left behind. What is called out of a transaction, on
-    /// a pool, does not: the driver sends it in two parts, and each may meet another session.
+    /// False is for connections through a transaction pooler that keeps no track of names
+    /// (`PgBouncer` before 1.21). Calls in a transaction work there then, whatever other clients
+    /// left behind. Calls outside of a transaction, on a pool, do not: the driver sends them in two
+    /// parts, and each may meet another session.
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -119,20 +126,21 @@ impl Client {
         self
     }
 
-    /// The schema's name.
+    /// Returns the name of the schema.
     pub fn schema(&self) -> &str {
         self.store.names().schema()
     }
 
-    /// Creates the schema and its tables, or brings them up to date.
+    /// Creates the schema and its tables, or brings them up to date, in one transaction.
     ///
-    /// Safe to call from several processes at once and at every start; a role that may create nothing can call it on a
-    /// schema that is up to date. All or nothing. The host's own migrations are not touched: the history is in the
-    /// schema's table `migration`.
+    /// Several processes may call it at once and at every start. A role that may create nothing can
+    /// call it on a schema that is up to date. The application's own migrations are not touched:
+    /// the history is in the schema's table `migration`.
     ///
     /// # Errors
-    /// [`MigrateError::Newer`] if the database was migrated by a newer seriatim; [`MigrateError::Different`] if by a
-    /// different build of it; [`MigrateError::Database`] otherwise.
+    /// [`MigrateError::Newer`] if the database was migrated by a newer seriatim;
+    /// [`MigrateError::Different`] if by a different build of it; [`MigrateError::Database`]
+    /// otherwise.
     pub async fn migrate(&self, pool: &PgPool) -> Result<(), MigrateError> {
         let schema = || self.schema().to_owned();
         let mut conn = pool
@@ -142,15 +150,16 @@ impl Client {
         self.store.migrate(&mut conn).await
     }
 
-    /// Enqueues one job: on a pool, a connection, or in the caller's transaction (`&mut *tx`), where it exists if and
-    /// only if the transaction commits.
+    /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
+    /// There it exists if and only if the transaction commits.
     ///
-    /// It is one `INSERT` that waits for nobody: no handler, no worker, no other producer, at any isolation level. One
-    /// exception: another open transaction with the same deduplication id ([`NewJob::dedup_id`]).
+    /// It is one `INSERT` that waits for nothing: no handler, no worker, no other producer, at any
+    /// isolation level. One exception: another open transaction with the same deduplication id
+    /// ([`NewJob::dedup_id`]).
     ///
     /// # Errors
-    /// [`EnqueueError`]; nothing was written then. An error from the database aborts the caller's transaction, as any
-    /// failed statement does; the others are found before any SQL.
+    /// [`EnqueueError`]; nothing was written then. An error from the database aborts the caller's
+    /// transaction, as any failed statement does; the others are found before any SQL.
     pub async fn enqueue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -160,7 +169,8 @@ impl Client {
         enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
     }
 
-    /// Enqueues any number of jobs in one statement; the results come in the order of the jobs. All or none.
+    /// Enqueues any number of jobs in one statement, all or none. Returns the results in the order
+    /// of the jobs.
     ///
     /// # Errors
     /// As [`enqueue`](Self::enqueue); the error names the job by its position.
@@ -181,8 +191,9 @@ impl Client {
         inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
     }
 
-    /// Enqueues those of many jobs that can be enqueued, in one statement; the results come in the order of the jobs. A
-    /// job that fails its checks gets its error, which does not hold up the others.
+    /// Enqueues those of many jobs that pass their checks, in one statement. Returns the results in
+    /// the order of the jobs: a job that fails its checks gets its error and does not hold up the
+    /// others.
     ///
     /// # Errors
     /// [`EnqueueError::Database`]; nothing was written then.
@@ -216,8 +227,9 @@ impl Client {
             .collect()
     }
 
-    /// Changes what holds for a queue in the whole fleet. Settings that are not named stay as they are. In a
-    /// transaction it takes effect when that commits; until then other calls for the same queue wait, and nobody else.
+    /// Changes the settings of a queue for the whole fleet. Settings that are not named stay as
+    /// they are. In a transaction it takes effect when that commits; until then only other calls
+    /// for the same queue wait.
     ///
     /// # Errors
     /// [`ConfigureError`]; nothing was changed then.
@@ -230,7 +242,7 @@ impl Client {
         Ok(self.store.configure_queue(executor, change).await?)
     }
 
-    /// What holds for a queue in the whole fleet; the defaults for one that was never configured.
+    /// Returns the settings of a queue; the defaults if it was never configured.
     pub async fn queue_settings(
         &self,
         executor: impl PgExecutor<'_>,
@@ -239,12 +251,13 @@ impl Client {
         self.store.queue_settings(executor, queue).await
     }
 
-    /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until then the job's
-    /// group waits.
+    /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until
+    /// then the job's group waits.
     ///
     /// # Errors
-    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended; [`ControlError::Busy`] if it is parked
-    /// and another transaction has its row; [`ControlError::Database`].
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended;
+    /// [`ControlError::Busy`] if it is parked and another transaction has its row;
+    /// [`ControlError::Database`].
     pub async fn cancel(
         &self,
         executor: impl PgExecutor<'_>,
@@ -259,12 +272,14 @@ impl Client {
         }
     }
 
-    /// Queues a dead job (failed or cancelled) again, with all its attempts. It keeps its id, and so runs next in its
-    /// group. If it had halted the group, the group goes on. An expiry that has passed is forgotten.
+    /// Queues a failed or cancelled job again, with all its attempts. It keeps its id, and so runs
+    /// next in its group. A halt of the group by this job ends. An expiry that has passed is
+    /// cleared.
     ///
     /// # Errors
-    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not dead; [`ControlError::Busy`] if another
-    /// transaction is changing it; [`ControlError::Parked`] if others were parked with it.
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is neither failed nor
+    /// cancelled; [`ControlError::Busy`] if another transaction is changing it;
+    /// [`ControlError::Parked`] if others were parked with it; [`ControlError::Database`].
     pub async fn retry(
         &self,
         executor: impl PgExecutor<'_>,
@@ -279,23 +294,25 @@ impl Client {
         Ok(Retried { overtaken: report.overtaken })
     }
 
-    /// Gives a job up, so that its group goes on: a queued one ends as `failed`; a failed one stays so, and the group
-    /// that it halted goes on.
+    /// Gives a job up, so that its group goes on: a queued job ends as `failed`; a failed job stays
+    /// failed, and the halt of its group ends.
     ///
     /// # Errors
-    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended otherwise;
-    /// [`ControlError::Busy`] if a worker or another transaction has it for a moment.
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended
+    /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
+    /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
         let report = self.store.skip(executor, job).await?;
         let skippable = [JobStatus::Queued, JobStatus::Failed];
         carried_out(report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
-    /// Lets a halted group go on with its next job. The job that halted it stays a dead letter. A group that is paused is
-    /// resumed by [`resume_group`](Self::unpause_group).
+    /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
+    /// letter. [`unpause_group`](Self::unpause_group) ends a pause.
     ///
     /// # Errors
-    /// [`ControlError::NotHalted`], also while jobs of the group are being parked; [`ControlError::Database`].
+    /// [`ControlError::NotHalted`], also while jobs of the group are being parked;
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn unhalt_group(
         &self,
         executor: impl PgExecutor<'_>,
@@ -310,7 +327,7 @@ impl Client {
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })
     }
 
-    /// A job by its id; none if there is no such job, or retention has deleted it.
+    /// Returns a job by its id; `None` if there is no such job, or retention has deleted it.
     pub async fn job(
         &self,
         executor: impl PgExecutor<'_>,
@@ -319,7 +336,7 @@ impl Client {
         self.store.job(executor, id).await
     }
 
-    /// The first `most` unfinished jobs of a group, in the order in which they will run.
+    /// Returns the first `limit` unfinished jobs of a group, in the order in which they will run.
     pub async fn group_jobs(
         &self,
         executor: impl PgExecutor<'_>,
@@ -330,8 +347,8 @@ impl Client {
         self.store.group_jobs(executor, queue, group, most.into()).await
     }
 
-    /// Up to `most` jobs of a queue with the caller's own id ([`NewJob::reference`]), the newest first, finished ones
-    /// included.
+    /// Returns up to `limit` jobs of a queue with the producer's own id ([`NewJob::reference`]),
+    /// the newest first, finished ones included.
     pub async fn jobs_by_reference(
         &self,
         executor: impl PgExecutor<'_>,
@@ -342,7 +359,7 @@ impl Client {
         self.store.jobs_by_reference(executor, queue, reference, most.into()).await
     }
 
-    /// The halted groups of a queue, the longest halted first.
+    /// Returns the halted groups of a queue, the longest halted first.
     pub async fn halted_groups(
         &self,
         executor: impl PgExecutor<'_>,
@@ -351,7 +368,8 @@ impl Client {
         self.store.halted_groups(executor, queue).await
     }
 
-    /// How many jobs of a queue are in which state. History does not slow it down: see [`QueueCounts`].
+    /// Returns the numbers of a queue's jobs by state. A long history does not slow it down: see
+    /// [`QueueCounts`].
     pub async fn counts(
         &self,
         executor: impl PgExecutor<'_>,
@@ -361,7 +379,7 @@ impl Client {
     }
 }
 
-/// Ok, or why a request was not carried out; one that was allowed met a locked row.
+/// Returns why a request was not carried out. An allowed one that was not done met a locked row.
 fn carried_out(
     report: RequestReport,
     job: i64,
@@ -388,17 +406,17 @@ fn refused(
     }
 }
 
-/// [`Client::migrate`] for the schema `seriatim`.
+/// Calls [`Client::migrate`] for the schema `seriatim`.
 pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
     Client::default().migrate(pool).await
 }
 
-/// [`Client::enqueue`] for the schema `seriatim`.
+/// Calls [`Client::enqueue`] for the schema `seriatim`.
 pub async fn enqueue(executor: impl PgExecutor<'_>, job: NewJob) -> Result<Enqueued, EnqueueError> {
     Client::default().enqueue(executor, job).await
 }
 
-/// [`Client::enqueue_many`] for the schema `seriatim`.
+/// Calls [`Client::enqueue_many`] for the schema `seriatim`.
 pub async fn enqueue_many(
     executor: impl PgExecutor<'_>,
     jobs: impl IntoIterator<Item = NewJob>,

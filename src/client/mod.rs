@@ -1,7 +1,7 @@
 //! The calls of an application: enqueue, receive, inspect, explain, and an operator's commands.
 //!
-//! Each call is one method of [`Client`](crate::Client), and works without a processor.
-//! It uses `maintenance`, `store` and `job`. SQL belongs in `store`.
+//! Each call is one method of [`Client`](crate::Client), works without a processor, and is in the
+//! file of its noun. It uses `maintenance`, `store` and `job`. SQL belongs in `store`.
 
 pub(crate) mod client;
 pub(crate) mod explain;

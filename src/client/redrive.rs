@@ -1,4 +1,4 @@
-//! Operate: what is asked of many jobs at once.
+//! Redrive: failed jobs of a queue, queued again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,11 +18,12 @@ use crate::store::in_tx;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Redriven {
-    /// Jobs that are queued again.
+    /// The number of jobs that are queued again.
     pub jobs: u64,
-    /// Their groups; jobs without one are not counted.
+    /// The number of their groups; jobs without one are not counted.
     pub groups: u64,
-    /// Later jobs of those groups that have already begun to run, of those that retention still keeps.
+    /// The number of later jobs of those groups that have already begun, of those that retention
+    /// still keeps.
     pub overtaken: u64,
 }
 
@@ -30,40 +31,42 @@ pub struct Redriven {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Purged {
-    /// Jobs that were cancelled.
+    /// The number of jobs that were cancelled.
     pub cancelled: u64,
-    /// Jobs that are running: they were left alone.
+    /// The number of running jobs: they were left alone.
     pub running: u64,
-    /// Jobs that another transaction was changing all the while: they are queued still.
+    /// The number of jobs that another transaction was changing all the while: they are queued
+    /// still.
     pub locked: u64,
 }
 
-/// Claims that a release put in doubt.
+/// The claims that a release made suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Released {
-    /// Groups.
+    /// The number of groups.
     pub groups: u64,
-    /// Jobs without a group.
+    /// The number of jobs without a group.
     pub jobs: u64,
 }
 
-/// How often a purge comes back for jobs that somebody had, and how long it waits in between.
+/// How often a purge comes back for locked jobs, and how long it waits in between.
 const PASSES: (usize, Duration) = (10, Duration::from_millis(20));
 
 impl Client {
-    /// Queues dead jobs of a queue (failed ones) again, the oldest first and at most `most`: those of one group run in their
-    /// original order, before whatever else waits in it. Their attempts begin anew, an expiry no longer counts, and groups
-    /// that they had halted go on. For one job there is [`retry`](Self::retry).
+    /// Queues failed jobs of a queue again, the oldest first and at most `limit`. Those of one
+    /// group run in their original order, before all other jobs of the group. Their attempts begin
+    /// anew, an expiry is cleared, and halts by them end. For one job there is
+    /// [`retry`](Self::retry).
     ///
-    /// Call it again for more than `most`. [`Redriven::jobs`] is 0 when there was nothing left; beside workers whose jobs fail
-    /// again, that may be never.
+    /// Call it again for more than `limit`. [`Redriven::jobs`] is 0 once none is left. Beside
+    /// workers whose jobs fail again, that may be never.
     ///
-    /// Left out are jobs that others were parked with ([`redrive_parked`](Self::redrive_parked)), and those that another
-    /// transaction is changing.
+    /// Left out are jobs that others were parked with ([`redrive_parked`](Self::redrive_parked)),
+    /// and those that another transaction is changing.
     ///
     /// # Errors
-    /// [`ControlError::Name`], [`ControlError::Database`].
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn redrive(
         &self,
         executor: impl PgExecutor<'_>,
@@ -75,11 +78,16 @@ impl Client {
         Ok(Redriven { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken })
     }
 
-    /// Cancels all queued jobs of a queue, in small transactions: those that were there when the call began. Nothing is
-    /// deleted, running and parked jobs are left alone, and a halted group stays halted. Not cancel safe, but safe to repeat.
+    /// Cancels all queued jobs of a queue that were there when the call began, in small
+    /// transactions. Nothing is deleted, running and parked jobs are left alone, and a halted group
+    /// stays halted.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::Database`]: what was cancelled until then stays so.
+    /// [`ControlError::Name`]; [`ControlError::Database`]: jobs that were cancelled until then stay
+    /// so.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: some jobs may be cancelled. Safe to repeat.
     pub async fn purge(&self, pool: &PgPool, queue: &str) -> Result<Purged, ControlError> {
         name::check_queue(queue)?;
         self.purge_some(pool, queue, None).await
@@ -112,7 +120,7 @@ impl Client {
         let mut purged = Purged::default();
         for pass in 0..PASSES.0 {
             if pass > 0 {
-                // A claim has a row for milliseconds.
+                // A claim locks a row for milliseconds.
                 sleep(PASSES.1).await;
             }
             let mut after = Some((String::new(), 0));
@@ -141,15 +149,19 @@ impl Client {
         Ok(purged)
     }
 
-    /// One round of maintenance for a queue on which no processor works, because its jobs are received by hand: deletes
-    /// what its retention no longer keeps (up to 10,000 jobs of each status) and deduplication ids whose window is over,
-    /// and ends what is to end by itself (requests to cancel, halts with a deadline). To be called now and then.
-    /// Processors with maintenance do this for their queues every 10 s. Only the retention of the options counts.
+    /// Runs one round of maintenance for a queue without a processor, whose jobs are received by
+    /// hand. It deletes what the retention of `queue` no longer keeps (up to 10,000 jobs of each
+    /// status) and deduplication ids whose window has ended. It carries out requests to cancel and
+    /// ends halts at their deadline. Call it at intervals; processors with maintenance do the same
+    /// for their queues every 10 s. Only the retention of the options counts.
     ///
-    /// How many finished jobs it deleted; none as well if another process keeps house at this moment.
+    /// Returns the number of deleted jobs; 0 if another process is running maintenance.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     ///
     /// # Cancel safety
-    /// Safe: what was done stays, the rest is for the next call.
+    /// Cancel safe: what was done stays, the rest is for the next call.
     pub async fn run_maintenance(
         &self,
         pool: &PgPool,
@@ -163,12 +175,17 @@ impl Client {
         Ok(kept.iter().map(|(_, kept)| kept.deleted).sum())
     }
 
-    /// Says that a node is gone: what its processors have claimed is in doubt from now on, and is taken over 1.75 s later.
-    /// `node` is the name of [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. What was
-    /// received by hand belongs to no node.
+    /// Says that a node is gone: the claims of its processors are suspected from now on, and are
+    /// taken over 1.75 s later. `node` is the name of
+    /// [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. Jobs that
+    /// were received by hand belong to no node.
     ///
-    /// Harmless while the node lives: what a transaction holds is left alone, and a lease is cleared of the doubt by its
-    /// next extension. Without this call a claim is in doubt when its lease ends, or its processor's presence does.
+    /// Harmless while the node lives: a job that a transaction holds is left alone, and the next
+    /// extension of a lease clears the suspicion. Without this call a claim is suspected when its
+    /// lease ends, or its processor's presence does.
+    ///
+    /// # Errors
+    /// The database's.
     pub async fn release_node(
         &self,
         executor: impl PgExecutor<'_>,

@@ -1,4 +1,5 @@
-//! What is wrong with a value: names, jobs, settings. Messages do not repeat their source: print the chain.
+//! What can be wrong with a value: names, jobs, settings. Messages do not repeat their source:
+//! print the chain.
 
 use crate::job::redact::redact_detail;
 
@@ -9,13 +10,14 @@ pub enum NameError {
     /// The name is empty.
     #[error("the {} is empty: give it at least one character", called(field))]
     Empty {
-        /// What was named: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or `content type`.
+        /// The field: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or
+        /// `content type`.
         field: &'static str,
     },
     /// The name has too many characters; a schema's, too many bytes.
     #[error("the {} has {length} {}, at most {limit} are allowed", called(field), unit(field))]
     TooLong {
-        /// What was named.
+        /// The field.
         field: &'static str,
         /// Its length.
         length: usize,
@@ -28,7 +30,7 @@ pub enum NameError {
         called(field)
     )]
     Control {
-        /// What was named.
+        /// The field.
         field: &'static str,
         /// The character.
         character: char,
@@ -51,12 +53,12 @@ pub enum NameError {
     },
 }
 
-/// PostgreSQL cuts identifiers by bytes.
+/// Returns the unit of a length: PostgreSQL cuts identifiers by bytes.
 fn unit(field: &str) -> &'static str {
     if field == "schema" { "bytes" } else { "characters" }
 }
 
-/// Some fields are names, others have one of their own.
+/// Returns the field as the message calls it: some fields are names, others have one.
 fn called(field: &str) -> String {
     match field {
         "queue" | "group" | "schema" | "job" => format!("{field} name"),
@@ -123,9 +125,9 @@ pub enum EnqueueError {
     OutOfRange {
         /// Position in the call, from 0.
         index: usize,
-        /// Which setting.
+        /// The setting.
         field: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// What is allowed.
         range: &'static str,
@@ -147,9 +149,9 @@ pub enum ConfigureError {
     OutOfRange {
         /// The queue.
         queue: String,
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// What is allowed.
         range: &'static str,
@@ -186,9 +188,9 @@ pub enum BuildMistake {
     OutOfRange {
         /// The queue.
         queue: String,
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// What is allowed.
         range: &'static str,
@@ -200,7 +202,8 @@ pub enum BuildMistake {
     PoolTooSmall {
         /// `max_connections` of the pool.
         connections: u32,
-        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they share.
+        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they
+        /// share.
         slots: usize,
         /// The concurrency of each queue.
         detail: String,

@@ -19,9 +19,9 @@ pub struct JobExplanation {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// Why.
+    /// What the job does or waits for.
     pub reason: Reason,
-    /// The unfinished jobs behind it in its group.
+    /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
 }
 
@@ -33,11 +33,11 @@ pub struct GroupExplanation {
     pub queue: String,
     /// The group.
     pub group: String,
-    /// The job that runs or is next; none: the group has no unfinished job.
+    /// The job that runs or is next; `None`: the group has no unfinished job.
     pub head: Option<i64>,
-    /// What is with that job.
+    /// What that job does or waits for.
     pub reason: Reason,
-    /// The unfinished jobs behind it.
+    /// The number of unfinished jobs behind it.
     pub behind: BoundedCount,
 }
 
@@ -45,20 +45,20 @@ pub struct GroupExplanation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BoundedCount {
-    /// How many there are, or at least are.
+    /// The number, or the least that it can be.
     pub count: u64,
     /// There are more than were counted.
     pub or_more: bool,
 }
 
-/// Which run of a job.
+/// The number of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptInfo {
-    /// Which, from 1.
+    /// The number, from 1.
     pub attempt: u32,
-    /// How many there can be (those that are not held against the job included), if the job itself says so; otherwise its queue's
-    /// workers do.
+    /// The limit, released attempts included, if the job itself has one; `None`: its queue's
+    /// workers have it.
     pub of: Option<u32>,
 }
 
@@ -84,11 +84,11 @@ pub struct SessionInfo {
     pub pid: i32,
     /// Its state (`active`, `idle in transaction`, …), if the role may see it.
     pub state: Option<String>,
-    /// Its current or last query, if the role may see it.
+    /// The current or last query, if the role may see it.
     pub query: Option<String>,
-    /// When that began.
+    /// When that query began.
     pub query_start: Option<DateTime<Utc>>,
-    /// Where it comes from; none: a local socket.
+    /// The address of the client; `None`: a local socket.
     pub client_address: Option<String>,
     /// When it was opened.
     pub since: Option<DateTime<Utc>>,
@@ -101,55 +101,56 @@ pub struct SessionInfo {
 pub enum Reason {
     /// Its handler runs, in a transaction that holds it.
     Running {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
-        /// Who claimed it, if that is known.
+        /// The processor that claimed it, if that is known.
         processor: Option<ProcessorInfo>,
         /// The session that has the lock.
         session: SessionInfo,
     },
-    /// A worker or a receiver claimed it and no session holds it: it is kept by its lease or visibility, or its handler is
-    /// about to begin.
+    /// A worker or a receiver claimed it and no session holds it: its lease or visibility does, or
+    /// its handler is about to begin.
     Claimed {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
-        /// Who claimed it, if that is known; none for a job that was received by hand.
+        /// The processor that claimed it, if that is known; `None` for a job that was received by
+        /// hand.
         processor: Option<ProcessorInfo>,
-        /// When the lease, or the visibility, ends, unless it is extended.
+        /// When the lease, or the visibility, ends unless it is extended.
         lease_until: DateTime<Utc>,
     },
-    /// Its worker seems lost.
+    /// Its worker seems lost: the claim is suspected.
     Suspected {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
-        /// Who claimed it, if that is known.
+        /// The processor that claimed it, if that is known.
         processor: Option<ProcessorInfo>,
-        /// From when on another worker takes it over, unless its own shows itself.
+        /// When another worker takes it over, unless the suspicion is cleared.
         taken_over_at: DateTime<Utc>,
     },
     /// Another job of its group comes first.
     Behind {
         /// That job.
         head: i64,
-        /// What is with that job.
+        /// What that job does or waits for.
         why: Box<Reason>,
     },
     /// It is not due: delayed, or waiting for a retry.
     NotDue {
-        /// When it will be.
+        /// When it will be due.
         until: DateTime<Utc>,
         /// In how many seconds.
         seconds: f64,
-        /// Runs so far.
+        /// The attempts so far.
         attempt: AttemptInfo,
-        /// Why the last one failed.
+        /// The message of the last failure.
         last_error: Option<String>,
     },
-    /// Its group stopped until somebody decides.
+    /// Its group is halted.
     Halted {
         /// Since when.
         since: DateTime<Utc>,
@@ -159,7 +160,7 @@ pub enum Reason {
         why: Option<String>,
         /// The job that failed.
         by: Option<i64>,
-        /// When it is decided by itself.
+        /// The deadline of the halt; `None`: only an operator ends it.
         until: Option<DateTime<Utc>>,
     },
     /// The jobs of its group are stepping aside behind one that failed.
@@ -171,36 +172,36 @@ pub enum Reason {
     GroupPaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// Why.
+        /// The reason that the operator gave.
         why: Option<String>,
     },
     /// Its queue is paused.
     QueuePaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// Why.
+        /// The reason that the operator gave.
         why: Option<String>,
     },
-    /// As many jobs of its queue are in flight as may be.
+    /// The limit of jobs in flight of its queue is reached.
     AtLimit {
-        /// How many are.
+        /// The number of jobs in flight.
         in_flight: u64,
-        /// How many may be.
+        /// The limit.
         limit: u64,
     },
-    /// It is due, and no worker has taken it yet.
+    /// It is due, and waits for its turn: no worker has claimed it yet.
     Turn {
         /// Since when, in seconds.
         seconds: f64,
-        /// Groups (or jobs without one) of its queue that are due before it.
+        /// The number of groups (or jobs without one) of its queue that are ready before it.
         before: BoundedCount,
     },
-    /// It is due and flagged, and no worker has put its group in line yet.
+    /// It is due and flagged, and no worker has adopted its group yet.
     NotAdopted {
         /// Since when, in seconds.
         seconds: f64,
     },
-    /// Nothing would wake it: tables were written by hand. The sweep will find it.
+    /// Nothing would wake it, because tables were written by hand. The sweep will find it.
     Stranded,
     /// It expired before it began, and ends without a run when its turn comes.
     Expired {
@@ -214,13 +215,13 @@ pub enum Reason {
     },
     /// It has ended.
     Ended {
-        /// How.
+        /// The state that it ended in.
         status: JobStatus,
         /// When.
         at: Option<DateTime<Utc>>,
         /// Why, if it did not succeed.
         error: Option<String>,
-        /// The job that it is parked as, if later jobs stepped aside with it.
+        /// Whether later jobs of its group are parked with it.
         parked: bool,
     },
     /// The group has no unfinished job.
@@ -228,10 +229,10 @@ pub enum Reason {
 }
 
 impl BoundedCount {
-    /// Nothing is counted beyond this number.
+    /// Bounds what is counted.
     pub const LIMIT: u64 = 10_000;
 
-    /// Of what was counted up to one more than the limit.
+    /// Returns the number for a count that stops at one more than the limit.
     pub(crate) fn new(count: u64) -> Self {
         Self { count: count.min(Self::LIMIT), or_more: count > Self::LIMIT }
     }
@@ -272,7 +273,7 @@ impl fmt::Display for SessionInfo {
     }
 }
 
-/// The beginning of a text, without line breaks.
+/// Returns the beginning of a text, without line breaks.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 160;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -282,7 +283,7 @@ fn one_line(text: &str) -> String {
     words.chars().take(LONGEST).chain(['…']).collect()
 }
 
-/// Seconds as people say them.
+/// Returns seconds in words.
 fn time(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     if seconds < 120.0 {
@@ -306,7 +307,7 @@ fn by(processor: Option<&ProcessorInfo>) -> String {
     processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
-/// What is said of a job, behind its name.
+/// What the sentence says of a job, behind its name.
 impl fmt::Display for Reason {
     #[allow(clippy::too_many_lines)] // One sentence per variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

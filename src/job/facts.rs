@@ -1,4 +1,4 @@
-//! What was read about a job or a group, and the reason that follows from it. Pure.
+//! The facts that were read about a job or a group, and the reason that follows from them. Pure.
 
 use chrono::{DateTime, Utc};
 
@@ -7,7 +7,7 @@ use crate::job::explanation::{
 };
 use crate::job::job::JobStatus;
 
-/// All of one snapshot.
+/// The facts of one snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) now: DateTime<Utc>,
@@ -15,7 +15,8 @@ pub(crate) struct Facts {
     pub(crate) group: Option<String>,
     /// The job that was asked about.
     pub(crate) job: Option<JobFacts>,
-    /// The claimed job of the group, or its lowest unfinished one; a job without a group is its own.
+    /// The claimed job of the group, or its lowest unfinished one. A job without a group is its own
+    /// head.
     pub(crate) head: Option<JobFacts>,
     pub(crate) line: Option<LineFacts>,
     pub(crate) queue_paused: Option<(DateTime<Utc>, Option<String>)>,
@@ -25,7 +26,7 @@ pub(crate) struct Facts {
     pub(crate) due_before: u64,
     pub(crate) behind: u64,
     pub(crate) processor: Option<ProcessorInfo>,
-    /// What is written as the locker of the row that a hold locks.
+    /// The locker that the row of the hold names.
     pub(crate) locked_by: Option<String>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct JobFacts {
     pub(crate) error: Option<String>,
     pub(crate) flagged: bool,
     pub(crate) parked_with: Option<i64>,
-    /// Of a job without a group: when its lease ends, and whether it is doubted.
+    /// Of a job without a group: the end of its lease, and whether its claim is suspected.
     pub(crate) lease_until: Option<DateTime<Utc>>,
     pub(crate) suspected: bool,
 }
@@ -51,7 +52,7 @@ pub(crate) struct JobFacts {
 /// The group's row.
 #[derive(Debug, Clone)]
 pub(crate) struct LineFacts {
-    /// None: infinity.
+    /// `None`: infinity.
     pub(crate) ready_at: Option<DateTime<Utc>>,
     pub(crate) claimed_job: Option<i64>,
     pub(crate) suspected: bool,
@@ -70,7 +71,7 @@ impl JobFacts {
 }
 
 impl Facts {
-    /// Whether a worker has the job, or the group: then there may be a session to look for.
+    /// Returns whether the job, or the group, is claimed: then a session may hold it.
     pub(crate) fn claimed(&self) -> bool {
         match (&self.line, &self.head) {
             (Some(line), _) => line.claimed_job.is_some(),
@@ -79,7 +80,7 @@ impl Facts {
         }
     }
 
-    /// About the job that was asked for.
+    /// Explains the job that was asked for.
     pub(crate) fn job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
         let job = self.job.as_ref()?;
         let reason = match (job.status, &self.head) {
@@ -90,8 +91,8 @@ impl Facts {
                 parked: job.parked_with == Some(job.id),
             },
             (JobStatus::Parked, _) => Reason::Parked { with: job.parked_with },
-            // One of several that were received together: whoever has them may work on any. (No processor is named then;
-            // the jobs of a processor's turn run one after the other.)
+            // One of several jobs that were received together: their receiver may work on any. (No
+            // processor is named then; the jobs of a processor's turn run one after the other.)
             (JobStatus::Started, Some(head))
                 if head.id != job.id && self.claimed() && self.processor.is_none() =>
             {
@@ -112,7 +113,7 @@ impl Facts {
         })
     }
 
-    /// About the group that was asked for.
+    /// Explains the group that was asked for.
     pub(crate) fn group(self, session: Option<SessionInfo>) -> GroupExplanation {
         GroupExplanation {
             head: self.head.as_ref().map(|head| head.id),
@@ -123,7 +124,7 @@ impl Facts {
         }
     }
 
-    /// What is with the head, the strongest reason first.
+    /// Returns what the head does or waits for, the strongest reason first.
     fn reason(&self, session: Option<SessionInfo>) -> Reason {
         if let Some(halted) = self.halted() {
             return halted;
@@ -147,7 +148,7 @@ impl Facts {
         })
     }
 
-    /// About a job that is claimed, with its group if it has one.
+    /// Explains a claimed job, with its group if it has one.
     fn begun(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
         let (lease_until, suspected) = match &self.line {
             Some(line) => (line.ready_at, line.suspected),

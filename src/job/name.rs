@@ -1,4 +1,4 @@
-//! Names of queues, groups and schemas: what is allowed, said before any SQL.
+//! The checks of names of queues, groups and schemas, made before any SQL.
 
 use crate::job::error::NameError;
 
@@ -44,11 +44,11 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
             limit: SCHEMA_LIMIT,
         });
     }
-    // In a search path "$user" is the schema of whoever looks.
+    // In a search path "$user" is the schema of the current role.
     if name.starts_with("pg_") || ["information_schema", "$user"].contains(&name) {
         return Err(NameError::Reserved { name: name.to_owned() });
     }
-    // The bodies of the migrations' functions stand between $$, and the others are replaced in them.
+    // Function bodies stand between `$$`, and the others are replaced in them.
     let part = ["$$", "{schema}", "{schema_text}", "{go}"].into_iter().find(|p| name.contains(p));
     if let Some(part) = part {
         return Err(NameError::Unusable { name: name.to_owned(), part });

@@ -1,4 +1,4 @@
-//! Shows the watchdog that a loop is polled, and what it does.
+//! The heartbeat of a loop: shows the watchdog that the loop is polled, and what it does.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::job::stall::{Activity, LoopSample, LoopState};
 
-/// The signs of life of one loop. Each is read by itself: nothing depends on their order.
+/// The heartbeat of one loop. Each field is read by itself: nothing depends on their order.
 #[derive(Debug, Default)]
 pub(crate) struct LoopHeartbeat {
     polls: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct LoopHeartbeat {
 const OVER: u8 = 1;
 const PANICKED: u8 = 2;
 
-/// Notes that a loop is no more: it returned, its runtime ended, or it panicked.
+/// Records the end of a loop when dropped: it returned, its runtime ended, or it panicked.
 struct Alive<'a> {
     heartbeat: &'a LoopHeartbeat,
     in_poll: bool,
@@ -36,7 +36,7 @@ impl Drop for Alive<'_> {
 }
 
 impl LoopHeartbeat {
-    /// A step begins.
+    /// Records that the loop begins a step.
     pub(crate) fn begins(&self, doing: Activity) {
         self.doing.store(doing as u8, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +55,8 @@ impl LoopHeartbeat {
         }
     }
 
-    /// Runs a loop, polled at least this often: one that waits shows that it could go on.
+    /// Runs a loop and polls it at least once per `every`, so that a waiting loop shows that it
+    /// could go on.
     pub(crate) async fn of<T>(
         self: Arc<Self>,
         every: Duration,

@@ -1,7 +1,8 @@
 //! The claims of this process that leases keep.
 //!
-//! A lease is extended at a third of its time. A handler is told to stop when its lease may have run out, or when others
-//! may take this process for dead: in both cases before a take-over's grace is over.
+//! A lease is extended at a third of its time. A handler is told to stop when its lease may have
+//! run out, or when other processes may suspect this one: in both cases before the grace of a
+//! take-over ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,26 +16,27 @@ use uuid::Uuid;
 use crate::liveness::sessions::Signals;
 use crate::store::LeasedClaim;
 
-/// How far into the grace of a take-over a handler may run: its lease ended, and nobody may have noticed yet.
+/// How far into the grace of a take-over a handler may run: its lease has ended, and no process may
+/// have noticed yet.
 const OVERTIME: Duration = Duration::from_millis(750);
-/// A lease that could not be extended is tried again after this.
+/// Delay after an extension that skipped a locked row.
 const AGAIN: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     table: Mutex<Table>,
-    /// A claim came whose lease has to be extended sooner than the others.
+    /// Notified of a claim whose first extension may come before the others'.
     pub(crate) came: Notify,
-    /// Others know by which lock this process shows that it lives, or that it has none.
+    /// Cancelled once this process has announced its presence lock, or that it has none.
     pub(crate) announced: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Others may have taken this process for dead.
+    /// Other processes may have suspected this one.
     uncertain: bool,
-    /// This process is seen to live, and so sees who doubts it.
+    /// The presence of this process is proven, so it learns of a suspicion in time.
     present: bool,
     kept: HashMap<u64, Entry>,
 }
@@ -43,11 +45,11 @@ struct Table {
 struct Entry {
     claim: LeasedClaim,
     lease: Duration,
-    /// By this process's clock, from before the statement that gave the lease was sent.
+    /// By this process's clock, counted from before the statement that gave the lease was sent.
     until: Instant,
     extend_at: Instant,
     signals: Signals,
-    /// Jobs behind the one that runs which somebody asked to cancel.
+    /// Followers of the running job with a request to cancel.
     cancelled: HashSet<i64>,
 }
 
@@ -66,14 +68,15 @@ impl Drop for LeaseGuard {
 }
 
 impl LeaseGuard {
-    /// Whether a handler may begin. A process that was frozen since its claim has not heard that its lease is over.
+    /// Returns whether a handler may begin. A process that was frozen since its claim has not heard
+    /// that its lease ended.
     pub(crate) fn stands(&self, now: Instant) -> bool {
         let table = self.leases.table();
         let entry = table.kept.get(&self.key);
         entry.is_some_and(|e| now < e.until + OVERTIME && !e.signals.lost.is_cancelled())
     }
 
-    /// From now on it is for the next job of the turn.
+    /// Makes the lease that of the next job of the turn.
     pub(crate) fn turn_to(&mut self, job: i64) {
         self.signals.cancel = CancellationToken::new();
         if let Some(entry) = self.leases.table().kept.get_mut(&self.key) {
@@ -118,19 +121,20 @@ impl Leases {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The claims to be extended now, with those that somebody doubts; or all.
+    /// Returns the claims to extend now, suspected ones among them; or all.
     pub(crate) fn due(&self, now: Instant, suspected: &[Uuid], all: bool) -> Vec<LeasedClaim> {
         let table = self.table();
         let due = |e: &&Entry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
         table.kept.values().filter(due).map(|e| e.claim.clone()).collect()
     }
 
-    /// When the next lease is to be extended.
+    /// Returns when the next lease is to be extended.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.table().kept.values().map(|e| e.extend_at).min()
     }
 
-    /// What became of an extension that was asked for at `asked_at`: extended, standing but skipped, or lost.
+    /// Applies an extension that was sent at `asked_at`: each claim was extended, skipped but
+    /// stands, or lost.
     pub(crate) fn extended(
         &self,
         asked_at: Instant,
@@ -152,7 +156,7 @@ impl Leases {
         }
     }
 
-    /// Tells handlers to stop whose claims do not stand any more, of those that were asked for.
+    /// Stops the handlers of those claims among `asked_for` that do not stand any more.
     pub(crate) fn check(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
         let lost = |token: &Uuid| asked_for.contains(token) && !still_claimed.contains(token);
@@ -161,7 +165,7 @@ impl Leases {
         }
     }
 
-    /// Tells the handlers of these jobs that somebody asked to cancel them.
+    /// Passes requests to cancel on to the handlers of these jobs.
     pub(crate) fn cancel(&self, jobs: &[i64]) {
         for entry in self.table().kept.values_mut() {
             if jobs.contains(&entry.claim.job) {
@@ -171,18 +175,21 @@ impl Leases {
         }
     }
 
-    /// The tokens of all claims that it keeps, if whoever is doubted by mistake sees that in time.
+    /// Returns the tokens of all leased claims; `None` while the presence is unproven, since a
+    /// wrong suspicion could not be cleared in time.
     pub(crate) fn known(&self) -> Option<Vec<Uuid>> {
         let table = self.table();
         table.present.then(|| table.kept.values().map(|e| e.claim.token).collect())
     }
 
-    /// Whether to claim at all: what was claimed by a process that others take for dead would be taken over at once.
+    /// Returns whether to claim at all. What a suspected process claims would be taken over at
+    /// once.
     pub(crate) fn may_claim(&self) -> bool {
         !self.table().uncertain
     }
 
-    /// Tells handlers to stop whose lease ran out, or all if nobody can be sure any more that this process is seen.
+    /// Stops handlers whose lease ran out; all of them once the presence has been unproven for too
+    /// long.
     pub(crate) fn expire(&self, now: Instant, certain_until: Option<Instant>) {
         let uncertain = certain_until.is_some_and(|until| now >= until);
         let mut table = self.table();

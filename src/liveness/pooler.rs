@@ -1,7 +1,8 @@
-//! The way to the server: whether a pooler is on it that takes sessions away, which is asked before anything else is done.
+//! Detects a pooler between the processor and the server, before the first claim.
 //!
-//! Behind a pooler of transactions a processor goes on without what needs a session of its own: wake-ups, presence, and
-//! names of statements. Behind a pooler of statements nothing is safe, and nothing is claimed.
+//! Behind a transaction pooler a processor goes on without sessions of its own: no wake-ups, no
+//! presence, no named statements. Behind a statement pooler nothing is safe, and nothing is
+//! claimed.
 
 use std::time::Duration;
 
@@ -13,12 +14,13 @@ use crate::liveness::context::Context;
 use crate::store::WorkConnection;
 use crate::store::{PoolerKind, detect_pooler};
 
-/// How long one look may take.
+/// Bounds one detection.
 const LIMIT: Duration = Duration::from_secs(5);
-/// After a look that failed.
+/// Delay after a detection that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Looks until it is known or `stop`, and has `looking` drop then. What it means for the settings `wants` (whether sessions of its own were wanted).
+/// Detects until it is known or `stop`, and drops `detecting` then. `sessions_wanted` says whether
+/// the settings ask for wake-ups or presence.
 pub(crate) async fn look(
     context: &Context,
     wants: bool,
@@ -32,7 +34,7 @@ pub(crate) async fn look(
                 Ok(Err(error)) => tracing::debug!("could not look for a pooler: {error}"),
                 Err(_) => tracing::debug!("could not look for a pooler in {LIMIT:?}"),
             }
-            // Its users report what is wrong with the server, and go on to.
+            // Other parts of the processor report what is wrong with the server, and try again.
             context.pooler_state.looked.cancel();
             sleep(AGAIN).await;
         }
@@ -52,7 +54,7 @@ pub(crate) async fn look(
     }
 }
 
-/// A pooler of transactions was seen.
+/// Applies that a transaction pooler was seen.
 pub(crate) fn notice(context: &Context, wants: bool) {
     if context.pooler_state.pooled.is_cancelled() {
         return;

@@ -1,5 +1,14 @@
-//! One look for all in a process that wait: its presence asks for them in the message that it sends anyway. Who is not looked for
-//! in time looks by itself.
+//! Polls all idle queues of a process, and its maintenance, in one statement, sent with the
+//! presence heartbeat.
+//!
+//! Gain: a process without work sends two statements a second, whatever the number of its queues,
+//! and one in 25 s for each queue (`idle::*`). A queue that is not polled in time (`LATE`) polls
+//! for itself. So does a worker whose interval is below `SHORTEST`, that has no presence, or whose
+//! last claim did not read all or read past many dead rows.
+//!
+//! A shared poll must not endanger the presence: a heartbeat gives a queue 5 ms and all queues
+//! 20 ms. After one that took `SLOW`, or had no answer, all workers poll for themselves for `REST`.
+//! It decides nothing: a claim reads again (`interleavings::presence`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,24 +17,27 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Who wants to look more often than the presence does, looks by itself.
+/// The shortest interval of a shared poll: the presence sends no more heartbeats.
 const SHORTEST: Duration = Duration::from_millis(500);
-/// How much earlier than asked for, at most: most ticks that come later would be too late.
+/// How much earlier than asked for a poll may be, since most heartbeats that come later would be
+/// too late.
 const EARLY: Duration = Duration::from_millis(250);
-/// How long to wait for a look that is overdue, at most: a little apart, so that not all look at the same time then.
+/// How long to wait for an overdue poll. Callers vary it a little, so that not all poll at the same
+/// time.
 pub(crate) const LATE: Duration = Duration::from_millis(100);
-/// What looks for longer, or gets no answer, endangers the presence: all look by themselves for a while.
+/// A poll that takes longer, or has no answer, endangers the presence: all poll for themselves for
+/// `REST`.
 const SLOW: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_secs(5);
 
-/// Where there may be something to do.
+/// What a poll finds work for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PollTarget {
     Queue(String),
     Maintenance,
 }
 
-/// Who waits where.
+/// The registrations of a process for the shared poll.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPoll {
     registrations: Mutex<Registrations>,
@@ -33,27 +45,27 @@ pub(crate) struct SharedPoll {
 
 #[derive(Debug, Default)]
 struct Registrations {
-    /// When the last look began.
+    /// When the last poll began.
     last: Option<Instant>,
-    /// One for others is on its way.
+    /// A poll has been sent and has no answer yet.
     looks: bool,
-    /// Until when nobody is looked for.
+    /// Nothing is polled until then.
     rests: Option<Instant>,
     registered: HashMap<PollTarget, Registration>,
 }
 
 #[derive(Debug)]
 struct Registration {
-    /// When the next look is wanted.
+    /// When the next poll is wanted.
     at: Instant,
     every: Duration,
     late: Duration,
-    /// When there may be something to do, by the last look.
+    /// When there may be something to do, by the last poll.
     due: Option<Instant>,
     changed: Arc<Notify>,
 }
 
-/// Somebody waits, until dropped.
+/// A registration, until dropped.
 #[derive(Debug)]
 pub(crate) struct PollHandle {
     shared_poll: Arc<SharedPoll>,
@@ -62,8 +74,9 @@ pub(crate) struct PollHandle {
 }
 
 impl SharedPoll {
-    /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`, and waits for one
-    /// that is `late`. None if nobody would look so often.
+    /// Registers a target to be polled every `interval`, counted from the caller's own poll at
+    /// `now`. A poll is waited for until it is `late`. `None` if the heartbeats are not that
+    /// frequent.
     pub(crate) fn register(
         self: &Arc<Self>,
         place: PollTarget,
@@ -84,11 +97,11 @@ impl SharedPoll {
         Some(PollHandle { shared_poll: Arc::clone(self), place, changed })
     }
 
-    /// What a look that begins now is to look at: these queues, and the house or not.
+    /// Returns the targets of a poll that begins now: queues, and whether to poll for maintenance.
     pub(crate) fn targets(&self, now: Instant) -> (Vec<String>, bool) {
         let mut registrations = self.registrations();
         if std::mem::take(&mut registrations.looks) {
-            // The last one had no answer.
+            // The last poll had no answer.
             registrations.rests = Some(now + REST);
         }
         if registrations.rests(now) {
@@ -109,7 +122,8 @@ impl SharedPoll {
         places
     }
 
-    /// When there may be something to do, by a look that took from then to `now`, in all places that it came to.
+    /// Records the answers of a poll from `began` to `now`: when each target may have something to
+    /// do.
     pub(crate) fn polled(
         &self,
         began: Instant,
@@ -123,7 +137,7 @@ impl SharedPoll {
         }
         for (place, due_in) in found {
             if let Some(registered) = registrations.registered.get_mut(&place) {
-                // Who waits may have come after its begin.
+                // The registration may be younger than the poll.
                 registered.at = registered.at.max(began + registered.every);
                 registered.due = due_in.and_then(|due_in| began.checked_add(due_in));
                 registered.changed.notify_one();
@@ -144,7 +158,7 @@ impl Registrations {
 }
 
 impl PollHandle {
-    /// When to look oneself, as long as nothing changes.
+    /// Returns when the caller has to poll for itself, as long as nothing changes.
     pub(crate) fn until(&self) -> Instant {
         let registrations = self.shared_poll.registrations();
         let registered = registrations.registered.get(&self.place);
@@ -154,10 +168,10 @@ impl PollHandle {
         })
     }
 
-    /// Waits for a look.
+    /// Waits for the answer of a poll.
     ///
     /// # Cancel safety
-    /// A look that comes meanwhile is not missed.
+    /// Cancel safe: an answer that comes meanwhile is not missed.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Ending a processor.
+//! What a shutdown counts, and the signal that begins one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ShutdownReport {
     /// Ended by themselves, and their outcome was recorded.
     pub finished: u64,
-    /// Ended by the deadline and given back; the attempt is not held against them.
+    /// Stopped at the deadline and released; the attempt does not count.
     pub released: u64,
     /// Lost their hold: another worker runs them again.
     pub lost: u64,
-    /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks last until the
-    /// process ends.
+    /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks
+    /// last until the process ends.
     pub still_running: u64,
 }
 
-/// How many attempts of a processor run, and how many ended in which way.
+/// Numbers of a processor's attempts: running, and ended in each way.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     running: AtomicU64,
@@ -26,7 +26,7 @@ pub(crate) struct Counters {
     lost: AtomicU64,
 }
 
-/// An attempt on its way; counted as lost unless it ends otherwise.
+/// A running attempt. Counts as lost when dropped, unless `finished` or `released` was called.
 #[derive(Debug)]
 pub(crate) struct Counted<'a> {
     counters: &'a Counters,

@@ -1,5 +1,5 @@
-//! Housekeeping, by one process at a time: requests about queued jobs, halts that end, retention, what has expired, and
-//! the sweep.
+//! The tick of maintenance, by one process at a time: requests, halts, and in each round retention
+//! and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,23 +18,24 @@ use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
 use crate::store::WorkConnection;
 use crate::store::{Store, begin_short};
 
-/// Between two looks at requests.
+/// Time between two polls for requests.
 const TICK: Duration = Duration::from_secs(1);
-/// A tick that takes longer has lost its server.
+/// Bounds a tick: one that takes longer has lost its server.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How many finished jobs of each status one transaction deletes, and how many transactions one round makes per queue.
+/// Bounds deletions: finished jobs of each status in one transaction, and transactions per queue in
+/// one round.
 const BATCH: (i64, usize) = (500, 20);
-/// How many transactions one tick makes for halted groups.
+/// Bounds the transactions that one tick makes for halted groups.
 const HALTS: usize = 50;
-/// How many groups the sweep visits per queue and round.
+/// Bounds the groups that the sweep visits per queue and round.
 const SWEEP: usize = 200;
 
 /// What a round of maintenance did for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MaintenanceReport {
-    /// Finished jobs.
+    /// The number of finished jobs that retention deleted.
     pub(crate) deleted: u64,
-    /// Groups that nothing would have woken.
+    /// The number of groups that nothing would have woken.
     pub(crate) repaired: u64,
 }
 
@@ -42,12 +43,12 @@ pub(crate) struct Maintenance<'a> {
     pub(crate) store: &'a Store,
     pub(crate) side: &'a PgPool,
     pub(crate) queues: Vec<QueueOptions>,
-    /// Between two rounds of retention and sweep.
+    /// Time between two rounds of retention and sweep.
     pub(crate) interval: Duration,
 }
 
 impl Maintenance<'_> {
-    /// Keeps house until `stop`.
+    /// Runs ticks until `stop`.
     pub(crate) async fn run(
         &self,
         shared_poll: &Arc<SharedPoll>,
@@ -81,7 +82,7 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Until the next tick. The process looks meanwhile whether there is something to do, unless nobody does.
+    /// Waits until the next tick, or until the shared poll finds something to do.
     async fn pause(&self, round_at: Instant, shared_poll: &Arc<SharedPoll>) {
         let now = Instant::now();
         let Some(poll_handle) = shared_poll.register(PollTarget::Maintenance, now, TICK, LATE)
@@ -100,7 +101,8 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Housekeeping, with a round of retention and sweep if that is wanted; what it did, by queue.
+    /// Handles requests and halts, and runs a round of retention and sweep if `round`. Returns what
+    /// the round did, by queue.
     pub(crate) async fn tick(
         &self,
         round: bool,
@@ -130,7 +132,8 @@ impl Maintenance<'_> {
         Ok(kept)
     }
 
-    /// Runs `work` in a short transaction if no other process is the janitor; whether it ran.
+    /// Runs `work` in a short transaction if no other process holds the leader lock. Returns
+    /// whether it ran.
     async fn alone(
         &self,
         conn: &mut PgConnection,
@@ -145,7 +148,7 @@ impl Maintenance<'_> {
         Ok(alone)
     }
 
-    /// Goes on with halted groups whose time is over, and parks what is to step aside, in small transactions.
+    /// Ends halts whose deadline has passed, and parks jobs, in small transactions.
     async fn end_halts(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         for _ in 0..HALTS {
             let mut more = false;
@@ -161,7 +164,7 @@ impl Maintenance<'_> {
         Ok(())
     }
 
-    /// Deletes what retention no longer keeps, in small batches.
+    /// Deletes jobs that retention no longer keeps, in small batches.
     async fn prune(
         &self,
         conn: &mut PgConnection,
@@ -176,7 +179,7 @@ impl Maintenance<'_> {
             .into_iter()
             .filter_map(|(status, retention)| match retention {
                 Retention::For(age) => Some((status, age)),
-                // Cancelled before it was claimed, say: no settle has deleted it.
+                // No settle deletes a job that was cancelled before it was claimed, say.
                 Retention::Never => Some((status, Duration::ZERO)),
                 Retention::Forever => None,
             })
@@ -204,7 +207,7 @@ impl Maintenance<'_> {
         Ok(total)
     }
 
-    /// Deletes deduplication ids whose window is over, in small batches.
+    /// Deletes deduplication ids whose window has ended, in small batches.
     async fn forget_expired(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         for _ in 0..BATCH.1 {
             let mut deleted = 0;
@@ -220,7 +223,8 @@ impl Maintenance<'_> {
         Ok(())
     }
 
-    /// Visits the next groups with unfinished jobs, and puts in line what nothing would wake; how many those were.
+    /// Visits the next groups with unfinished jobs, and makes those ready that nothing would wake.
+    /// Returns their number.
     async fn sweep(
         &self,
         conn: &mut PgConnection,

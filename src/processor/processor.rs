@@ -1,4 +1,5 @@
-//! What one process runs: a worker per queue, and beside them the monitor, the wake-ups and the janitor.
+//! The start of a processor: a worker per queue, and beside them the liveness tasks, wake-ups and
+//! maintenance.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +29,7 @@ use crate::slots::queue_slots;
 use crate::store::ProcessorRow;
 use crate::worker::worker::Worker;
 
-/// After the deadline: how long a released job may take to be given back.
+/// Bounds the time that released jobs may take after the deadline.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A processor that is ready to start.
@@ -60,7 +61,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Starts it in the background.
+    /// Starts the processor in the background.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -79,7 +80,7 @@ impl Processor {
             on_error,
         } = self.config;
         let side_stop = CancellationToken::new();
-        // What is learned about this pool's connections is not true of the client's others.
+        // Facts about this pool's connections need not hold for the client's others.
         let store = Arc::new(client.store.apart(!client.store.is_nameless()));
         let context = Arc::new(Context::new(store, &pool, on_error));
         let stop = context.stop.clone();
@@ -124,14 +125,15 @@ impl Processor {
         if let Some(interval) = maintenance {
             spawn_janitor(&mut side_tasks, &context, &side_stop, options, interval);
         }
-        // A guard: the runtime may end before the workers do, and the monitor's thread is not the runtime's.
+        // A guard: the runtime may end before the workers do, and the monitor's thread is not the
+        // runtime's.
         let side_stop = side_stop.drop_guard();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
         Running { stop, context, ended }
     }
 }
 
-/// What the process says about itself.
+/// Returns what the process announces of itself.
 fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
@@ -141,7 +143,7 @@ fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
     ProcessorRow { id, node, host, pid: i32::try_from(std::process::id()).unwrap_or(0) }
 }
 
-/// Looks whether a pooler takes sessions away, before anybody needs to know.
+/// Detects a pooler before the first claim.
 fn spawn_look(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
@@ -149,13 +151,14 @@ fn spawn_look(
     stop: &CancellationToken,
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
-    // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
+    // Made here: the runtime may end before the task begins, and the monitor's thread would wait
+    // for ever.
     let looking = context.pooler_state.looking();
     tasks.spawn(async move { pooler::look(&context, wants, &stop, looking).await });
 }
 
-/// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
-/// their sessions live. Without a monitor nothing is claimed.
+/// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
+/// threads must not delay them. Without that thread nothing is claimed.
 fn spawn_monitor(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
@@ -239,7 +242,7 @@ fn spawn_listener(
         }
         tokio::select! {
             biased;
-            // The session that would be told of wake-ups is the pooler's.
+            // The pooler owns the session that would receive the wake-ups.
             () = context.pooler_state.pooled.cancelled() => {}
             () = listener::run(&context.side, &channel, wakes, &stop, |error| {
                 context.report(&error);
@@ -266,7 +269,7 @@ fn spawn_janitor(
     });
 }
 
-/// Waits for the workers, then ends what served them.
+/// Waits for the workers, then ends the side tasks.
 async fn supervise(
     mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
@@ -279,7 +282,7 @@ async fn supervise(
     context.side.close().await;
 }
 
-/// A processor at work. Dropping it stops it from claiming; jobs that run then end by themselves.
+/// A running processor. Dropping it stops the claims; running jobs end by themselves.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,
@@ -288,16 +291,19 @@ pub struct Running {
 }
 
 impl Running {
-    /// Stops claiming, waits for the running jobs until the deadline, then releases the rest: their handlers see
-    /// [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. One that returns `Ok` in that time has
-    /// finished; all others go back to their place, and the attempt is not held against them. That takes 5 s at most.
+    /// Stops claiming, waits for the running jobs until the deadline, then releases the rest. Their
+    /// handlers see [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. A
+    /// handler that returns `Ok` in that time has finished; all other jobs go back to their place,
+    /// and the attempt does not count. That takes 5 s at most.
     ///
     /// A handler that blocks its thread cannot be dropped. It counts as
-    /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process ends, and a runtime that
-    /// is dropped waits for it: with a [`Watchdog`] the process ends all the same.
+    /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process
+    /// ends, and a runtime that is dropped waits for it. With a [`Watchdog`](crate::Watchdog) the
+    /// process ends all the same.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the processor as if this `Running` was dropped.
+    /// If the future is dropped, claims stop and running jobs end by themselves, as if this
+    /// `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         let before = self.context.counters.totals();
         self.stop.cancel();
@@ -305,7 +311,7 @@ impl Running {
         let _ = self.context.deadline.set(deadline);
         if timeout(deadline, &mut self.ended).await.is_err() {
             self.context.release.cancel();
-            // Whoever does not stop now is reported as still running.
+            // Jobs that do not end now are reported as still running.
             let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
         }
         self.context.counters.since(&before)

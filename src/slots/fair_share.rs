@@ -1,9 +1,10 @@
-//! Which queue a free slot goes to, where queues share slots by weight. Pure.
+//! Which queue gets a free slot when queues share slots by weight. Pure.
 //!
-//! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight with each slot that it
-//! gets, and a free slot goes to the queue with the earliest place. A queue that was idle begins at the present: it has
-//! saved up nothing. So for queues A and B that both want slots all the while, and have room for them, the slots that
-//! they get in any span differ by |a / weight(A) - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
+//! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight
+//! with each slot that it gets. A free slot goes to the queue with the earliest place. A queue that
+//! was idle begins at the present: it has saved nothing up. So for queues A and B that want slots
+//! all the while, and have room for them, the slots that they get in any span differ by |a /
+//! weight(A) - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
 
 /// A step of weight 1. Divided by a weight it leaves 17 digits, and 2^64 steps fit.
 const STEP: u128 = 1 << 64;
@@ -12,7 +13,7 @@ const STEP: u128 = 1 << 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Nothing,
-    /// One, to look whether there is work.
+    /// One, to poll for work.
     Poll,
     /// As many as it may have: there is work.
     All,
@@ -28,20 +29,20 @@ pub(crate) struct FairShare {
 
 #[derive(Debug)]
 struct Queue {
-    /// How far a slot moves it on.
+    /// How far a slot moves the queue on.
     step: u128,
-    /// How many slots it may have; none once it has left.
+    /// The largest number of slots; 0 once the queue has left.
     limit: usize,
     place: u128,
     want: Want,
-    /// Given to it, and not yet fetched.
+    /// Slots given to the queue, and not yet fetched.
     waiting: usize,
-    /// Fetched, and not yet given back.
+    /// Slots fetched, and not yet given back.
     taken: usize,
 }
 
 impl FairShare {
-    /// So many slots, for queues of which each has a weight and a limit of its own.
+    /// Returns a share of `slots` for queues, each with its weight and its own limit.
     pub(crate) fn new(slots: usize, queues: impl IntoIterator<Item = (u32, usize)>) -> Self {
         let queue = |(weight, limit): (u32, usize)| Queue {
             step: STEP / u128::from(weight.max(1)),
@@ -54,8 +55,8 @@ impl FairShare {
         Self { free: slots, now: 0, queues: queues.into_iter().map(queue).collect() }
     }
 
-    /// Gives a free slot away: to whom, if anybody wants one and there is one. To be called after each change until it
-    /// says none.
+    /// Gives a free slot to a queue that wants one, and returns that queue. To be called after each
+    /// change until it returns `None`.
     pub(crate) fn give(&mut self) -> Option<usize> {
         if self.free == 0 {
             return None;
@@ -76,7 +77,8 @@ impl FairShare {
         Some(id)
     }
 
-    /// What a queue wants from now on. One that wants nothing gives back what it has not fetched.
+    /// Sets what a queue wants from now on. A queue that wants nothing gives back what it has not
+    /// fetched.
     pub(crate) fn want(&mut self, id: usize, want: Want) {
         let now = self.now;
         let Some(queue) = self.queues.get_mut(id) else {
@@ -93,12 +95,12 @@ impl FairShare {
         }
     }
 
-    /// How many slots wait for a queue to fetch them.
+    /// Returns the number of slots that wait for a queue to fetch them.
     pub(crate) fn waiting(&self, id: usize) -> usize {
         self.queues.get(id).map_or(0, |queue| queue.waiting)
     }
 
-    /// A queue fetches up to `most` of the slots that it was given; how many it has got.
+    /// Fetches up to `limit` of the slots that a queue was given. Returns their number.
     pub(crate) fn fetch(&mut self, id: usize, most: usize) -> usize {
         let Some(queue) = self.queues.get_mut(id) else {
             return 0;
@@ -109,7 +111,7 @@ impl FairShare {
         fetched
     }
 
-    /// A queue gives back slots that no job ran in: they do not count as used.
+    /// Gives back slots that no job ran in: they do not count as used.
     pub(crate) fn give_back(&mut self, id: usize, unused: usize) {
         if let Some(queue) = self.queues.get_mut(id) {
             queue.taken = queue.taken.saturating_sub(unused);
@@ -118,8 +120,8 @@ impl FairShare {
         }
     }
 
-    /// A job has ended. Its group's next one may be due now, which its queue will look for at once: it competes for this
-    /// slot with all others.
+    /// Frees the slot of a job that has ended. The group's next job may be due, so the queue polls
+    /// at once: it competes for this slot with all others.
     pub(crate) fn ended(&mut self, id: usize) {
         if let Some(queue) = self.queues.get_mut(id) {
             queue.taken = queue.taken.saturating_sub(1);
@@ -130,7 +132,7 @@ impl FairShare {
         }
     }
 
-    /// A queue's worker has gone: it gets nothing any more.
+    /// Takes a queue out whose worker has ended.
     pub(crate) fn leave(&mut self, id: usize) {
         self.want(id, Want::Nothing);
         if let Some(queue) = self.queues.get_mut(id) {
@@ -150,7 +152,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// Gives away all that can be, and lets the queues fetch it; to whom it went.
+    /// Gives all slots that can be given, and lets the queues fetch them. Returns the queues.
     fn serve(share: &mut FairShare) -> Vec<usize> {
         let served: Vec<usize> = std::iter::from_fn(|| share.give()).collect();
         for id in &served {
@@ -159,7 +161,7 @@ mod tests {
         served
     }
 
-    /// How far the shares of two queues drift apart over all spans of what was served, in steps of weight 1.
+    /// Returns how far the shares of two queues drift apart over all spans, in steps of weight 1.
     fn drift(served: &[usize], weights: &[u32], a: usize, b: usize) -> f64 {
         let (mut at, mut low, mut high) = (0.0_f64, 0.0_f64, 0.0_f64);
         for id in served {
@@ -248,7 +250,8 @@ mod tests {
         assert_eq!(serve(&mut share), [0], "it was charged for looks");
     }
 
-    /// With one slot and a queue of one group: between two jobs nobody knows that there will be work.
+    /// With one slot and a queue of one group, no worker knows between two jobs that there will be
+    /// work.
     #[test]
     fn the_queue_of_a_job_that_ends_competes_for_its_slot() {
         let mut share = FairShare::new(1, [(9, 1), (1, 1)]);

@@ -1,4 +1,4 @@
-//! The slots that the queues of a processor share.
+//! The slots of a processor's queues, and how many of them are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,28 +10,28 @@ use tokio::time::Instant;
 
 use crate::slots::fair_share::{FairShare, Want};
 
-/// The slots of a processor whose queues together run so many jobs at most.
+/// The slots of a processor whose queues share them.
 #[derive(Debug)]
 struct SharedSlots {
     fair: Mutex<FairShare>,
-    /// Each queue's: slots wait for it.
+    /// One per queue: notified when slots wait for it.
     given: Vec<Notify>,
 }
 
-/// What counts as a quick job, and for how long it counts.
+/// A job that took less than this counts as quick, and counts for this long after its end.
 pub(crate) const QUICK: Duration = Duration::from_millis(20);
-/// How many of them are counted at most.
+/// Bounds the number of quick jobs that are counted.
 pub(crate) const COUNTED: usize = 64;
 
 /// One queue's part in the slots of its processor.
 #[derive(Debug)]
 pub(crate) struct QueueSlots {
-    /// None: it shares none, and has all of its own.
+    /// `None` if the queue shares no slots, and has all of its own.
     shared: Option<Arc<SharedSlots>>,
     id: usize,
 }
 
-/// Slots that jobs may be claimed for. Those that no job started in are given back when it is dropped.
+/// Slots that jobs may be claimed for. Those that no job started in are given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     shared: Option<Arc<SharedSlots>>,
@@ -46,18 +46,19 @@ pub(crate) struct Slot {
     id: usize,
 }
 
-/// How many slots of a queue are taken in this process, and how many quick jobs lately ended in them.
+/// The taken slots of a queue in this process, and the quick jobs that ended in them lately.
 #[derive(Debug, Default)]
 pub(crate) struct SlotUsage {
     taken: AtomicUsize,
     freed: Notify,
-    /// When the last of them did.
+    /// When each of the last quick jobs ended.
     quick: Mutex<VecDeque<Instant>>,
-    /// The last claim left nothing that is due, and nobody for whom there was no slot.
+    /// The last claim left no due job, and no job that lacked only a slot.
     all_served: AtomicBool,
 }
 
-/// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
+/// A taken slot, free again when dropped: with its job, or once only the batched settle of its job
+/// is left.
 #[derive(Debug)]
 pub(crate) struct SlotGuard {
     of: Arc<SlotUsage>,
@@ -72,12 +73,12 @@ impl SlotUsage {
         SlotGuard { of: Arc::clone(self), since: Instant::now(), slot }
     }
 
-    /// How many jobs have ended in the last [`QUICK`] that took less than that; [`COUNTED`] at most.
+    /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at most.
     pub(crate) fn quick_ends(&self, now: Instant) -> usize {
         self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
     }
 
-    /// A job has ended that began then.
+    /// Records the end of a job that began at `since`.
     pub(crate) fn ended(&self, since: Instant, now: Instant) {
         if now < since + QUICK {
             let mut quick = self.lock_quick();
@@ -91,7 +92,7 @@ impl SlotUsage {
         self.quick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim has ended: whether it left nothing that is due, and nobody for whom there is no slot.
+    /// Sets, after a claim, whether it left no due job and no job that lacked only a slot.
     pub(crate) fn serves_all(&self, all: bool) {
         self.all_served.store(all, Ordering::Relaxed);
     }
@@ -104,19 +105,19 @@ impl SlotUsage {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a slot has become free since the last time.
+    /// Resolves when a slot has become free since the last call.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
 
-    /// A slot that has become free is still so: [`freed`](Self::freed) says it once more.
+    /// Makes [`freed`](Self::freed) resolve once more, for a slot that was freed and is still free.
     pub(crate) fn still_free(&self) {
         self.freed.notify_one();
     }
 }
 
 impl SlotGuard {
-    /// Its job has ended, and the next one begins.
+    /// Records that the slot's job has ended and the turn's next job begins.
     pub(crate) fn next_job_begins(&mut self) {
         let now = Instant::now();
         self.of.ended(std::mem::replace(&mut self.since, now), now);
@@ -131,7 +132,8 @@ impl Drop for SlotGuard {
     }
 }
 
-/// The parts of queues with these weights and limits of their own, which together have so many slots; none: no bound.
+/// Returns the parts of queues with these weights and limits, which share `slots`; `None`: no
+/// bound.
 pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueSlots> {
     let shared = slots.map(|slots| {
         Arc::new(SharedSlots {
@@ -148,7 +150,7 @@ impl SharedSlots {
         self.fair.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, and gives away what is free then.
+    /// Changes the share, and gives away the slots that are free then.
     fn change<T>(&self, change: impl FnOnce(&mut FairShare) -> T) -> T {
         let mut fair = self.fair();
         let result = change(&mut fair);
@@ -162,19 +164,19 @@ impl SharedSlots {
 }
 
 impl QueueSlots {
-    /// Whether it shares slots with other queues.
+    /// Returns whether the queue shares slots with others.
     pub(crate) fn bounded(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Takes slots for a claim, of those that are free by the queue's own limit: all that it can have, or one to look for
-    /// work. If it gets none, [`given`](Self::given) tells when there are some.
+    /// Takes slots for a claim, of the `free` ones by the queue's own limit: all that it can have,
+    /// or one to poll. If it gets none, [`given`](Self::given) resolves when there are some.
     pub(crate) fn reserve(&self, free: usize, all: bool) -> Reserved {
         let most = if all { free } else { free.min(1) };
         let count = match &self.shared {
             None => most,
             Some(shared) => {
-                // One may wait already: the last job that ended left it.
+                // One may wait already, given when the last job ended.
                 let count = shared.fair().fetch(self.id, most);
                 if count < most {
                     let want = if all { Want::All } else { Want::Poll };
@@ -188,8 +190,8 @@ impl QueueSlots {
         Reserved { shared: self.shared.clone(), id: self.id, count }
     }
 
-    /// Says after a claim whether there is more work; if not, the queue competes for no slot until it reserves again, or
-    /// one of its jobs ends.
+    /// Sets, after a claim, whether there is more work. If not, the queue competes for no slot
+    /// until it reserves again or one of its jobs ends.
     pub(crate) fn more(&self, more: bool) {
         if let Some(shared) = &self.shared {
             shared.change(|fair| fair.want(self.id, if more { Want::All } else { Want::Nothing }));
@@ -203,7 +205,7 @@ impl QueueSlots {
         else {
             return std::future::pending().await;
         };
-        // A notification may be an old one, of slots that were fetched since.
+        // The notification may be older than the last fetch.
         while shared.fair().waiting(self.id) == 0 {
             given.notified().await;
         }
@@ -223,7 +225,7 @@ impl Reserved {
         self.count
     }
 
-    /// One of them, for a job that starts; none if there is none left.
+    /// Returns one of the slots for a job that starts; `None` if none is left.
     pub(crate) fn start(&mut self) -> Option<Slot> {
         self.count = self.count.checked_sub(1)?;
         Some(Slot { shared: self.shared.clone(), id: self.id })
@@ -282,7 +284,7 @@ mod tests {
         drop(slot);
         second.given().await;
         assert_eq!(second.reserve(5, false).count(), 1);
-        // Old news wake nobody.
+        // A notification of slots that were fetched wakes no queue.
         assert!(second.given().now_or_never().is_none());
     }
 

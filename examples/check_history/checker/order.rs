@@ -1,4 +1,4 @@
-//! P1: a job does not start while one that goes before it is in the way.
+//! P1: a job does not start while an earlier job of its group is in the way.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,21 +13,21 @@ struct InLine {
     job: usize,
     key: Time,
     seen_from: Time,
-    /// The last moment of time for one that still is.
+    /// The last moment of time for a job that still is.
     until: Time,
 }
 
-/// A start, and when its claim can have looked at the line at the earliest.
+/// A start, and the earliest time at which its claim can have read the line.
 struct Start {
     job: usize,
     attempt: u32,
     at: Time,
     looked: Time,
-    /// What has a key below this one goes before it.
+    /// Jobs with a lower key go before it.
     below: Time,
 }
 
-/// What tells which of two jobs goes first.
+/// What decides which of two jobs goes first.
 #[derive(Clone, Copy)]
 enum By {
     /// One was acknowledged before the other one's enqueue began.
@@ -47,7 +47,8 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     }
 }
 
-/// (job, its run) in the order of the group's starts, each with the time before which its claim cannot have looked.
+/// (job, its run) in the order of the group's starts, each with the time before which its claim
+/// cannot have read the line.
 fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
     let runs = |&job: &usize| (0..history.jobs[job].runs.len()).map(move |run| (job, run));
     let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
@@ -60,10 +61,11 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
         let its = &history.jobs[job].runs[run];
         let last = run.checked_sub(1).map(|last| &history.jobs[job].runs[last]);
         let after = match last {
-            // Not recorded, not even a success: its claim was taken over, and nobody looked who is the first.
+            // Its end was not recorded, not even a success: its claim was taken over, and that
+            // claim did not read the head.
             Some(last) if !recorded(last) => own_looks.get(&job).copied().unwrap_or(last.start),
-            // A claim follows upon the one before it, whose handler had its outcome to settle.
-            // Where two handlers overlap there is no telling.
+            // A claim follows the one before it, whose handler had its outcome to settle. If two
+            // handlers overlap, the order is not known.
             _ if history.claims_ahead || before > its.start => {
                 last.map_or(Time::MIN, |last| last.start)
             }
@@ -74,7 +76,7 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
         looks.push((job, run, looked));
         let over = match its.end {
             Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
-            // Whoever took it over may have claimed at any time.
+            // The take-over may have been claimed at any time.
             _ => its.start,
         };
         before = before.max(over);
@@ -82,12 +84,13 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
     looks
 }
 
-/// Whether the end of a run that was not the job's last one was recorded, with which the group's turn was passed on.
+/// Returns whether the end of a run that was not the job's last one was recorded, which passed the
+/// group's turn on.
 fn recorded(run: &Run) -> bool {
     matches!(run.end, Some((_, Ended::Failed | Ended::Retry | Ended::Released)))
 }
 
-/// Those that have a place in line.
+/// The jobs that have a place in line.
 fn in_line<'h>(
     history: &'h History,
     group: &'h Group,
@@ -152,7 +155,7 @@ fn check_group(
         let before = keys.partition_point(|&key| key < start.below);
         if let Some((until, at)) = in_the_way.of_first(before)
             && history.surely_before(start.at, until)
-            // One that stays in the way would be told of with every start behind it.
+            // A job that stays in the way would be reported with every start behind it.
             && told.insert(line[at].job)
         {
             report(history, group, by, &start, &line[at], violations);
@@ -185,7 +188,8 @@ fn report(
     });
 }
 
-/// The queue's own places must agree with what was acknowledged before something else began.
+/// Checks that the queue's own places agree with what was acknowledged before another enqueue
+/// began.
 fn check_places(history: &History, group: &Group, violations: &mut Violations) {
     let mut placed: Vec<(usize, &Enqueue, i64)> = in_line(history, group)
         .filter_map(|(at, _, enqueue)| Some((at, enqueue, enqueue.place?)))
