@@ -47,7 +47,7 @@ async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), 
 }
 
 /// Prints the committed rows.
-async fn look(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
+async fn print_committed(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
     let orders: i64 = sqlx::query_scalar("select count(*) from purchase").fetch_one(pool).await?;
     let jobs = Client::default().counts(pool, QUEUE).await?;
     println!(
@@ -69,14 +69,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let mut tx = pool.begin().await?;
     order(&mut tx, "Ada", "a lamp").await?;
-    let open = look(pool, "before the commit").await?;
+    let open = print_committed(pool, "before the commit").await?;
     tx.commit().await?;
-    let committed = look(pool, "after the commit").await?;
+    let committed = print_committed(pool, "after the commit").await?;
 
     let mut tx = pool.begin().await?;
     order(&mut tx, "Ada", "a yacht").await?;
     tx.rollback().await?;
-    let rolled_back = look(pool, "after a rolled-back one").await?;
+    let rolled_back = print_committed(pool, "after a rolled-back one").await?;
 
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(2), Ship)
@@ -86,7 +86,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     running.shutdown(Duration::from_secs(5)).await;
-    let run = look(pool, "after the run").await?;
+    let run = print_committed(pool, "after the run").await?;
     let shipped: Vec<String> =
         sqlx::query_scalar("select item from purchase where shipped").fetch_all(pool).await?;
     println!("shipped: {}", shipped.join(", "));

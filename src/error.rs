@@ -259,7 +259,7 @@ pub enum BackgroundError {
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can
     /// cause this.
     #[error(
-        "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line"
+        "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were made ready"
     )]
     Stranded {
         /// The queue.

@@ -20,7 +20,7 @@ use crate::{QUEUE, Result};
 
 const KILL_EVERY: Duration = Duration::from_millis(500);
 /// Interval of checks whether a worker has ended by itself.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The arguments of a worker process.
 #[derive(Debug, Clone, clap::Args)]
@@ -148,8 +148,8 @@ impl Fleet {
         &mut self,
         chaos: Option<&PgPool>,
     ) -> Result<std::convert::Infallible> {
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut kill = interval(KILL_EVERY);
         kill.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -162,7 +162,7 @@ impl Fleet {
                         kill.reset();
                     }
                 }
-                _ = look.tick() => self.check()?,
+                _ = checks.tick() => self.check()?,
                 _ = kill.tick() => if let Some(pool) = chaos {
                     self.kill_one(pool).await?;
                 }

@@ -97,8 +97,8 @@ impl ClaimedTurn {
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let (end, conn) = self.settle(job, held, &signals, result, clean).await;
         match end {
-            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.finished(),
-            TurnEnd::Released => counted.released(),
+            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
+            TurnEnd::Released => counted.mark_released(),
             TurnEnd::Lost => {}
         }
         (end, conn)

@@ -24,7 +24,7 @@ use crate::store::{ReceiptState, ReceivedRow};
 #[must_use = "a Receive does nothing until it is passed to Client::receive"]
 pub struct Receive {
     queue: String,
-    most: u32,
+    limit: u32,
     visibility: Duration,
     group: Option<String>,
     attempt_id: Option<String>,
@@ -35,7 +35,7 @@ impl Receive {
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
-            most: 1,
+            limit: 1,
             visibility: Duration::from_secs(30),
             group: None,
             attempt_id: None,
@@ -45,7 +45,7 @@ impl Receive {
     /// Limits the number of jobs: 1 to 1000; 1 to 10 of one named [`group`](Self::group). Default
     /// 1. [`Client::receive`] refuses any other number.
     pub fn max(mut self, jobs: u32) -> Self {
-        self.most = jobs;
+        self.limit = jobs;
         self
     }
 
@@ -192,10 +192,10 @@ impl<'de> Deserialize<'de> for Receipt {
 /// Why a receiver's call failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PullError {
+pub enum ReceiveError {
     /// The receipt is stale.
     #[error(
-        "the receipt of job {job} is stale: its visibility ended and somebody else has the job, or it was acked, nacked or deleted; undo what this attempt did"
+        "the receipt of job {job} is stale: its visibility ended and another call has received the job, or it was acked, nacked or deleted; undo what this attempt did"
     )]
     Stale {
         /// The job.
@@ -220,7 +220,7 @@ pub enum PullError {
     Serialize {
         /// The job.
         job: i64,
-        /// What serde said.
+        /// What serde state.
         #[source]
         source: serde_json::Error,
     },
@@ -229,7 +229,7 @@ pub enum PullError {
     Database(#[source] sqlx::Error),
 }
 
-impl From<sqlx::Error> for PullError {
+impl From<sqlx::Error> for ReceiveError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::Database(e) = &error
             && let Some(e) = e.try_downcast_ref::<PgDatabaseError>()
@@ -269,8 +269,8 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         what: Receive,
-    ) -> Result<Vec<Received>, PullError> {
-        let Receive { queue, most, visibility, group, attempt_id } = what;
+    ) -> Result<Vec<Received>, ReceiveError> {
+        let Receive { queue, limit, visibility, group, attempt_id } = what;
         for (field, text) in [
             ("queue", Some(&queue)),
             ("group", group.as_ref()),
@@ -281,9 +281,9 @@ impl Client {
                 return Err(has_a_nul(&format!("the {field}")));
             }
         }
-        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
-        let rows = self.store.receive(executor, &queue, most, visibility, group, attempt_id);
+        let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
         rows.await?.into_iter().map(received).collect()
     }
 
@@ -301,9 +301,9 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-    ) -> Result<(), PullError> {
-        let said = self.store.ack(executor, &receipt.to_string(), None).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.ack(executor, &receipt.to_string(), None).await?;
+        done(state, receipt)
     }
 
     /// [`ack`](Self::ack) with a result, which is kept with the job.
@@ -315,14 +315,14 @@ impl Client {
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         result: &(impl Serialize + ?Sized),
-    ) -> Result<(), PullError> {
+    ) -> Result<(), ReceiveError> {
         let result = serde_json::to_string(result)
-            .map_err(|source| PullError::Serialize { job: receipt.job, source })?;
+            .map_err(|source| ReceiveError::Serialize { job: receipt.job, source })?;
         if has_nul(&result) {
             return Err(has_a_nul(&format!("the result of job {}", receipt.job)));
         }
-        let said = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
-        done(said, receipt)
+        let state = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
+        done(state, receipt)
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years);
@@ -343,9 +343,9 @@ impl Client {
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         delay: Duration,
-    ) -> Result<(), PullError> {
-        let said = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
+        done(state, receipt)
     }
 
     /// [`nack`](Self::nack) with an error message, for the job's error and history.
@@ -358,10 +358,10 @@ impl Client {
         receipt: &Receipt,
         delay: Duration,
         error: &str,
-    ) -> Result<(), PullError> {
+    ) -> Result<(), ReceiveError> {
         let error = storable_text(error);
-        let said = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
-        done(said, receipt)
+        let state = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
+        done(state, receipt)
     }
 
     /// Extends a claim to `visibility` from now on (0 to 12 hours), whatever is left of it. Jobs of
@@ -377,30 +377,30 @@ impl Client {
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         visibility: Duration,
-    ) -> Result<(), PullError> {
-        let said = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
+        done(state, receipt)
     }
 }
 
-fn has_a_nul(what: &str) -> PullError {
-    PullError::Refused {
+fn has_a_nul(what: &str) -> ReceiveError {
+    ReceiveError::Refused {
         message: format!("{what} has a NUL character, which PostgreSQL cannot hold"),
         hint: String::from("Remove or encode it."),
     }
 }
 
-fn done(said: ReceiptState, receipt: &Receipt) -> Result<(), PullError> {
-    match said {
+fn done(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveError> {
+    match state {
         ReceiptState::Done => Ok(()),
-        ReceiptState::Stale => Err(PullError::Stale { job: receipt.job }),
-        ReceiptState::Busy => Err(PullError::Busy { job: receipt.job }),
+        ReceiptState::Stale => Err(ReceiveError::Stale { job: receipt.job }),
+        ReceiptState::Busy => Err(ReceiveError::Busy { job: receipt.job }),
     }
 }
 
-fn received(row: ReceivedRow) -> Result<Received, PullError> {
+fn received(row: ReceivedRow) -> Result<Received, ReceiveError> {
     let receipt = row.receipt.parse().map_err(|error: ParseReceiptError| {
-        PullError::Database(sqlx::Error::Decode(Box::new(error)))
+        ReceiveError::Database(sqlx::Error::Decode(Box::new(error)))
     })?;
     Ok(Received {
         receipt,

@@ -190,7 +190,7 @@ pub enum Reason {
         limit: u64,
     },
     /// It is due, and waits for its turn: no worker has claimed it yet.
-    Turn {
+    WaitsForTurn {
         /// Since when, in seconds.
         seconds: f64,
         /// The number of groups (or jobs without one) of its queue that are ready before it.
@@ -350,8 +350,8 @@ impl fmt::Display for Reason {
                 }
                 f.write_str(&because(why.as_ref()))?;
                 match until {
-                    Some(until) => write!(f, ", until {} or until somebody decides", at(until)),
-                    None => f.write_str(", until somebody decides"),
+                    Some(until) => write!(f, ", until {} or until an operator decides", at(until)),
+                    None => f.write_str(", until an operator decides"),
                 }
             }
             Self::Parking { by } => {
@@ -370,7 +370,7 @@ impl fmt::Display for Reason {
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
-            Self::Turn { seconds, before } => {
+            Self::WaitsForTurn { seconds, before } => {
                 write!(
                     f,
                     "waits for its turn (due for {}): no worker has taken it yet",
@@ -385,7 +385,7 @@ impl fmt::Display for Reason {
             Self::NotAdopted { seconds } => {
                 write!(
                     f,
-                    "has been due for {}, and no worker has looked at its group yet",
+                    "has been due for {}, and no worker has adopted its group yet",
                     time(*seconds)
                 )
             }

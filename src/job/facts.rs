@@ -194,7 +194,7 @@ impl Facts {
             (_, line) => {
                 let ready = line.as_ref().and_then(|line| line.ready_at);
                 let seconds = ready.map_or(seconds, |ready| self.seconds_since(ready).min(seconds));
-                Reason::Turn {
+                Reason::WaitsForTurn {
                     seconds: seconds.max(0.0),
                     before: BoundedCount::new(self.due_before),
                 }

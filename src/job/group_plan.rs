@@ -94,15 +94,15 @@ pub(crate) enum Plan {
     Retire,
 }
 
-pub(crate) fn plan(turn: &LockedGroup, look: &HeadSnapshot) -> Plan {
-    match (turn.claimed_job, &look.head) {
-        (Some(_), _) if !turn.suspected => Plan::Suspect,
+pub(crate) fn plan(group: &LockedGroup, heads: &HeadSnapshot) -> Plan {
+    match (group.claimed_job, &heads.head) {
+        (Some(_), _) if !group.suspected => Plan::Suspect,
         // A take-over never retires: a job enqueued beside it would be lost.
         (Some(_), None) => Plan::Free,
-        (None, None) if look.drained => Plan::Retire,
+        (None, None) if heads.drained => Plan::Retire,
         (None, None) => Plan::Recheck { aging: 0 },
         // A claimed job goes on: a take-over ends what a claim began.
-        (None, Some(head)) if look.paused => Plan::Pause { head: head.id },
+        (None, Some(head)) if heads.paused => Plan::Pause { head: head.id },
         (None, Some(head)) if !head.due => {
             Plan::Sleep { head: head.id, until: head.due_at, aging: head.priority }
         }
@@ -160,15 +160,15 @@ mod tests {
         let drained = HeadSnapshot { head: None, drained: true, paused: true };
         assert_eq!(plan(&free(), &drained), Plan::Retire);
         let suspected = LockedGroup { claimed_job: Some(7), suspected: true, ..free() };
-        let look = HeadSnapshot { paused: true, ..head(true, true) };
+        let heads = HeadSnapshot { paused: true, ..head(true, true) };
         assert_eq!(
-            plan(&suspected, &look),
+            plan(&suspected, &heads),
             Plan::Start { job: 7, go: Disposition::Run, fresh: false }
         );
     }
 
     #[test]
-    fn a_lapsed_claim_is_doubted_first_and_taken_over_by_a_second_look() {
+    fn a_lapsed_claim_is_suspected_first_and_then_taken_over() {
         let lapsed = LockedGroup { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Suspect);
         let suspected = LockedGroup { suspected: true, ..lapsed };

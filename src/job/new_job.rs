@@ -288,7 +288,7 @@ impl NewJob {
                 return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
             }
             Start::After(delay) => (Some(delay), None),
-            Start::At(time) if !means_something(time) => {
+            Start::At(time) if !is_meant(time) => {
                 return Err(out_of_range("run_at", time.to_string(), YEARS));
             }
             Start::At(time) => (None, Some(time)),
@@ -299,7 +299,7 @@ impl NewJob {
                 return Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"));
             }
             Expiry::After(time) => (Some(time), None),
-            Expiry::At(time) if !means_something(time) => {
+            Expiry::At(time) if !is_meant(time) => {
                 return Err(out_of_range("expires_at", time.to_string(), YEARS));
             }
             Expiry::At(time) => (None, Some(time)),
@@ -349,7 +349,7 @@ const YEARS: &str = "in the years 0 to 9999";
 
 /// Returns whether a producer can mean this time. `timestamptz` begins in 4713 BC, and adoption
 /// scans from 221 BC on.
-fn means_something(time: DateTime<Utc>) -> bool {
+fn is_meant(time: DateTime<Utc>) -> bool {
     (0..10_000).contains(&time.year())
 }
 

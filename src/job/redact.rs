@@ -12,7 +12,7 @@ pub(crate) struct Redacted;
 
 impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(withheld)")
+        f.write_str("(redacted)")
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn data_error(said: &str) -> String {
             return format!("{start}{}", expected());
         }
     }
-    String::from("the handler's type refuses a value (its words are withheld, they may quote it)")
+    String::from("the handler's type refuses a value (its words are redacted, they may quote it)")
 }
 
 /// The words that serde has for the kinds of values.
@@ -172,20 +172,20 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     struct Posting {
         account: u32,
     }
 
     #[derive(Debug, Deserialize)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     enum Kind {
         A,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(untagged)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     enum Either {
         A(u32),
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_decode_is_not_quoted() {
+    fn values_that_do_not_decode_are_not_quoted() {
         assert_eq!(said::<u32>(r#""a, expected b: SECRET""#), "invalid type: string, expected u32");
         assert_eq!(said::<u8>("4711"), "invalid value: integer, expected u8");
         assert_eq!(said::<Posting>(r#"{"SECRET": 1}"#), "unknown field, expected `account`");
@@ -211,7 +211,7 @@ mod tests {
             said::<Either>(r#""SECRET""#),
             "data did not match any variant of untagged enum Either"
         );
-        assert!(said::<std::net::IpAddr>(r#""SECRET""#).contains("withheld"));
+        assert!(said::<std::net::IpAddr>(r#""SECRET""#).contains("redacted"));
         assert!(!said::<HashMap<u32, u32>>(r#"{"SECRET": 1}"#).contains("SECRET"));
     }
 

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_counts_for_nobody() {
+    fn time_without_samples_does_not_count() {
         let mut check = StallDetector::new(LIMIT, MARGIN, ["q".to_owned()]);
         let sample = Sample { loops: vec![polled(1)], ..healthy(1) };
         // One sample that sees the first polls, and others that count two ticks each.

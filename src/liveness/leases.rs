@@ -20,13 +20,13 @@ use crate::store::LeasedClaim;
 /// have noticed yet.
 const OVERTIME: Duration = Duration::from_millis(750);
 /// Delay after an extension that skipped a locked row.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     table: Mutex<Table>,
     /// Notified of a claim whose first extension may come before the others'.
-    pub(crate) came: Notify,
+    pub(crate) new_claim: Notify,
     /// Cancelled once this process has announced its presence lock, or that it has none.
     pub(crate) announced: CancellationToken,
 }
@@ -38,11 +38,11 @@ struct Table {
     uncertain: bool,
     /// The presence of this process is proven, so it learns of a suspicion in time.
     present: bool,
-    kept: HashMap<u64, Entry>,
+    entries: HashMap<u64, LeaseEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LeaseEntry {
     claim: LeasedClaim,
     lease: Duration,
     /// By this process's clock, counted from before the statement that gave the lease was sent.
@@ -63,23 +63,23 @@ pub(crate) struct LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        self.leases.table().kept.remove(&self.key);
+        self.leases.table().entries.remove(&self.key);
     }
 }
 
 impl LeaseGuard {
     /// Returns whether a handler may begin. A process that was frozen since its claim has not heard
     /// that its lease ended.
-    pub(crate) fn stands(&self, now: Instant) -> bool {
+    pub(crate) fn may_begin(&self, now: Instant) -> bool {
         let table = self.leases.table();
-        let entry = table.kept.get(&self.key);
+        let entry = table.entries.get(&self.key);
         entry.is_some_and(|e| now < e.until + OVERTIME && !e.signals.lost.is_cancelled())
     }
 
     /// Makes the lease that of the next job of the turn.
-    pub(crate) fn turn_to(&mut self, job: i64) {
+    pub(crate) fn pass_to(&mut self, job: i64) {
         self.signals.cancel = CancellationToken::new();
-        if let Some(entry) = self.leases.table().kept.get_mut(&self.key) {
+        if let Some(entry) = self.leases.table().entries.get_mut(&self.key) {
             entry.claim.job = job;
             entry.claim.behind.retain(|behind| *behind != job);
             entry.signals = self.signals.clone();
@@ -99,7 +99,7 @@ impl Leases {
         asked_at: Instant,
     ) -> LeaseGuard {
         let signals = Signals::default();
-        let entry = Entry {
+        let entry = LeaseEntry {
             claim,
             lease,
             until: asked_at + lease,
@@ -110,9 +110,9 @@ impl Leases {
         let mut table = self.table();
         let key = table.next;
         table.next += 1;
-        table.kept.insert(key, entry);
+        table.entries.insert(key, entry);
         drop(table);
-        self.came.notify_one();
+        self.new_claim.notify_one();
         LeaseGuard { leases: Arc::clone(self), key, signals }
     }
 
@@ -124,18 +124,18 @@ impl Leases {
     /// Returns the claims to extend now, suspected ones among them; or all.
     pub(crate) fn due(&self, now: Instant, suspected: &[Uuid], all: bool) -> Vec<LeasedClaim> {
         let table = self.table();
-        let due = |e: &&Entry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
-        table.kept.values().filter(due).map(|e| e.claim.clone()).collect()
+        let due = |e: &&LeaseEntry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
+        table.entries.values().filter(due).map(|e| e.claim.clone()).collect()
     }
 
     /// Returns when the next lease is to be extended.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.table().kept.values().map(|e| e.extend_at).min()
+    pub(crate) fn next_extension(&self) -> Option<Instant> {
+        self.table().entries.values().map(|e| e.extend_at).min()
     }
 
     /// Applies an extension that was sent at `asked_at`: each claim was extended, skipped but
     /// stands, or lost.
-    pub(crate) fn extended(
+    pub(crate) fn apply_extension(
         &self,
         asked_at: Instant,
         asked_for: &[LeasedClaim],
@@ -143,13 +143,13 @@ impl Leases {
         still_claimed: &HashSet<Uuid>,
     ) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
-        for entry in self.table().kept.values_mut() {
+        for entry in self.table().entries.values_mut() {
             let token = &entry.claim.token;
             if extended.contains(token) {
                 entry.until = asked_at + entry.lease;
                 entry.extend_at = asked_at + entry.lease / 3;
             } else if still_claimed.contains(token) {
-                entry.extend_at = asked_at + AGAIN;
+                entry.extend_at = asked_at + RETRY;
             } else if asked_for.contains(token) {
                 entry.signals.lost.cancel();
             }
@@ -157,17 +157,17 @@ impl Leases {
     }
 
     /// Stops the handlers of those claims among `asked_for` that do not stand any more.
-    pub(crate) fn check(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
+    pub(crate) fn stop_lost(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
         let lost = |token: &Uuid| asked_for.contains(token) && !still_claimed.contains(token);
-        for entry in self.table().kept.values().filter(|e| lost(&e.claim.token)) {
+        for entry in self.table().entries.values().filter(|e| lost(&e.claim.token)) {
             entry.signals.lost.cancel();
         }
     }
 
     /// Passes requests to cancel on to the handlers of these jobs.
     pub(crate) fn cancel(&self, jobs: &[i64]) {
-        for entry in self.table().kept.values_mut() {
+        for entry in self.table().entries.values_mut() {
             if jobs.contains(&entry.claim.job) {
                 entry.signals.cancel.cancel();
             }
@@ -177,9 +177,9 @@ impl Leases {
 
     /// Returns the tokens of all leased claims; `None` while the presence is unproven, since a
     /// wrong suspicion could not be cleared in time.
-    pub(crate) fn known(&self) -> Option<Vec<Uuid>> {
+    pub(crate) fn proven_tokens(&self) -> Option<Vec<Uuid>> {
         let table = self.table();
-        table.present.then(|| table.kept.values().map(|e| e.claim.token).collect())
+        table.present.then(|| table.entries.values().map(|e| e.claim.token).collect())
     }
 
     /// Returns whether to claim at all. What a suspected process claims would be taken over at
@@ -195,7 +195,7 @@ impl Leases {
         let mut table = self.table();
         table.uncertain = uncertain;
         table.present = certain_until.is_some() && !uncertain;
-        for entry in table.kept.values() {
+        for entry in table.entries.values() {
             if uncertain || now >= entry.until + OVERTIME {
                 entry.signals.lost.cancel();
             }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_over_before_its_handler_began_does_not_stand() {
+    fn a_lease_that_ended_before_its_handler_begins_stops_it() {
         let leases = Arc::new(Leases::default());
         let claim = LeasedClaim {
             job: 1,
@@ -218,10 +218,10 @@ mod tests {
             lease: 1.0,
         };
         let (lease, asked_at) = (Duration::from_secs(1), Instant::now());
-        let kept = leases.keep(claim, lease, asked_at);
-        assert!(kept.stands(asked_at + lease));
-        assert!(!kept.stands(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
-        kept.signals.lost.cancel();
-        assert!(!kept.stands(asked_at));
+        let guard = leases.keep(claim, lease, asked_at);
+        assert!(guard.may_begin(asked_at + lease));
+        assert!(!guard.may_begin(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
+        guard.signals.lost.cancel();
+        assert!(!guard.may_begin(asked_at));
     }
 }

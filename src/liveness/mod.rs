@@ -5,6 +5,7 @@
 //! `job`. What a lost hold does to a job belongs in `attempt`.
 
 pub(crate) mod context;
+mod failure_detector;
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
 pub(crate) mod pooler;

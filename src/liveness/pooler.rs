@@ -17,26 +17,26 @@ use crate::store::{PoolerKind, detect_pooler};
 /// Bounds one detection.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Delay after a detection that failed.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Detects until it is known or `stop`, and drops `detecting` then. `sessions_wanted` says whether
 /// the settings ask for wake-ups or presence.
-pub(crate) async fn look(
+pub(crate) async fn detect(
     context: &Context,
-    wants: bool,
+    sessions_wanted: bool,
     stop: &CancellationToken,
-    _looking: DropGuard,
+    _detecting: DropGuard,
 ) {
     let known = async {
         loop {
-            match timeout(LIMIT, ask(context)).await {
+            match timeout(LIMIT, detect_once(context)).await {
                 Ok(Ok(found)) => return found,
-                Ok(Err(error)) => tracing::debug!("could not look for a pooler: {error}"),
-                Err(_) => tracing::debug!("could not look for a pooler in {LIMIT:?}"),
+                Ok(Err(error)) => tracing::debug!("could not detect a pooler: {error}"),
+                Err(_) => tracing::debug!("could not detect a pooler in {LIMIT:?}"),
             }
             // Other parts of the processor report what is wrong with the server, and try again.
-            context.pooler_state.looked.cancel();
-            sleep(AGAIN).await;
+            context.pooler_state.detected.cancel();
+            sleep(RETRY).await;
         }
     };
     let found = tokio::select! {
@@ -45,7 +45,7 @@ pub(crate) async fn look(
     };
     match found {
         PoolerKind::Nothing => {}
-        PoolerKind::Transactions => notice(context, wants),
+        PoolerKind::Transactions => accept_transaction_pooler(context, sessions_wanted),
         PoolerKind::Statements(source) => {
             context.pooler_state.refused.cancel();
             context.stop.cancel();
@@ -55,20 +55,20 @@ pub(crate) async fn look(
 }
 
 /// Applies that a transaction pooler was seen.
-pub(crate) fn notice(context: &Context, wants: bool) {
+pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool) {
     if context.pooler_state.pooled.is_cancelled() {
         return;
     }
     context.store.sends_no_names();
     context.pooler_state.pooled.cancel();
-    if wants {
+    if sessions_wanted {
         context.report(&BackgroundError::TransactionPooler);
     } else {
         tracing::info!("a transaction pooler is between this processor and the server");
     }
 }
 
-async fn ask(context: &Context) -> Result<PoolerKind, sqlx::Error> {
+async fn detect_once(context: &Context) -> Result<PoolerKind, sqlx::Error> {
     let mut one = WorkConnection::from(context.side.acquire().await?);
     let mut other = WorkConnection::from(context.side.acquire().await?);
     let found = detect_pooler(&mut one, &mut other).await?;

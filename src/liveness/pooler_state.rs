@@ -6,7 +6,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 #[derive(Debug, Default)]
 pub(crate) struct PoolerState {
     /// The first detection has ended, also if it failed: then all other statements fail as well.
-    pub(in crate::liveness) looked: CancellationToken,
+    pub(in crate::liveness) detected: CancellationToken,
     /// A transaction pooler is there: a connection has no session of its own.
     pub(crate) pooled: CancellationToken,
     /// A statement pooler is there: no transaction can be had.
@@ -15,13 +15,13 @@ pub(crate) struct PoolerState {
 
 impl PoolerState {
     /// Returns a guard that lets all waiters go on when dropped.
-    pub(crate) fn looking(&self) -> DropGuard {
-        self.looked.clone().drop_guard()
+    pub(crate) fn detection_guard(&self) -> DropGuard {
+        self.detected.clone().drop_guard()
     }
 
     /// Waits for the first detection. Returns whether transactions can be had.
-    pub(crate) async fn is_open(&self) -> bool {
-        self.looked.cancelled().await;
+    pub(crate) async fn has_transactions(&self) -> bool {
+        self.detected.cancelled().await;
         !self.refused.is_cancelled()
     }
 }

@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::context::Context;
+use crate::liveness::failure_detector::suspect_dead_processors;
 use crate::liveness::pooler;
-use crate::liveness::sessions::LIMIT;
+use crate::liveness::sessions::PROOF_LIMIT;
 use crate::liveness::shared_poll::PollTarget;
 use crate::store::{
     HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, in_short_tx, keep_open,
@@ -33,9 +34,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Bounds a tick.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Delay after a tick that failed.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(100);
 /// Time between two announcements, which also record when the process was last seen.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+const ANNOUNCE: Duration = Duration::from_secs(10);
 /// How long processes have to come back after a restart or failover of the server, before they are
 /// suspected.
 const SETTLED: Duration = Duration::from_secs(15);
@@ -74,13 +75,13 @@ struct Certainty {
 }
 
 impl Certainty {
-    fn until(&self) -> Option<Instant> {
-        let proved = self.proved? + LIMIT;
+    fn ends_at(&self) -> Option<Instant> {
+        let proved = self.proved? + PROOF_LIMIT;
         Some(self.down.map_or(proved, |down| proved.max(down + DOWN)))
     }
 
     /// Records what a failure says about the server.
-    fn failed(&mut self, error: &sqlx::Error, now: Instant) {
+    fn record_failure(&mut self, error: &sqlx::Error, now: Instant) {
         let sign = sign(error);
         match sign {
             Sign::Down => self.down = Some(now),
@@ -127,21 +128,21 @@ impl PresenceKeeper<'_> {
         let mut certainty = Certainty::default();
         let mut next = Instant::now();
         let leases = &self.context.leases;
-        if !self.context.pooler_state.is_open().await {
+        if !self.context.pooler_state.has_transactions().await {
             return;
         }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(next) => {}
-                () = leases.came.notified() => {
+                () = leases.new_claim.notified() => {
                     // There is nothing to do before its first extension.
-                    next = leases.next().map_or(next, |at| next.min(at));
+                    next = leases.next_extension().map_or(next, |at| next.min(at));
                     continue;
                 }
             }
             let begun = Instant::now();
-            let limit = match certainty.proved.map(|proved| proved + LIMIT) {
+            let limit = match certainty.proved.map(|proved| proved + PROOF_LIMIT) {
                 Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
                 _ => begun + ANSWER,
             };
@@ -150,10 +151,10 @@ impl PresenceKeeper<'_> {
                 failed => {
                     // Dropped, not used again: a new connection tells whether the server is there.
                     session = None;
-                    next = Instant::now() + AGAIN;
+                    next = Instant::now() + RETRY;
                     report(match failed {
                         Ok(Err(error)) => {
-                            certainty.failed(&error, Instant::now());
+                            certainty.record_failure(&error, Instant::now());
                             BackgroundError::Presence(error)
                         }
                         _ => {
@@ -163,8 +164,8 @@ impl PresenceKeeper<'_> {
                 }
             }
             let now = Instant::now();
-            leases.expire(now, certainty.until());
-            next = leases.next().map_or(next, |at| next.min(at.max(now + AGAIN / 5)));
+            leases.expire(now, certainty.ends_at());
+            next = leases.next_extension().map_or(next, |at| next.min(at.max(now + RETRY / 5)));
         }
         if let Some(Session { mut conn, .. }) = session {
             let leave = async {
@@ -198,7 +199,8 @@ impl PresenceKeeper<'_> {
             let (id, server) = (self.row.id, session.server);
             let (store, conn) = (&self.context.store, &mut session.conn);
             let presence =
-                look(self.context, conn, HeartbeatQuery::new(id, key, long_here, server)).await?;
+                send_heartbeat(self.context, conn, HeartbeatQuery::new(id, key, long_here, server))
+                    .await?;
             if !presence.held {
                 in_short_tx(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
             }
@@ -208,7 +210,7 @@ impl PresenceKeeper<'_> {
                 *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
             } else {
                 // The session is not the one that took the lock: a pooler is in between.
-                pooler::notice(self.context, true);
+                pooler::accept_transaction_pooler(self.context, true);
                 session.key = None;
                 extend_all = true;
             }
@@ -216,10 +218,11 @@ impl PresenceKeeper<'_> {
         if session.key.is_none() {
             *certainty = Certainty::default();
         }
-        self.extend(&mut session.conn, &suspected, extend_all).await?;
-        self.look_around(&mut session).await?;
+        self.extend_leases(&mut session.conn, &suspected, extend_all).await?;
+        self.check_claims(&mut session).await?;
         if maybe_dead {
-            self.judge(&mut session, long_here).await?;
+            let (store, conn) = (&self.context.store, &mut session.conn);
+            suspect_dead_processors(store, conn, self.row.id, long_here, session.server).await?;
         }
         *kept = Some(session);
         Ok(())
@@ -258,7 +261,7 @@ impl PresenceKeeper<'_> {
         Ok(Session { conn, key, server, since: now, announced_at: now })
     }
 
-    async fn extend(
+    async fn extend_leases(
         &self,
         conn: &mut PgConnection,
         suspected: &[uuid::Uuid],
@@ -282,13 +285,13 @@ impl PresenceKeeper<'_> {
         } else {
             HashSet::new()
         };
-        self.context.leases.extended(asked_at, &claims, &extended, &still_claimed);
+        self.context.leases.apply_extension(asked_at, &claims, &extended, &still_claimed);
         Ok(())
     }
 
     /// Checks that leased claims still stand, passes on requests to cancel, and announces this
     /// process every `ANNOUNCE`.
-    async fn look_around(&self, session: &mut Session) -> Result<(), sqlx::Error> {
+    async fn check_claims(&self, session: &mut Session) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
         let conn = &mut session.conn;
         let leases = &self.context.leases;
@@ -303,10 +306,10 @@ impl PresenceKeeper<'_> {
                 ))
             });
             let (still_claimed, asked) = found.await?;
-            leases.check(&claims, &still_claimed);
+            leases.stop_lost(&claims, &still_claimed);
             leases.cancel(&asked);
         }
-        if session.announced_at.elapsed() >= HEARTBEAT {
+        if session.announced_at.elapsed() >= ANNOUNCE {
             let (key, server) = (session.key, session.server);
             in_short_tx(conn, async |conn| store.announce(conn, &self.row, key, server).await)
                 .await?;
@@ -314,41 +317,26 @@ impl PresenceKeeper<'_> {
         }
         Ok(())
     }
-
-    /// Suspects the claims of processes whose presence locks are free.
-    async fn judge(&self, session: &mut Session, long_here: bool) -> Result<(), sqlx::Error> {
-        let store = &self.context.store;
-        let conn = &mut session.conn;
-        let (id, server) = (self.row.id, session.server);
-        let judged =
-            in_short_tx(conn, async |conn| store.judge(conn, id, long_here, server).await).await;
-        let suspected = match judged {
-            Err(error) if gave_up_waiting(&error) => return Ok(()),
-            judged => judged?,
-        };
-        if suspected > 0 {
-            tracing::info!(suspected, "claims of dead processes will be taken over");
-        }
-        Ok(())
-    }
 }
 
 /// Checks the presence and polls for idle queues, in one statement.
-async fn look(
+async fn send_heartbeat(
     context: &Context,
     conn: &mut PgConnection,
-    asks: HeartbeatQuery<'_>,
+    query: HeartbeatQuery<'_>,
 ) -> Result<Presence, sqlx::Error> {
     let began = Instant::now();
-    let (queues, house) = context.shared_poll.targets(began);
+    let (queues, maintenance) = context.shared_poll.targets(began);
     let names: Vec<_> = queues.iter().map(String::as_str).collect();
-    let found =
-        context.store.presence_look(conn, HeartbeatQuery { queues: &names, house, ..asks }).await?;
-    let house = found
+    let found = context
+        .store
+        .presence_look(conn, HeartbeatQuery { queues: &names, house: maintenance, ..query })
+        .await?;
+    let maintenance = found
         .awaits_maintenance
         .map(|waits| (PollTarget::Maintenance, waits.then_some(Duration::ZERO)));
     let due_in = found.due_in.iter().copied();
     let queues = queues.into_iter().map(PollTarget::Queue).zip(due_in);
-    context.shared_poll.polled(began, Instant::now(), queues.chain(house));
+    context.shared_poll.record(began, Instant::now(), queues.chain(maintenance));
     Ok(found)
 }

@@ -3,7 +3,7 @@
 //! A session can die while its process lives: the server restarts or fails over, an operator
 //! terminates the backend, the network parts. Its locks are gone then, and another worker may take
 //! the group over a grace after the first suspicion. A handler may be using its hold's own
-//! connection, so the monitor asks for all holds. A hold that was not seen alive for `LIMIT` counts
+//! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT` counts
 //! as lost: its handler is dropped before the grace ends.
 
 use std::collections::HashMap;
@@ -24,10 +24,10 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// Bounds the time for an answer to a check that begins after holds should count as lost.
 const LATE_ANSWER: Duration = Duration::from_millis(250);
 /// Delay after a check that failed.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY: Duration = Duration::from_millis(50);
 /// A hold counts as lost if its last good check began longer ago than this. With the wind-up of a
 /// dropped handler it stays well below the grace of a take-over.
-pub(crate) const LIMIT: Duration = Duration::from_millis(1250);
+pub(crate) const PROOF_LIMIT: Duration = Duration::from_millis(1250);
 
 /// The holds of a process.
 #[derive(Debug, Default)]
@@ -122,11 +122,11 @@ impl SessionMonitor {
                 _ => begun + LATE_ANSWER,
             };
             match timeout_at(limit, check(store, pool, &mut conn, &watched)).await {
-                Ok(Ok((alive, asked))) => self.judge(begun, &watched, &alive, &asked),
+                Ok(Ok((alive, cancels))) => self.apply(begun, &watched, &alive, &cancels),
                 failed => {
                     // Dropped, not returned: a new connection tells whether the server is there.
                     conn = None;
-                    next = Instant::now() + AGAIN;
+                    next = Instant::now() + RETRY;
                     report(match failed {
                         Ok(Err(error)) => BackgroundError::SessionMonitor(error),
                         _ => BackgroundError::TooSlow {
@@ -144,11 +144,11 @@ impl SessionMonitor {
     fn deadline(&self) -> Instant {
         let holds = self.holds();
         let first = holds.watched.values().map(|w| w.proved).min();
-        first.unwrap_or_else(Instant::now) + LIMIT
+        first.unwrap_or_else(Instant::now) + PROOF_LIMIT
     }
 
     /// Applies the answer of a check that began at `begun` to the holds that were watched then.
-    fn judge(
+    fn apply(
         &self,
         begun: Instant,
         asked_for: &HashMap<u64, Watched>,
@@ -174,7 +174,7 @@ impl SessionMonitor {
     fn expire(&self) {
         let now = Instant::now();
         for watched in self.holds().watched.values() {
-            if now >= watched.proved + LIMIT {
+            if now >= watched.proved + PROOF_LIMIT {
                 watched.signals.lost.cancel();
             }
         }

@@ -28,15 +28,15 @@ pub(crate) struct Counters {
 
 /// A running attempt. Counts as lost when dropped, unless `finished` or `released` was called.
 #[derive(Debug)]
-pub(crate) struct Counted<'a> {
+pub(crate) struct RunningAttempt<'a> {
     counters: &'a Counters,
     ended_as: &'a AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn begin(&self) -> Counted<'_> {
+    pub(crate) fn begin(&self) -> RunningAttempt<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
-        Counted { counters: self, ended_as: &self.lost }
+        RunningAttempt { counters: self, ended_as: &self.lost }
     }
 
     /// What happened since `before`.
@@ -62,17 +62,17 @@ impl Counters {
     }
 }
 
-impl Counted<'_> {
-    pub(crate) fn finished(&mut self) {
+impl RunningAttempt<'_> {
+    pub(crate) fn mark_finished(&mut self) {
         self.ended_as = &self.counters.finished;
     }
 
-    pub(crate) fn released(&mut self) {
+    pub(crate) fn mark_released(&mut self) {
         self.ended_as = &self.counters.released;
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for RunningAttempt<'_> {
     fn drop(&mut self) {
         self.ended_as.fetch_add(1, Ordering::SeqCst);
         self.counters.running.fetch_sub(1, Ordering::SeqCst);

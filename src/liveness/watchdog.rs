@@ -79,7 +79,7 @@ impl Watchdog {
     }
 
     /// Returns the interval of heartbeats: a quarter of the limit, 1 s at most.
-    pub(crate) fn heartbeat(&self) -> Duration {
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
         (self.limit / 4).min(Duration::from_secs(1))
     }
 
@@ -148,8 +148,8 @@ impl WatchdogGuard {
 
     fn sample(&self) -> Sample {
         Sample {
-            runtime: self.runtime.seen(),
-            loops: self.loops.iter().map(|(_, heartbeat)| heartbeat.seen()).collect(),
+            runtime: self.runtime.sample(),
+            loops: self.loops.iter().map(|(_, heartbeat)| heartbeat.sample()).collect(),
             running: self.context.counters.totals().still_running,
             deadline: self.context.deadline.get().copied(),
         }

@@ -5,30 +5,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
-use sqlx::{PgConnection, PgPool};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::PgPool;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::job::job::JobStatus;
-use crate::job::queue_options::{QueueOptions, Retention};
+use crate::job::queue_options::QueueOptions;
 use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
-use crate::store::WorkConnection;
-use crate::store::{Store, begin_short};
+use crate::maintenance::halts::end_halts;
+use crate::maintenance::requests::settle_requests;
+use crate::maintenance::retention::{forget_expired, prune};
+use crate::maintenance::sweep::sweep;
+use crate::store::{Store, WorkConnection};
 
 /// Time between two polls for requests.
 const TICK: Duration = Duration::from_secs(1);
 /// Bounds a tick: one that takes longer has lost its server.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Bounds deletions: finished jobs of each status in one transaction, and transactions per queue in
-/// one round.
-const BATCH: (i64, usize) = (500, 20);
-/// Bounds the transactions that one tick makes for halted groups.
-const HALTS: usize = 50;
-/// Bounds the groups that the sweep visits per queue and round.
-const SWEEP: usize = 200;
 
 /// What a round of maintenance did for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,8 +56,8 @@ impl Maintenance<'_> {
                 round_at = Instant::now() + self.interval;
             }
             match timeout(LIMIT, self.tick(round, &mut cursors)).await {
-                Ok(Ok(kept)) => {
-                    for (queue, MaintenanceReport { repaired, .. }) in kept {
+                Ok(Ok(reports)) => {
+                    for (queue, MaintenanceReport { repaired, .. }) in reports {
                         if repaired > 0 {
                             report(BackgroundError::Stranded { queue, repaired });
                         }
@@ -77,20 +70,20 @@ impl Maintenance<'_> {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.pause(round_at, shared_poll) => {}
+                () = self.wait(round_at, shared_poll) => {}
             }
         }
     }
 
     /// Waits until the next tick, or until the shared poll finds something to do.
-    async fn pause(&self, round_at: Instant, shared_poll: &Arc<SharedPoll>) {
+    async fn wait(&self, round_at: Instant, shared_poll: &Arc<SharedPoll>) {
         let now = Instant::now();
         let Some(poll_handle) = shared_poll.register(PollTarget::Maintenance, now, TICK, LATE)
         else {
             return sleep(TICK.min(self.interval)).await;
         };
         loop {
-            let until = poll_handle.until().min(round_at);
+            let until = poll_handle.poll_at().min(round_at);
             if until <= Instant::now() {
                 return;
             }
@@ -108,142 +101,26 @@ impl Maintenance<'_> {
         round: bool,
         cursors: &mut HashMap<String, String>,
     ) -> Result<Vec<(String, MaintenanceReport)>, sqlx::Error> {
-        let mut kept = Vec::new();
+        let store = self.store;
+        let mut reports = Vec::new();
         let mut conn = WorkConnection::from(self.side.acquire().await?);
-        let mut ours = true;
-        if self.store.awaits_maintenance(&mut conn).await? {
-            let requests = self
-                .alone(&mut conn, async |conn| self.store.settle_requests(conn).await.map(drop));
-            ours = requests.await?;
-            if ours {
-                self.end_halts(&mut conn).await?;
+        let mut leads = true;
+        if store.awaits_maintenance(&mut conn).await? {
+            leads = settle_requests(store, &mut conn).await?;
+            if leads {
+                end_halts(store, &mut conn).await?;
             }
         }
-        if ours && round {
-            self.forget_expired(&mut conn).await?;
+        if leads && round {
+            forget_expired(store, &mut conn).await?;
             for queue in &self.queues {
-                let deleted = self.prune(&mut conn, queue).await?;
+                let deleted = prune(store, &mut conn, queue).await?;
                 let cursor = cursors.entry(queue.name().to_owned()).or_default();
-                let repaired = self.sweep(&mut conn, queue.name(), cursor).await?;
-                kept.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
+                let repaired = sweep(store, &mut conn, queue.name(), cursor).await?;
+                reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }
         }
         conn.done();
-        Ok(kept)
-    }
-
-    /// Runs `work` in a short transaction if no other process holds the leader lock. Returns
-    /// whether it ran.
-    async fn alone(
-        &self,
-        conn: &mut PgConnection,
-        work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,
-    ) -> Result<bool, sqlx::Error> {
-        begin_short(conn).await?;
-        let alone = self.store.lock_maintenance(conn).await?;
-        if alone {
-            work(conn).await?;
-        }
-        PgTransactionManager::commit(conn).await?;
-        Ok(alone)
-    }
-
-    /// Ends halts whose deadline has passed, and parks jobs, in small transactions.
-    async fn end_halts(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        for _ in 0..HALTS {
-            let mut more = false;
-            let batch = async |conn: &mut PgConnection| {
-                more = self.store.end_halts(conn).await?;
-                Ok(())
-            };
-            self.alone(conn, batch).await?;
-            if !more {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes jobs that retention no longer keeps, in small batches.
-    async fn prune(
-        &self,
-        conn: &mut PgConnection,
-        queue: &QueueOptions,
-    ) -> Result<u64, sqlx::Error> {
-        let kept = [
-            (JobStatus::Succeeded, queue.keep_succeeded),
-            (JobStatus::Failed, queue.keep_failed),
-            (JobStatus::Cancelled, queue.keep_cancelled),
-        ];
-        let mut left: Vec<_> = kept
-            .into_iter()
-            .filter_map(|(status, retention)| match retention {
-                Retention::For(age) => Some((status, age)),
-                // No settle deletes a job that was cancelled before it was claimed, say.
-                Retention::Never => Some((status, Duration::ZERO)),
-                Retention::Forever => None,
-            })
-            .collect();
-        let mut total = 0;
-        for _ in 0..BATCH.1 {
-            if left.is_empty() {
-                break;
-            }
-            let mut more = Vec::new();
-            let batch = async |conn: &mut PgConnection| {
-                for &(status, age) in &left {
-                    let deleted =
-                        self.store.prune(conn, queue.name(), status, age, BATCH.0).await?;
-                    total += deleted;
-                    if deleted >= BATCH.0.unsigned_abs() {
-                        more.push((status, age));
-                    }
-                }
-                Ok(())
-            };
-            self.alone(conn, batch).await?;
-            left = more;
-        }
-        Ok(total)
-    }
-
-    /// Deletes deduplication ids whose window has ended, in small batches.
-    async fn forget_expired(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        for _ in 0..BATCH.1 {
-            let mut deleted = 0;
-            let batch = async |conn: &mut PgConnection| {
-                deleted = self.store.forget_expired(conn, BATCH.0).await?;
-                Ok(())
-            };
-            self.alone(conn, batch).await?;
-            if deleted < BATCH.0.unsigned_abs() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Visits the next groups with unfinished jobs, and makes those ready that nothing would wake.
-    /// Returns their number.
-    async fn sweep(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        cursor: &mut String,
-    ) -> Result<u64, sqlx::Error> {
-        let mut repaired = 0;
-        let visit = async |conn: &mut PgConnection| {
-            for _ in 0..SWEEP {
-                let Some(group) = self.store.next_group(conn, queue, cursor).await? else {
-                    cursor.clear();
-                    break;
-                };
-                repaired += u64::from(self.store.rescue(conn, queue, &group).await?);
-                *cursor = group;
-            }
-            Ok(())
-        };
-        self.alone(conn, visit).await?;
-        Ok(repaired)
+        Ok(reports)
     }
 }

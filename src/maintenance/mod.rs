@@ -5,4 +5,9 @@
 //! one duty. The folder uses `store`, `liveness` and `job`. What must happen at once belongs in
 //! `worker`.
 
+mod halts;
+mod leader;
 pub(crate) mod maintenance;
+mod requests;
+mod retention;
+mod sweep;

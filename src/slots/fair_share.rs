@@ -79,7 +79,7 @@ impl FairShare {
 
     /// Sets what a queue wants from now on. A queue that wants nothing gives back what it has not
     /// fetched.
-    pub(crate) fn want(&mut self, id: usize, want: Want) {
+    pub(crate) fn set_want(&mut self, id: usize, want: Want) {
         let now = self.now;
         let Some(queue) = self.queues.get_mut(id) else {
             return;
@@ -90,7 +90,7 @@ impl FairShare {
         queue.want = want;
         if want == Want::Nothing {
             let waiting = std::mem::take(&mut queue.waiting);
-            queue.unused(waiting);
+            queue.refund(waiting);
             self.free += waiting;
         }
     }
@@ -101,11 +101,11 @@ impl FairShare {
     }
 
     /// Fetches up to `limit` of the slots that a queue was given. Returns their number.
-    pub(crate) fn fetch(&mut self, id: usize, most: usize) -> usize {
+    pub(crate) fn fetch(&mut self, id: usize, limit: usize) -> usize {
         let Some(queue) = self.queues.get_mut(id) else {
             return 0;
         };
-        let fetched = queue.waiting.min(most);
+        let fetched = queue.waiting.min(limit);
         queue.waiting -= fetched;
         queue.taken += fetched;
         fetched
@@ -115,26 +115,26 @@ impl FairShare {
     pub(crate) fn give_back(&mut self, id: usize, unused: usize) {
         if let Some(queue) = self.queues.get_mut(id) {
             queue.taken = queue.taken.saturating_sub(unused);
-            queue.unused(unused);
+            queue.refund(unused);
             self.free += unused;
         }
     }
 
     /// Frees the slot of a job that has ended. The group's next job may be due, so the queue polls
     /// at once: it competes for this slot with all others.
-    pub(crate) fn ended(&mut self, id: usize) {
+    pub(crate) fn end_job(&mut self, id: usize) {
         if let Some(queue) = self.queues.get_mut(id) {
             queue.taken = queue.taken.saturating_sub(1);
             self.free += 1;
             if queue.want == Want::Nothing {
-                self.want(id, Want::Poll);
+                self.set_want(id, Want::Poll);
             }
         }
     }
 
     /// Takes a queue out whose worker has ended.
     pub(crate) fn leave(&mut self, id: usize) {
-        self.want(id, Want::Nothing);
+        self.set_want(id, Want::Nothing);
         if let Some(queue) = self.queues.get_mut(id) {
             queue.limit = 0;
         }
@@ -142,7 +142,7 @@ impl FairShare {
 }
 
 impl Queue {
-    fn unused(&mut self, slots: usize) {
+    fn refund(&mut self, slots: usize) {
         let slots = u128::try_from(slots).unwrap_or(u128::MAX);
         self.place = self.place.saturating_sub(self.step.saturating_mul(slots));
     }
@@ -181,14 +181,14 @@ mod tests {
         for slots in [1, 5, 40] {
             let mut share = FairShare::new(slots, weights.map(|weight| (weight, usize::MAX)));
             for id in 0..weights.len() {
-                share.want(id, Want::All);
+                share.set_want(id, Want::All);
             }
             let mut running = serve(&mut share);
             let mut served = running.clone();
             let mut random = fastrand::Rng::with_seed(7);
             while served.len() < 20_000 {
                 let ended = running.swap_remove(random.usize(..running.len()));
-                share.ended(ended);
+                share.end_job(ended);
                 let next = serve(&mut share);
                 assert_eq!(next.len(), 1, "a slot stays free beside work");
                 running.extend(&next);
@@ -205,31 +205,31 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_gets_all_up_to_its_limit() {
+    fn a_queue_alone_gets_all_up_to_its_limit() {
         let mut share = FairShare::new(4, [(1, 10), (100, 10)]);
-        share.want(0, Want::All);
+        share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [0, 0, 0, 0]);
         let mut share = FairShare::new(4, [(1, 3), (100, 10)]);
-        share.want(0, Want::All);
+        share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [0, 0, 0]);
-        share.want(1, Want::Poll);
+        share.set_want(1, Want::Poll);
         assert_eq!(serve(&mut share), [1]);
     }
 
     #[test]
     fn an_idle_queue_saves_nothing_up() {
         let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
-        share.want(0, Want::All);
+        share.set_want(0, Want::All);
         for _ in 0..100 {
             assert_eq!(serve(&mut share), [0]);
-            share.ended(0);
+            share.end_job(0);
         }
-        share.want(1, Want::All);
+        share.set_want(1, Want::All);
         let served: Vec<usize> = (0..6)
             .flat_map(|_| {
                 let served = serve(&mut share);
                 for id in &served {
-                    share.ended(*id);
+                    share.end_job(*id);
                 }
                 served
             })
@@ -238,16 +238,16 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_finds_nothing_costs_nothing() {
+    fn a_poll_that_finds_nothing_costs_nothing() {
         let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
         for _ in 0..50 {
-            share.want(0, Want::Poll);
+            share.set_want(0, Want::Poll);
             assert_eq!(serve(&mut share), [0]);
             share.give_back(0, 1);
         }
-        share.want(1, Want::All);
-        share.want(0, Want::All);
-        assert_eq!(serve(&mut share), [0], "it was charged for looks");
+        share.set_want(1, Want::All);
+        share.set_want(0, Want::All);
+        assert_eq!(serve(&mut share), [0], "it was charged for polls");
     }
 
     /// With one slot and a queue of one group, no worker knows between two jobs that there will be
@@ -255,13 +255,13 @@ mod tests {
     #[test]
     fn the_queue_of_a_job_that_ends_competes_for_its_slot() {
         let mut share = FairShare::new(1, [(9, 1), (1, 1)]);
-        share.want(0, Want::Poll);
+        share.set_want(0, Want::Poll);
         assert_eq!(serve(&mut share), [0]);
-        share.want(1, Want::All);
+        share.set_want(1, Want::All);
         let mut served = Vec::new();
         let mut running = 0;
         for _ in 0..100 {
-            share.ended(running);
+            share.end_job(running);
             let next = serve(&mut share);
             running = next[0];
             served.extend(next);
@@ -271,17 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_fetched_or_belongs_to_nobody_goes_to_others() {
+    fn slots_not_fetched_or_left_go_to_others() {
         let mut share = FairShare::new(2, [(1, 10), (1, 10)]);
-        share.want(0, Want::All);
+        share.set_want(0, Want::All);
         assert_eq!((share.give(), share.give(), share.give()), (Some(0), Some(0), None));
         assert_eq!((share.waiting(0), share.fetch(0, 1), share.waiting(0)), (2, 1, 1));
-        share.want(1, Want::All);
-        share.want(0, Want::Nothing);
+        share.set_want(1, Want::All);
+        share.set_want(0, Want::Nothing);
         assert_eq!(serve(&mut share), [1]);
         share.leave(0);
-        share.ended(0);
-        share.want(0, Want::All);
+        share.end_job(0);
+        share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [1]);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct QueueSlots {
 
 /// Slots that jobs may be claimed for. Those that no job started in are given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct ReservedSlots {
     shared: Option<Arc<SharedSlots>>,
     id: usize,
     count: usize,
@@ -61,7 +61,7 @@ pub(crate) struct SlotUsage {
 /// is left.
 #[derive(Debug)]
 pub(crate) struct SlotGuard {
-    of: Arc<SlotUsage>,
+    usage: Arc<SlotUsage>,
     since: Instant,
     #[allow(dead_code)] // For its drop.
     slot: Option<Slot>,
@@ -70,16 +70,16 @@ pub(crate) struct SlotGuard {
 impl SlotUsage {
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        SlotGuard { of: Arc::clone(self), since: Instant::now(), slot }
+        SlotGuard { usage: Arc::clone(self), since: Instant::now(), slot }
     }
 
-    /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at most.
+    /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at wanted.
     pub(crate) fn quick_ends(&self, now: Instant) -> usize {
         self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
     }
 
     /// Records the end of a job that began at `since`.
-    pub(crate) fn ended(&self, since: Instant, now: Instant) {
+    pub(crate) fn record_end(&self, since: Instant, now: Instant) {
         if now < since + QUICK {
             let mut quick = self.lock_quick();
             quick.truncate(COUNTED - 1);
@@ -93,7 +93,7 @@ impl SlotUsage {
     }
 
     /// Sets, after a claim, whether it left no due job and no job that lacked only a slot.
-    pub(crate) fn serves_all(&self, all: bool) {
+    pub(crate) fn set_all_served(&self, all: bool) {
         self.all_served.store(all, Ordering::Relaxed);
     }
 
@@ -111,24 +111,24 @@ impl SlotUsage {
     }
 
     /// Makes [`freed`](Self::freed) resolve once more, for a slot that was freed and is still free.
-    pub(crate) fn still_free(&self) {
+    pub(crate) fn notify_freed(&self) {
         self.freed.notify_one();
     }
 }
 
 impl SlotGuard {
     /// Records that the slot's job has ended and the turn's next job begins.
-    pub(crate) fn next_job_begins(&mut self) {
+    pub(crate) fn begin_next_job(&mut self) {
         let now = Instant::now();
-        self.of.ended(std::mem::replace(&mut self.since, now), now);
+        self.usage.record_end(std::mem::replace(&mut self.since, now), now);
     }
 }
 
 impl Drop for SlotGuard {
     fn drop(&mut self) {
-        self.of.ended(self.since, Instant::now());
-        self.of.taken.fetch_sub(1, Ordering::Relaxed);
-        self.of.freed.notify_one();
+        self.usage.record_end(self.since, Instant::now());
+        self.usage.taken.fetch_sub(1, Ordering::Relaxed);
+        self.usage.freed.notify_one();
     }
 }
 
@@ -171,30 +171,31 @@ impl QueueSlots {
 
     /// Takes slots for a claim, of the `free` ones by the queue's own limit: all that it can have,
     /// or one to poll. If it gets none, [`given`](Self::given) resolves when there are some.
-    pub(crate) fn reserve(&self, free: usize, all: bool) -> Reserved {
-        let most = if all { free } else { free.min(1) };
+    pub(crate) fn reserve(&self, free: usize, all: bool) -> ReservedSlots {
+        let wanted = if all { free } else { free.min(1) };
         let count = match &self.shared {
-            None => most,
+            None => wanted,
             Some(shared) => {
                 // One may wait already, given when the last job ended.
-                let count = shared.fair().fetch(self.id, most);
-                if count < most {
+                let count = shared.fair().fetch(self.id, wanted);
+                if count < wanted {
                     let want = if all { Want::All } else { Want::Poll };
-                    shared.change(|fair| fair.want(self.id, want));
-                    count + shared.fair().fetch(self.id, most - count)
+                    shared.change(|fair| fair.set_want(self.id, want));
+                    count + shared.fair().fetch(self.id, wanted - count)
                 } else {
                     count
                 }
             }
         };
-        Reserved { shared: self.shared.clone(), id: self.id, count }
+        ReservedSlots { shared: self.shared.clone(), id: self.id, count }
     }
 
     /// Sets, after a claim, whether there is more work. If not, the queue competes for no slot
     /// until it reserves again or one of its jobs ends.
-    pub(crate) fn more(&self, more: bool) {
+    pub(crate) fn set_more(&self, more: bool) {
         if let Some(shared) = &self.shared {
-            shared.change(|fair| fair.want(self.id, if more { Want::All } else { Want::Nothing }));
+            let want = if more { Want::All } else { Want::Nothing };
+            shared.change(|fair| fair.set_want(self.id, want));
         }
     }
 
@@ -220,19 +221,19 @@ impl Drop for QueueSlots {
     }
 }
 
-impl Reserved {
+impl ReservedSlots {
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Returns one of the slots for a job that starts; `None` if none is left.
-    pub(crate) fn start(&mut self) -> Option<Slot> {
+    pub(crate) fn take_slot(&mut self) -> Option<Slot> {
         self.count = self.count.checked_sub(1)?;
         Some(Slot { shared: self.shared.clone(), id: self.id })
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedSlots {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared
             && self.count > 0
@@ -245,7 +246,7 @@ impl Drop for Reserved {
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            shared.change(|fair| fair.ended(self.id));
+            shared.change(|fair| fair.end_job(self.id));
         }
     }
 }
@@ -257,17 +258,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quick_jobs_count_for_a_while_and_slow_ones_do_not() {
+    fn quick_jobs_count_for_a_while_and_slow_ones_never() {
         let slots = SlotUsage::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        slots.ended(at(0), at(19));
-        slots.ended(at(0), at(20));
-        slots.ended(at(5), at(24));
+        slots.record_end(at(0), at(19));
+        slots.record_end(at(0), at(20));
+        slots.record_end(at(5), at(24));
         assert_eq!(slots.quick_ends(at(24)), 2);
         assert_eq!(slots.quick_ends(at(39)), 1);
         assert_eq!(slots.quick_ends(at(44)), 0);
-        (0..1000).for_each(|_| slots.ended(at(50), at(51)));
+        (0..1000).for_each(|_| slots.record_end(at(50), at(51)));
         assert_eq!(slots.quick_ends(at(52)), COUNTED);
     }
 
@@ -277,8 +278,8 @@ mod tests {
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(5, true);
         assert_eq!(reserved.count(), 1);
-        let slot = reserved.start();
-        first.more(false);
+        let slot = reserved.take_slot();
+        first.set_more(false);
         assert_eq!(second.reserve(5, false).count(), 0);
         assert!(second.given().now_or_never().is_none());
         drop(slot);
@@ -289,13 +290,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_used_goes_to_others_at_once() {
+    async fn unused_slots_go_to_others_at_once() {
         let queues = share(Some(3), &[(1, 10), (1, 10)]);
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(2, true);
         assert_eq!(reserved.count(), 2);
-        let _slot = reserved.start();
-        first.more(false);
+        let _slot = reserved.take_slot();
+        first.set_more(false);
         drop(reserved);
         assert_eq!(second.reserve(10, true).count(), 2);
     }

@@ -17,9 +17,9 @@ use crate::worker::claim_steps::{self, ClaimCursor};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
 /// Time between two polls of a queue that is not idle yet.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 
-/// Runs and looks at jobs from a test, with or without a processor.
+/// Runs and reads jobs from a test, with or without a processor.
 ///
 /// ```no_run
 /// # use seriatim::{ActiveJob, JobError, JobHandler, NewJob, QueueOptions, async_trait};
@@ -125,7 +125,7 @@ impl Jobs {
                 let counts = self.client.counts(&self.pool, queue).await?;
                 return Err(WaitError::NotIdle { queue: queue.to_owned(), limit, counts });
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Jobs {
             if !claimed.more {
                 return Ok(None);
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 }

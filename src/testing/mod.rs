@@ -33,6 +33,7 @@
 compile_error!("seriatim's feature `testing` needs a Unix system");
 
 mod binaries;
+mod cleanup;
 mod database;
 mod error;
 mod fetch;
@@ -41,7 +42,6 @@ mod leftovers;
 mod private;
 mod server;
 mod user;
-mod watchdog;
 
 pub use database::TestDatabase;
 pub use error::ServerError;

@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::ServerError;
+use super::cleanup::CleanupShell;
 use super::user::{User, command};
-use super::watchdog::Watchdog;
 
 /// Bounds a start or stop: recovery after a crash of a busy server takes seconds, everything else
 /// less than one.
@@ -43,7 +43,7 @@ pub(super) struct Private {
     port: u16,
     postmaster: Mutex<Option<Child>>,
     /// `Some` until the drop.
-    watchdog: Option<Watchdog>,
+    cleanup: Option<CleanupShell>,
 }
 
 impl Private {
@@ -76,8 +76,8 @@ impl Private {
             user.own(&path)
                 .map_err(ServerError::io("give the temporary folder to the server's user"))?;
         }
-        let watchdog = Watchdog::start(&path).map_err(ServerError::io("run `sh`"))?;
-        // From here on the watchdog removes the folder.
+        let cleanup = CleanupShell::start(&path).map_err(ServerError::io("run `sh`"))?;
+        // From here on the cleanup removes the folder.
         let _ = folder.keep();
         let server = Self {
             binaries,
@@ -87,7 +87,7 @@ impl Private {
             log: path.join("server.log"),
             port: 0,
             postmaster: Mutex::new(None),
-            watchdog: Some(watchdog),
+            cleanup: Some(cleanup),
         };
         server.initdb()?;
         Ok(server)
@@ -251,13 +251,13 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        let watchdog = self.watchdog.take();
+        let cleanup = self.cleanup.take();
         let postmaster = self.postmaster.get_mut().take();
-        // Not here: this may be inside a runtime. If no thread starts, the watchdog acts all the
+        // Not here: this may be inside a runtime. If no thread starts, the cleanup acts all the
         // same; the thread only waits for the two, so that they do not stay as zombies.
         let _ = std::thread::Builder::new().name("seriatim-reaper".into()).spawn(move || {
-            if let Some(watchdog) = watchdog {
-                watchdog.release();
+            if let Some(cleanup) = cleanup {
+                cleanup.release();
             }
             postmaster.map(|mut child| child.wait())
         });
@@ -266,7 +266,7 @@ impl Drop for Private {
 
 fn is_running(child: Option<&mut Child>) -> Result<bool, ServerError> {
     let Some(child) = child else { return Ok(false) };
-    let status = child.try_wait().map_err(ServerError::io("look after the server"))?;
+    let status = child.try_wait().map_err(ServerError::io("watch the server"))?;
     Ok(status.is_none())
 }
 

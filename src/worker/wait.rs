@@ -31,7 +31,7 @@ pub(in crate::worker) enum Pause {
 impl Worker {
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
     pub(in crate::worker) async fn wait(&self, state: &mut WorkerState, pause: Pause) {
-        self.heartbeat.begins(Activity::Waiting);
+        self.heartbeat.begin_step(Activity::Waiting);
         let room = self.free(state) > 0;
         let now = Instant::now();
         let (mut until, next, poll_handle) = match pause {
@@ -49,7 +49,7 @@ impl Worker {
         // When to look, by what the process has seen meanwhile.
         let own = now + OWN_LOOK.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
         let later = |poll_handle: &PollHandle| {
-            let until = poll_handle.until().min(own);
+            let until = poll_handle.poll_at().min(own);
             next.map_or(until, |next| next.min(until))
         };
         // Connections that were kept while jobs came one after the other.

@@ -46,7 +46,7 @@ fn check_enqueue(history: &History, at: usize, job: &Job, violations: &mut Viola
         return;
     }
     let why = match &job.enqueue {
-        None => "nobody is known to have enqueued it",
+        None => "no enqueue of it is known",
         Some(enqueue) => match (enqueue.outcome, &enqueue.with) {
             (Enqueued::RolledBack, _) => "its enqueue was rolled back",
             (Enqueued::Duplicate, _) => "its enqueue was refused as a duplicate",

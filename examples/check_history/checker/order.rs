@@ -22,7 +22,7 @@ struct Start {
     job: usize,
     attempt: u32,
     at: Time,
-    looked: Time,
+    read_at: Time,
     /// Jobs with a lower key go before it.
     below: Time,
 }
@@ -38,10 +38,10 @@ enum By {
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     for group in &history.groups {
-        let looks = looks(history, group);
+        let reads = reads(history, group);
         let mut told = HashSet::new();
         for by in [By::Time, By::Place] {
-            check_group(history, group, by, &looks, &mut told, violations);
+            check_group(history, group, by, &reads, &mut told, violations);
         }
         check_places(history, group, violations);
     }
@@ -49,13 +49,13 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
 
 /// (job, its run) in the order of the group's starts, each with the time before which its claim
 /// cannot have read the line.
-fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
+fn reads(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
     let runs = |&job: &usize| (0..history.jobs[job].runs.len()).map(move |run| (job, run));
     let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
     order.sort_by_key(|&(job, run)| history.jobs[job].runs[run].start);
     let mut before = Time::MIN;
-    let mut looks: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
-    let mut own_looks = HashMap::new();
+    let mut reads: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
+    let mut own_reads = HashMap::new();
     for (job, run) in order {
         let begun = history.jobs[job].enqueue.as_ref().map_or(Time::MIN, |e| e.begin);
         let its = &history.jobs[job].runs[run];
@@ -63,7 +63,7 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
         let after = match last {
             // Its end was not recorded, not even a success: its claim was taken over, and that
             // claim did not read the head.
-            Some(last) if !recorded(last) => own_looks.get(&job).copied().unwrap_or(last.start),
+            Some(last) if !recorded(last) => own_reads.get(&job).copied().unwrap_or(last.start),
             // A claim follows the one before it, whose handler had its outcome to settle. If two
             // handlers overlap, the order is not known.
             _ if history.claims_ahead || before > its.start => {
@@ -71,9 +71,9 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
             }
             _ => before,
         };
-        let looked = begun.max(after);
-        own_looks.insert(job, looked);
-        looks.push((job, run, looked));
+        let read_at = begun.max(after);
+        own_reads.insert(job, read_at);
+        reads.push((job, run, read_at));
         let over = match its.end {
             Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
             // The take-over may have been claimed at any time.
@@ -81,7 +81,7 @@ fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
         };
         before = before.max(over);
     }
-    looks
+    reads
 }
 
 /// Returns whether the end of a run that was not the job's last one was recorded, which passed the
@@ -107,7 +107,7 @@ fn check_group(
     history: &History,
     group: &Group,
     by: By,
-    looks: &[(usize, usize, Time)],
+    reads: &[(usize, usize, Time)],
     told: &mut HashSet<usize>,
     violations: &mut Violations,
 ) {
@@ -129,7 +129,7 @@ fn check_group(
     keys.sort_unstable();
     keys.dedup();
 
-    let start = |&(job, run, looked): &(usize, usize, Time)| {
+    let start = |&(job, run, read_at): &(usize, usize, Time)| {
         let enqueue = history.jobs[job].enqueue.as_ref()?;
         if history.delayed == Delayed::Pass && enqueue.run_at.is_some() {
             return None;
@@ -139,16 +139,16 @@ fn check_group(
             By::Place => enqueue.place?,
         };
         let run = &history.jobs[job].runs[run];
-        Some(Start { job, attempt: run.attempt, at: run.start, looked, below })
+        Some(Start { job, attempt: run.attempt, at: run.start, read_at, below })
     };
-    let mut starts: Vec<Start> = looks.iter().filter_map(start).collect();
-    starts.sort_by_key(|start| start.looked);
+    let mut starts: Vec<Start> = reads.iter().filter_map(start).collect();
+    starts.sort_by_key(|start| start.read_at);
 
     let mut in_the_way = PrefixMax::new(keys.len());
     let mut arriving = line.iter().enumerate().peekable();
     for start in starts {
         while let Some((at, job)) =
-            arriving.next_if(|(_, job)| history.surely_before(job.seen_from, start.looked))
+            arriving.next_if(|(_, job)| history.surely_before(job.seen_from, start.read_at))
         {
             in_the_way.add(keys.partition_point(|&key| key < job.key), (job.until, at));
         }

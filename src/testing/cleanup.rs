@@ -10,18 +10,18 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(super) struct CleanupShell {
     shell: Child,
     /// Closed when dropped, which starts the shell's work. std opens it close-on-exec, so no other
     /// child of this process can keep it open.
     leash: Option<ChildStdin>,
 }
 
-impl Watchdog {
+impl CleanupShell {
     /// Starts the shell for `folder`.
     pub(super) fn start(folder: &Path) -> io::Result<Self> {
         let mut shell = Command::new("sh")
-            .args(["-c", include_str!("watchdog.sh"), "seriatim-watchdog"])
+            .args(["-c", include_str!("cleanup.sh"), "seriatim-cleanup"])
             .arg(folder)
             .current_dir("/")
             .stdin(Stdio::piped())
