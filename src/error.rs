@@ -37,7 +37,7 @@ pub enum MigrateError {
     Database {
         /// The schema.
         schema: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
@@ -80,7 +80,7 @@ pub enum ControlError {
         status: crate::JobStatus,
         /// The request.
         request: &'static str,
-        /// What to do instead.
+        /// The request that is allowed instead.
         advice: &'static str,
     },
     /// Another transaction or a worker has locked the job's row for a moment.
@@ -99,7 +99,8 @@ pub enum ControlError {
         /// The failed job that was named.
         job: Option<i64>,
     },
-    /// Some of the parked jobs are locked by another transaction, or are still being parked. Nothing was changed.
+    /// Some of the parked jobs are locked by another transaction, or are still being parked.
+    /// Nothing was changed.
     #[error("parked jobs of group {group:?} of queue {queue:?} are being changed: try again")]
     GroupBusy {
         /// The queue.
@@ -166,7 +167,7 @@ pub enum BackgroundError {
     Connection {
         /// The queue.
         queue: String,
-        /// What the pool said.
+        /// The error of the pool.
         #[source]
         source: sqlx::Error,
     },
@@ -175,7 +176,7 @@ pub enum BackgroundError {
     Claim {
         /// The queue.
         queue: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
@@ -189,7 +190,7 @@ pub enum BackgroundError {
         queue: String,
         /// The schema.
         schema: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
@@ -201,7 +202,7 @@ pub enum BackgroundError {
         queue: String,
         /// The job.
         job: i64,
-        /// What the database said; `None` if another worker has the claim.
+        /// The error of the database; `None` if another worker has the claim.
         #[source]
         source: Option<sqlx::Error>,
     },
@@ -222,7 +223,7 @@ pub enum BackgroundError {
         queue: String,
         /// The job.
         job: i64,
-        /// What the database said; `None` if another worker has the claim.
+        /// The error of the database; `None` if another worker has the claim.
         #[source]
         source: Option<sqlx::Error>,
     },

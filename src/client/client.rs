@@ -62,10 +62,11 @@ impl Client {
     /// commit at a time. If sixteen jobs were enqueued into other idle groups in the last 20 ms,
     /// and no worker has taken them yet, the worker that comes for those claims again 30 ms later.
     /// A connection that saw so many relies on it for up to 10 ms. A job without a group wakes no
-    /// worker if others wait. A job waits for the poll (0.5 s by default) in three cases: its
-    /// transaction commits more than 20 ms after an enqueue in its first 5 ms; those sixteen came
-    /// without wake-ups; or they have filled all slots of the worker that claims again, while other
-    /// workers are idle.
+    /// worker if others wait. In three cases a job waits for the poll (0.5 s by default):
+    ///
+    /// * its transaction commits more than 20 ms after an enqueue in its first 5 ms;
+    /// * those sixteen came without wake-ups;
+    /// * they have filled all slots of the worker that claims again, while other workers are idle.
     ///
     /// Without wake-ups, workers find jobs by polling. Switch them off for transactions that are to
     /// be prepared (`PREPARE TRANSACTION` refuses one that has notified), and if thousands of

@@ -8,7 +8,7 @@ use crate::job::job::JobStatus;
 use crate::job::name;
 use crate::store::RequestReport;
 
-/// What [`Client::cancel`] did.
+/// The result of [`Client::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
@@ -20,7 +20,7 @@ pub enum Cancelled {
     Requested,
 }
 
-/// What [`Client::retry`] did.
+/// The result of [`Client::retry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retried {
@@ -47,7 +47,7 @@ impl Client {
             Some(_) if report.done => Ok(Cancelled::Now),
             Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
             Some(JobStatus::Parked) => Err(ControlError::Busy { id: job }),
-            status => Err(refused(job, status, "cancelled", "it has ended")),
+            status => Err(refusal(job, status, "cancelled", "it has ended")),
         }
     }
 
@@ -69,7 +69,7 @@ impl Client {
             return Err(ControlError::Parked { id: job });
         }
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
-        carried_out(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
+        check_done(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
         Ok(Retried { overtaken: report.overtaken })
     }
 
@@ -83,7 +83,7 @@ impl Client {
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
         let report = self.store.skip(executor, job).await?;
         let skippable = [JobStatus::Queued, JobStatus::Failed];
-        carried_out(report, job, &skippable, "skipped", "cancel a running one instead")
+        check_done(report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
@@ -107,8 +107,8 @@ impl Client {
     }
 }
 
-/// Returns why a request was not carried out. An allowed one that was not done met a locked row.
-fn carried_out(
+/// Fails if a request was not carried out. An allowed one that was not done met a locked row.
+fn check_done(
     report: RequestReport,
     job: i64,
     allowed: &[JobStatus],
@@ -118,11 +118,11 @@ fn carried_out(
     match report.status {
         Some(_) if report.done => Ok(()),
         Some(status) if allowed.contains(&status) => Err(ControlError::Busy { id: job }),
-        status => Err(refused(job, status, request, advice)),
+        status => Err(refusal(job, status, request, advice)),
     }
 }
 
-fn refused(
+fn refusal(
     id: i64,
     status: Option<JobStatus>,
     request: &'static str,

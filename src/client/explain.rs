@@ -22,7 +22,7 @@ impl Client {
         let Some((facts, session)) = self.facts(pool, Subject::Job(job)).await? else {
             return Ok(None);
         };
-        Ok(facts.job(session))
+        Ok(facts.explain_job(session))
     }
 
     /// Explains why a group is where it is: what its running or next job does or waits for. A group
@@ -35,7 +35,7 @@ impl Client {
         group: &str,
     ) -> Result<GroupExplanation, sqlx::Error> {
         match self.facts(pool, Subject::Group(queue, group)).await? {
-            Some((facts, session)) => Ok(facts.group(session)),
+            Some((facts, session)) => Ok(facts.explain_group(session)),
             None => Err(sqlx::Error::RowNotFound),
         }
     }
@@ -51,7 +51,7 @@ impl Client {
         let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;
         let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
         let session = match facts.locked_by.as_deref() {
-            Some(xid) if facts.claimed() => {
+            Some(xid) if facts.is_claimed() => {
                 self.store.locker(&mut tx, xid, facts.group.is_some()).await?
             }
             _ => None,

@@ -10,7 +10,7 @@ use crate::error::ControlError;
 use crate::job::name;
 use crate::store::{WorkConnection, in_tx};
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Purged {

@@ -19,7 +19,7 @@ use crate::job::json::has_nul;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::store::{ReceiptState, ReceivedRow};
 
-/// What to receive: `Receive::new("queue").max(10)`.
+/// A request to receive: `Receive::new("queue").max(10)`.
 #[derive(Debug, Clone)]
 #[must_use = "a Receive does nothing until it is passed to Client::receive"]
 pub struct Receive {
@@ -210,9 +210,9 @@ pub enum ReceiveError {
     /// An argument is out of its range, or the transaction is not READ COMMITTED.
     #[error("{message} ({hint})")]
     Refused {
-        /// What is wrong.
+        /// The message of the database.
         message: String,
-        /// What to do instead.
+        /// The hint of the database.
         hint: String,
     },
     /// The result could not be serialized.
@@ -220,7 +220,7 @@ pub enum ReceiveError {
     Serialize {
         /// The job.
         job: i64,
-        /// What serde state.
+        /// The error of serde.
         #[source]
         source: serde_json::Error,
     },
@@ -278,13 +278,13 @@ impl Client {
         ] {
             // The function of the database checks all else.
             if text.is_some_and(|text| text.contains('\0')) {
-                return Err(has_a_nul(&format!("the {field}")));
+                return Err(nul_refusal(&format!("the {field}")));
             }
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
         let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
-        rows.await?.into_iter().map(received).collect()
+        rows.await?.into_iter().map(decode_row).collect()
     }
 
     /// Ends a received job as succeeded. In the caller's transaction it commits together with what
@@ -303,7 +303,7 @@ impl Client {
         receipt: &Receipt,
     ) -> Result<(), ReceiveError> {
         let state = self.store.ack(executor, &receipt.to_string(), None).await?;
-        done(state, receipt)
+        check_receipt(state, receipt)
     }
 
     /// [`ack`](Self::ack) with a result, which is kept with the job.
@@ -319,10 +319,10 @@ impl Client {
         let result = serde_json::to_string(result)
             .map_err(|source| ReceiveError::Serialize { job: receipt.job, source })?;
         if has_nul(&result) {
-            return Err(has_a_nul(&format!("the result of job {}", receipt.job)));
+            return Err(nul_refusal(&format!("the result of job {}", receipt.job)));
         }
         let state = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
-        done(state, receipt)
+        check_receipt(state, receipt)
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years);
@@ -345,7 +345,7 @@ impl Client {
         delay: Duration,
     ) -> Result<(), ReceiveError> {
         let state = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
-        done(state, receipt)
+        check_receipt(state, receipt)
     }
 
     /// [`nack`](Self::nack) with an error message, for the job's error and history.
@@ -361,7 +361,7 @@ impl Client {
     ) -> Result<(), ReceiveError> {
         let error = storable_text(error);
         let state = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
-        done(state, receipt)
+        check_receipt(state, receipt)
     }
 
     /// Extends a claim to `visibility` from now on (0 to 12 hours), whatever is left of it. Jobs of
@@ -379,18 +379,18 @@ impl Client {
         visibility: Duration,
     ) -> Result<(), ReceiveError> {
         let state = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
-        done(state, receipt)
+        check_receipt(state, receipt)
     }
 }
 
-fn has_a_nul(what: &str) -> ReceiveError {
+fn nul_refusal(what: &str) -> ReceiveError {
     ReceiveError::Refused {
         message: format!("{what} has a NUL character, which PostgreSQL cannot hold"),
         hint: String::from("Remove or encode it."),
     }
 }
 
-fn done(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveError> {
+fn check_receipt(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveError> {
     match state {
         ReceiptState::Done => Ok(()),
         ReceiptState::Stale => Err(ReceiveError::Stale { job: receipt.job }),
@@ -398,7 +398,7 @@ fn done(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveError> {
     }
 }
 
-fn received(row: ReceivedRow) -> Result<Received, ReceiveError> {
+fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
     let receipt = row.receipt.parse().map_err(|error: ParseReceiptError| {
         ReceiveError::Database(sqlx::Error::Decode(Box::new(error)))
     })?;

@@ -6,7 +6,7 @@ use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
 
-/// What a redrive queued again.
+/// The result of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Redriven {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use crate::job::queue_options::AfterHalt;
 
-/// How many jobs of a queue are in which state.
+/// The numbers of a queue's jobs by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QueueCounts {
@@ -103,6 +103,6 @@ pub struct ParkedUnit {
     pub since: Option<DateTime<Utc>>,
     /// The message of its failure.
     pub reason: Option<String>,
-    /// How many jobs are parked with it.
+    /// The number of jobs that are parked with it.
     pub parked: u64,
 }

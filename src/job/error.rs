@@ -24,7 +24,8 @@ pub enum NameError {
         /// The limit.
         limit: usize,
     },
-    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
+    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL`
+    /// refuses NUL).
     #[error(
         "the {} has the control character {character:?} at byte {position}: remove or escape it",
         called(field)
@@ -37,7 +38,8 @@ pub enum NameError {
         /// Its byte position.
         position: usize,
     },
-    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps them for itself.
+    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps
+    /// them for itself.
     #[error("the schema name {name:?} is one that PostgreSQL keeps for itself: choose another")]
     Reserved {
         /// The name.
@@ -75,7 +77,7 @@ pub enum EnqueueError {
     Name {
         /// Position in the call, from 0.
         index: usize,
-        /// What is wrong with the name.
+        /// The mistake in the name.
         #[source]
         source: NameError,
     },
@@ -84,7 +86,7 @@ pub enum EnqueueError {
     Serialize {
         /// Position in the call, from 0.
         index: usize,
-        /// What serde said.
+        /// The error of serde.
         #[source]
         source: serde_json::Error,
     },
@@ -115,7 +117,7 @@ pub enum EnqueueError {
     DataTooDeep {
         /// Position in the call, from 0.
         index: usize,
-        /// How deep it is.
+        /// The depth of the data.
         depth: usize,
         /// The limit.
         limit: usize,
@@ -129,7 +131,7 @@ pub enum EnqueueError {
         field: &'static str,
         /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The database refused.
@@ -153,7 +155,7 @@ pub enum ConfigureError {
         setting: &'static str,
         /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The database refused.
@@ -192,7 +194,7 @@ pub enum BuildMistake {
         setting: &'static str,
         /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The pool has fewer connections than the queues have slots; each running job holds one.

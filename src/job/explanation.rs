@@ -19,7 +19,7 @@ pub struct JobExplanation {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// What the job does or waits for.
+    /// Its activity, or its reason to wait.
     pub reason: Reason,
     /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
@@ -35,7 +35,7 @@ pub struct GroupExplanation {
     pub group: String,
     /// The job that runs or is next; `None`: the group has no unfinished job.
     pub head: Option<i64>,
-    /// What that job does or waits for.
+    /// That job's activity, or its reason to wait.
     pub reason: Reason,
     /// The number of unfinished jobs behind it.
     pub behind: BoundedCount,
@@ -94,7 +94,7 @@ pub struct SessionInfo {
     pub since: Option<DateTime<Utc>>,
 }
 
-/// What a job, or the head of a group, does or waits for.
+/// The activity of a job or of a group's head, or its reason to wait.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -136,7 +136,7 @@ pub enum Reason {
     Behind {
         /// That job.
         head: i64,
-        /// What that job does or waits for.
+        /// That job's activity, or its reason to wait.
         why: Box<Reason>,
     },
     /// It is not due: delayed, or waiting for a retry.
@@ -284,7 +284,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Returns seconds in words.
-fn time(seconds: f64) -> String {
+fn in_words(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     if seconds < 120.0 {
         format!("{seconds:.0} s")
@@ -295,15 +295,15 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn at(time: &DateTime<Utc>) -> String {
+fn clock_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-fn because(why: Option<&String>) -> String {
+fn reason_suffix(why: Option<&String>) -> String {
     why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default()
 }
 
-fn by(processor: Option<&ProcessorInfo>) -> String {
+fn by_processor(processor: Option<&ProcessorInfo>) -> String {
     processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
@@ -313,7 +313,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running { attempt, seconds, processor, session } => {
-                write!(f, "is running ({attempt}, for {})", time(*seconds))?;
+                write!(f, "is running ({attempt}, for {})", in_words(*seconds))?;
                 if let Some(processor) = processor {
                     write!(f, " in {processor}")?;
                 }
@@ -322,35 +322,39 @@ impl fmt::Display for Reason {
             Self::Claimed { attempt, seconds, processor, lease_until } => write!(
                 f,
                 "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
-                time(*seconds),
-                by(processor.as_ref()),
-                at(lease_until)
+                in_words(*seconds),
+                by_processor(processor.as_ref()),
+                clock_time(lease_until)
             ),
             Self::Suspected { attempt, processor, taken_over_at } => write!(
                 f,
                 "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
-                by(processor.as_ref()),
-                at(taken_over_at)
+                by_processor(processor.as_ref()),
+                clock_time(taken_over_at)
             ),
             Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
             Self::NotDue { until, seconds, attempt, last_error } => match last_error {
                 Some(error) => write!(
                     f,
                     "waits for its retry in {}, at {} ({attempt} failed: {})",
-                    time(*seconds),
-                    at(until),
+                    in_words(*seconds),
+                    clock_time(until),
                     one_line(error)
                 ),
-                None => write!(f, "is delayed for {}, until {}", time(*seconds), at(until)),
+                None => {
+                    write!(f, "is delayed for {}, until {}", in_words(*seconds), clock_time(until))
+                }
             },
             Self::Halted { seconds, why, by, until, .. } => {
-                write!(f, "waits because its group has been halted for {}", time(*seconds))?;
+                write!(f, "waits because its group has been halted for {}", in_words(*seconds))?;
                 if let Some(job) = by {
                     write!(f, " by job {job}")?;
                 }
-                f.write_str(&because(why.as_ref()))?;
+                f.write_str(&reason_suffix(why.as_ref()))?;
                 match until {
-                    Some(until) => write!(f, ", until {} or until an operator decides", at(until)),
+                    Some(until) => {
+                        write!(f, ", until {} or until an operator decides", clock_time(until))
+                    }
                     None => f.write_str(", until an operator decides"),
                 }
             }
@@ -359,12 +363,12 @@ impl fmt::Display for Reason {
                 by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
             }
             Self::GroupPaused { since, why } => {
-                write!(f, "waits because its group has been paused since {}", at(since))?;
-                f.write_str(&because(why.as_ref()))
+                write!(f, "waits because its group has been paused since {}", clock_time(since))?;
+                f.write_str(&reason_suffix(why.as_ref()))
             }
             Self::QueuePaused { since, why } => {
-                write!(f, "waits because its queue has been paused since {}", at(since))?;
-                f.write_str(&because(why.as_ref()))
+                write!(f, "waits because its queue has been paused since {}", clock_time(since))?;
+                f.write_str(&reason_suffix(why.as_ref()))
             }
             Self::AtLimit { in_flight, limit } => write!(
                 f,
@@ -374,7 +378,7 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "waits for its turn (due for {}): no worker has taken it yet",
-                    time(*seconds)
+                    in_words(*seconds)
                 )?;
                 match before.count {
                     0 => f.write_str(", and nothing is due before it"),
@@ -386,14 +390,14 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "has been due for {}, and no worker has adopted its group yet",
-                    time(*seconds)
+                    in_words(*seconds)
                 )
             }
             Self::Stranded => {
                 f.write_str("waits and nothing would wake it, until a processor's sweep finds it")
             }
             Self::Expired { at: time } => {
-                write!(f, "expired at {} and ends without a run at its turn", at(time))
+                write!(f, "expired at {} and ends without a run at its turn", clock_time(time))
             }
             Self::Parked { with: Some(job) } => write!(
                 f,
@@ -411,7 +415,7 @@ impl fmt::Display for Reason {
                     }
                 )?;
                 if let Some(time) = time {
-                    write!(f, " at {}", at(time))?;
+                    write!(f, " at {}", clock_time(time))?;
                 }
                 if let Some(error) = error {
                     write!(f, ": {}", one_line(error))?;
@@ -423,7 +427,7 @@ impl fmt::Display for Reason {
     }
 }
 
-fn jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
+fn write_jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
     match behind.count {
         0 => Ok(()),
         1 => write!(f, "; 1 job is behind job {job}"),
@@ -441,7 +445,7 @@ impl fmt::Display for JobExplanation {
             (_, Some(group)) => write!(f, "job {job} of group {group:?} {reason}")?,
             (_, None) => write!(f, "job {job} of queue {queue:?} {reason}")?,
         }
-        jobs_behind(f, *behind, *job)
+        write_jobs_behind(f, *behind, *job)
     }
 }
 
@@ -451,7 +455,7 @@ impl fmt::Display for GroupExplanation {
         match head {
             Some(head) => {
                 write!(f, "job {head} of group {group:?} {reason}")?;
-                jobs_behind(f, *behind, *head)
+                write_jobs_behind(f, *behind, *head)
             }
             None if *reason == Reason::Nothing => {
                 write!(f, "group {group:?} of queue {queue:?} has no unfinished job")

@@ -72,7 +72,7 @@ impl JobFacts {
 
 impl Facts {
     /// Returns whether the job, or the group, is claimed: then a session may hold it.
-    pub(crate) fn claimed(&self) -> bool {
+    pub(crate) fn is_claimed(&self) -> bool {
         match (&self.line, &self.head) {
             (Some(line), _) => line.claimed_job.is_some(),
             (None, Some(head)) => self.group.is_none() && head.status == JobStatus::Started,
@@ -81,7 +81,7 @@ impl Facts {
     }
 
     /// Explains the job that was asked for.
-    pub(crate) fn job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
+    pub(crate) fn explain_job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
         let job = self.job.as_ref()?;
         let reason = match (job.status, &self.head) {
             (status, _) if status.is_final() => Reason::Ended {
@@ -94,9 +94,9 @@ impl Facts {
             // One of several jobs that were received together: their receiver may work on any. (No
             // processor is named then; the jobs of a processor's turn run one after the other.)
             (JobStatus::Started, Some(head))
-                if head.id != job.id && self.claimed() && self.processor.is_none() =>
+                if head.id != job.id && self.is_claimed() && self.processor.is_none() =>
             {
-                self.begun(job, session)
+                self.claim_reason(job, session)
             }
             (_, Some(head)) if head.id != job.id => {
                 Reason::Behind { head: head.id, why: Box::new(self.reason(session)) }
@@ -114,7 +114,7 @@ impl Facts {
     }
 
     /// Explains the group that was asked for.
-    pub(crate) fn group(self, session: Option<SessionInfo>) -> GroupExplanation {
+    pub(crate) fn explain_group(self, session: Option<SessionInfo>) -> GroupExplanation {
         GroupExplanation {
             head: self.head.as_ref().map(|head| head.id),
             reason: self.reason(session),
@@ -124,16 +124,16 @@ impl Facts {
         }
     }
 
-    /// Returns what the head does or waits for, the strongest reason first.
+    /// Returns the reason of the head: a halt before a claim, a claim before a wait.
     fn reason(&self, session: Option<SessionInfo>) -> Reason {
-        if let Some(halted) = self.halted() {
-            return halted;
+        if let Some(reason) = self.halt_reason() {
+            return reason;
         }
         let Some(head) = &self.head else { return Reason::Nothing };
-        if self.claimed() { self.begun(head, session) } else { self.waiting(head) }
+        if self.is_claimed() { self.claim_reason(head, session) } else { self.wait_reason(head) }
     }
 
-    fn halted(&self) -> Option<Reason> {
+    fn halt_reason(&self) -> Option<Reason> {
         let line = self.line.as_ref()?;
         let since = line.halted_at?;
         if line.parking {
@@ -148,8 +148,8 @@ impl Facts {
         })
     }
 
-    /// Explains a claimed job, with its group if it has one.
-    fn begun(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
+    /// Returns the reason of a claimed job, with its group if it has one.
+    fn claim_reason(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
         let (lease_until, suspected) = match &self.line {
             Some(line) => (line.ready_at, line.suspected),
             None => (job.lease_until, job.suspected),
@@ -166,7 +166,8 @@ impl Facts {
         }
     }
 
-    fn waiting(&self, head: &JobFacts) -> Reason {
+    /// Returns why a job without a claim waits, the strongest reason first.
+    fn wait_reason(&self, head: &JobFacts) -> Reason {
         if let Some((since, why)) = self.queue_paused.clone() {
             return Reason::QueuePaused { since, why };
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::redact::Redacted;
 
-/// What an enqueue did.
+/// The result of an enqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enqueued {
@@ -19,7 +19,8 @@ pub enum Enqueued {
     },
     /// A job with the same deduplication id was enqueued within the window: nothing was written.
     Duplicate {
-        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of another group.
+        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of
+        /// another group.
         id: i64,
     },
 }
@@ -121,7 +122,7 @@ pub struct Job {
     pub lease: Option<Duration>,
     /// The deduplication id of its enqueue, given or computed from its content.
     pub dedup_id: Option<String>,
-    /// What the handler returned, once succeeded.
+    /// The output of the handler, once the job has succeeded.
     pub result: Option<serde_json::Value>,
     /// The failure of the last attempt that did not succeed.
     pub error: Option<Failure>,
@@ -180,7 +181,7 @@ impl Job {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AttemptRecord {
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
     /// When it was claimed.
     pub started_at: Option<DateTime<Utc>>,
@@ -203,7 +204,7 @@ pub struct Failure {
     /// The messages of its sources, outermost first.
     #[serde(default)]
     pub chain: Vec<String>,
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
 }
 

@@ -18,7 +18,7 @@ pub struct JobError {
     decision: FailureDecision,
 }
 
-/// What a failed attempt asks for.
+/// The decision that a failed attempt asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureDecision {
     /// Another attempt, after this delay or else the policy's.

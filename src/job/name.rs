@@ -4,7 +4,8 @@ use crate::job::error::NameError;
 
 /// Longest queue name, in characters.
 pub(crate) const QUEUE_LIMIT: usize = 200;
-/// Longest group id, in characters: with a queue name of four-byte characters it still fits an index entry (2,704 bytes).
+/// Longest group id, in characters: with a queue name of four-byte characters it still fits an
+/// index entry (2,704 bytes).
 pub(crate) const GROUP_LIMIT: usize = 400;
 /// Longest name of a kind of job, in characters.
 pub(crate) const JOB_NAME_LIMIT: usize = 200;
@@ -14,7 +15,8 @@ pub(crate) const REFERENCE_LIMIT: usize = 400;
 pub(crate) const DEDUP_LIMIT: usize = 128;
 /// Longest content type, in characters.
 pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
-/// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds a suffix.
+/// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds
+/// a suffix.
 const SCHEMA_LIMIT: usize = 50;
 
 pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(), NameError> {

@@ -236,8 +236,8 @@ impl NewJob {
     }
 
     /// As [`dedup_id`](Self::dedup_id), with the SHA-256 of the data as the id: of the raw bytes,
-    /// or of the JSON as `jsonb` writes it, so that neither the order of keys nor white space makes
-    /// a difference. Replaces `dedup_id`.
+    /// or of the JSON as `jsonb` writes it. So neither the order of keys nor white space matters.
+    /// Replaces `dedup_id`.
     ///
     /// Default: what [`QueueSettings::dedup_by_content`](crate::QueueSettings::dedup_by_content)
     /// says.

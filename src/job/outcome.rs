@@ -44,7 +44,7 @@ pub(crate) struct Attempt {
     pub(crate) cancel_requested: bool,
 }
 
-/// What the settle records.
+/// The outcome that the settle records.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Succeeded { result: String },
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_retried_with_the_policys_delay_until_attempts_run_out() {
+    fn errors_are_retried_by_the_policy_until_attempts_run_out() {
         let error = || RunResult::Failed(JobError::retry("no luck"));
         assert!(matches!(
             decided(error(), attempt(2, 3)),

@@ -119,7 +119,8 @@ pub enum Retention {
     Forever,
 }
 
-/// The settings of one queue in one processor. Every process that works on a queue should use the same ones.
+/// The settings of one queue in one processor. Every process that works on a queue should use the
+/// same ones.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -173,12 +174,12 @@ impl QueueOptions {
     /// mostly wait for something else than this machine.
     ///
     /// While there is more to do, a claim brings more jobs (or [turns](Self::jobs_per_turn) of
-    /// them) than there are free slots: as many as ended in the last 20 ms and took less than that,
-    /// 64 at most. These prefetched jobs are `started` (as of the claim) and wait for the next free
-    /// slot. If there is none within 0.1 s, they are released as they were. A job that was begun
-    /// before, has one attempt or may expire is released at once; then, as in the beginning,
-    /// nothing is prefetched until 32 other jobs were claimed. If the process dies while they wait,
-    /// that costs them one attempt. Nothing is prefetched with
+    /// them) than there are free slots. They are as many as ended in the last 20 ms and took less
+    /// than that, 64 at most. These prefetched jobs are `started` (as of the claim) and wait for
+    /// the next free slot. If there is none within 0.1 s, they are released as they were. A job
+    /// that was begun before, has one attempt or may expire is released at once; then, as in the
+    /// beginning, nothing is prefetched until 32 other jobs were claimed. If the process dies while
+    /// they wait, that costs them one attempt. Nothing is prefetched with
     /// [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or with a limit of jobs in
     /// flight.
     pub fn concurrency(mut self, slots: usize) -> Self {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Exponential backoff with jitter and a cap.
 ///
-/// After the n-th failed attempt the job waits `base * factor^(n-1)`, at most `cap`, less a random share of up to
-/// `jitter`. The job keeps its place: the rest of its group waits with it.
+/// After the n-th failed attempt the job waits `base * factor^(n-1)`, at most `cap`, less a random
+/// share of up to `jitter`. The job keeps its place: the rest of its group waits with it.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// limit.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the loop of a queue was doing.
+/// The activity of a queue's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Activity {
@@ -51,9 +51,9 @@ pub enum Stall {
         "the runtime has polled no task for {lasted:.1?} (running handlers: {running}): something blocks its threads"
     )]
     Runtime {
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
-        /// How many handlers run.
+        /// The number of running handlers.
         running: u64,
     },
     /// The loop of a queue is not polled any more, but the runtime works.
@@ -63,9 +63,9 @@ pub enum Stall {
     Loop {
         /// The queue.
         queue: String,
-        /// What it was doing.
+        /// The activity of the loop.
         doing: Activity,
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
     },
     /// The loop of a queue is polled, but does not come out of a step that has a limit.
@@ -75,7 +75,7 @@ pub enum Stall {
         queue: String,
         /// The step.
         doing: Activity,
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
     },
     /// The loop of a queue panicked, so no worker claims its jobs.
@@ -83,7 +83,7 @@ pub enum Stall {
     Panicked {
         /// The queue.
         queue: String,
-        /// What it was doing.
+        /// The activity of the loop.
         doing: Activity,
     },
     /// A shutdown did not end.
@@ -95,7 +95,7 @@ pub enum Stall {
         deadline: Duration,
         /// The margin that the watchdog adds to it.
         margin: Duration,
-        /// How many handlers still run.
+        /// The number of handlers that still run.
         running: u64,
     },
 }

@@ -44,7 +44,7 @@ const SETTLED: Duration = Duration::from_secs(15);
 /// than `SETTLED`, which begins when the server is up again.
 const DOWN: Duration = Duration::from_secs(10);
 
-/// What a presence needs.
+/// Keeps the presence of a process.
 pub(crate) struct PresenceKeeper<'a> {
     pub(crate) context: &'a Context,
     pub(crate) options: sqlx::postgres::PgConnectOptions,
@@ -63,7 +63,7 @@ struct Session {
     announced_at: Instant,
 }
 
-/// What this process knows about being seen.
+/// How surely other processes see this one.
 #[derive(Debug, Default)]
 struct Certainty {
     /// When the last check that found the lock held began; `None`: leases alone decide.

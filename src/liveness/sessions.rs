@@ -3,8 +3,8 @@
 //! A session can die while its process lives: the server restarts or fails over, an operator
 //! terminates the backend, the network parts. Its locks are gone then, and another worker may take
 //! the group over a grace after the first suspicion. A handler may be using its hold's own
-//! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT` counts
-//! as lost: its handler is dropped before the grace ends.
+//! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT`
+//! counts as lost: its handler is dropped before the grace ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +50,7 @@ struct Watched {
     signals: Signals,
 }
 
-/// What the monitor tells a running attempt.
+/// The signals of the monitor to a running attempt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Signals {
     /// The hold is lost: the handler must stop now.

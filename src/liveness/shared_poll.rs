@@ -30,7 +30,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(100);
 const SLOW: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_secs(5);
 
-/// What a poll finds work for.
+/// A target of the shared poll.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PollTarget {
     Queue(String),

@@ -39,7 +39,7 @@ impl Counters {
         RunningAttempt { counters: self, ended_as: &self.lost }
     }
 
-    /// What happened since `before`.
+    /// Returns the totals since `before`.
     pub(crate) fn since(&self, before: &ShutdownReport) -> ShutdownReport {
         let now = self.totals();
         ShutdownReport {
@@ -50,7 +50,7 @@ impl Counters {
         }
     }
 
-    /// Since the start.
+    /// Returns the totals since the start.
     pub(crate) fn totals(&self) -> ShutdownReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         ShutdownReport {

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Bounds a tick: one that takes longer has lost its server.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a round of maintenance did for a queue.
+/// The result of a round of maintenance for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MaintenanceReport {
     /// The number of finished jobs that retention deleted.

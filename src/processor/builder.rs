@@ -109,10 +109,10 @@ impl ProcessorBuilder {
     /// to the others, and saves nothing up. Take any span in which queues A and B both have due
     /// work that claims find, and neither is at its own concurrency. The numbers of jobs `a` and
     /// `b` that they start differ by `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 /
-    /// weight(A) + 1 / weight(B))`: one slot, and those that were taken for jobs that had not
-    /// started at an end of the span. The bound does not grow with the span, and no queue with work
-    /// starves. Slots are shared, whatever their jobs last, and jobs that run in one turn share
-    /// one: with [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.
+    /// weight(A) + 1 / weight(B))`. That is one slot, and those that were taken for jobs that had
+    /// not started at an end of the span. The bound does not grow with the span, and no queue with
+    /// work starves. Slots are shared, whatever their jobs last, and jobs that run in one turn
+    /// share one: with [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.
     ///
     /// A queue without work takes one slot for each of its polls, for the milliseconds of a claim.
     ///

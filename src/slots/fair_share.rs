@@ -2,9 +2,9 @@
 //!
 //! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight
 //! with each slot that it gets. A free slot goes to the queue with the earliest place. A queue that
-//! was idle begins at the present: it has saved nothing up. So for queues A and B that want slots
-//! all the while, and have room for them, the slots that they get in any span differ by |a /
-//! weight(A) - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
+//! was idle begins at the present: it has saved nothing up. Take queues A and B that want slots all
+//! the while, and have room for them. The slots that they get in any span differ by |a / weight(A)
+//! - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
 
 /// A step of weight 1. Divided by a weight it leaves 17 digits, and 2^64 steps fit.
 const STEP: u128 = 1 << 64;

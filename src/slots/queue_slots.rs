@@ -23,7 +23,7 @@ pub(crate) const QUICK: Duration = Duration::from_millis(20);
 /// Bounds the number of quick jobs that are counted.
 pub(crate) const COUNTED: usize = 64;
 
-/// One queue's part in the slots of its processor.
+/// The part of one queue in the slots of its processor.
 #[derive(Debug)]
 pub(crate) struct QueueSlots {
     /// `None` if the queue shares no slots, and has all of its own.
@@ -101,7 +101,7 @@ impl SlotUsage {
         self.all_served.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 

@@ -117,7 +117,7 @@ impl Worker {
     /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
     pub(in crate::worker) async fn gather(&self, state: &mut WorkerState) {
         let until = Instant::now() + GATHER;
-        while state.slot_usage.count() > self.queue.options.concurrency / 2 {
+        while state.slot_usage.taken() > self.queue.options.concurrency / 2 {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = state.slot_usage.freed() => {}

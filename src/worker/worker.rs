@@ -89,7 +89,7 @@ impl Worker {
 
     /// How many slots are free by the queue's own limit.
     pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
-        self.queue.options.concurrency.saturating_sub(state.slot_usage.count())
+        self.queue.options.concurrency.saturating_sub(state.slot_usage.taken())
     }
 
     pub(in crate::worker) fn leased(&self) -> bool {
