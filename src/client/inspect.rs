@@ -27,8 +27,8 @@ impl Client {
         self.store.group_jobs(executor, queue, group, limit.into()).await
     }
 
-    /// Returns up to `limit` jobs of a queue with the producer's own id ([`NewJob::reference`]),
-    /// the newest first, finished ones included.
+    /// Returns up to `limit` jobs of a queue with the producer's own id
+    /// ([`NewJob::reference`](crate::NewJob::reference)), the newest first, finished ones included.
     pub async fn jobs_by_reference(
         &self,
         executor: impl PgExecutor<'_>,

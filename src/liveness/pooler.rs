@@ -54,7 +54,7 @@ pub(crate) async fn detect(
     }
 }
 
-/// Applies that a transaction pooler was seen.
+/// Switches the processor to the parts that work behind a transaction pooler. Reports that once.
 pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool) {
     if context.pooler_state.pooled.is_cancelled() {
         return;
