@@ -96,7 +96,7 @@ impl Client {
     /// # }
     /// ```
     pub fn named_statements(mut self, names: bool) -> Self {
-        self.store = Arc::new(self.store.for_other_connections(names));
+        self.store = Arc::new(self.store.for_another_pool(names));
         self
     }
 

@@ -72,7 +72,7 @@ impl Processor {
         } = self.config;
         let side_stop = CancellationToken::new();
         // Facts about this pool's connections need not hold for the client's others.
-        let store = Arc::new(client.store.for_other_connections(!client.store.is_nameless()));
+        let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
         let context = Arc::new(Context::new(store, &pool, on_error));
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();

@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// Another one for the same schema: what is known of its connections is not true of others'.
-    pub(crate) fn for_other_connections(&self, names: bool) -> Self {
+    pub(crate) fn for_another_pool(&self, names: bool) -> Self {
         let apart = Self::new(self.names.schema());
         if !names {
             apart.sends_no_names();
