@@ -10,9 +10,9 @@ use crate::job::stall::Stall;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// The database was migrated by a newer seriatim.
+    /// The database was migrated by a newer seriatim, and this one cannot run on its schema.
     #[error(
-        "schema {schema:?} is at version {found}, this seriatim knows versions up to {known}: upgrade seriatim in this program"
+        "schema {schema:?} is at version {found}, this seriatim knows versions up to {known}, and it takes {compatible_from} to run on it: upgrade seriatim in this program"
     )]
     Newer {
         /// The schema.
@@ -21,16 +21,43 @@ pub enum MigrateError {
         found: i64,
         /// The newest version that this crate knows.
         known: i64,
+        /// The oldest version that can run on the schema.
+        compatible_from: i64,
     },
-    /// An applied migration differs from the one that this crate has under the same number.
+    /// A migration or a function is not the one that this crate has at the same version.
     #[error(
-        "schema {schema:?} has another version {version} than this seriatim: its tables were made by a different build"
+        "schema {schema:?} is not version {version} as this seriatim has it, {what} differs: {advice}"
     )]
     Different {
         /// The schema.
         schema: String,
-        /// The version that differs.
+        /// The version.
         version: i64,
+        /// What differs, and why that may be.
+        what: String,
+        /// What to do.
+        advice: String,
+    },
+    /// Citus distributes a table of the schema. Ids of several nodes have no order, so no promise
+    /// could be kept.
+    #[error(
+        "Citus distributes table {table:?} of schema {schema:?}, and ids of several nodes have no order: keep the jobs in a schema whose tables are local to one node"
+    )]
+    Distributed {
+        /// The schema.
+        schema: String,
+        /// The first of its tables that is distributed.
+        table: String,
+    },
+    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used on.
+    #[error(
+        "Citus would not keep schema {schema:?} on this node: call migrate() through connections with {option} = off, by `PgConnectOptions::options([({option:?}, \"off\")])` or `ALTER ROLE ... SET {option} = off`"
+    )]
+    CitusOption {
+        /// The schema.
+        schema: String,
+        /// The option that must be off while the schema is made.
+        option: &'static str,
     },
     /// A migration failed.
     #[error("could not migrate schema {schema:?}")]
@@ -194,6 +221,24 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
+    /// The schema is of a version before this program's. No job is claimed until it is migrated; the
+    /// version is checked each second.
+    #[error(
+        "schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database, no job is claimed before"
+    )]
+    OldSchema {
+        /// The schema.
+        schema: String,
+        /// The version in the database.
+        found: i64,
+        /// The version of this crate.
+        needed: i64,
+    },
+    /// This program cannot run on the schema: [`MigrateError::Newer`] or
+    /// [`MigrateError::Distributed`]. No job is claimed until that has changed; the schema is
+    /// checked each second.
+    #[error("this program does not fit its schema, and claims no job")]
+    UnusableSchema(#[source] MigrateError),
     /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs
     /// again.
     #[error("job {job} of queue {queue:?} could not be held for its run")]

@@ -45,3 +45,20 @@ pub use liveness::watchdog::Watchdog;
 pub use processor::builder::ProcessorBuilder;
 pub use processor::processor::Processor;
 pub use processor::running::Running;
+
+/// The guide's programs are compiled with the doctests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../docs/guide/first-job.md")]
+    struct FirstJob;
+    #[doc = include_str!("../docs/guide/failing.md")]
+    struct Failing;
+    #[doc = include_str!("../docs/guide/deploying.md")]
+    struct Deploying;
+    #[doc = include_str!("../docs/guide/poolers.md")]
+    struct Poolers;
+    #[doc = include_str!("../docs/guide/receiving.md")]
+    struct Receiving;
+    #[doc = include_str!("../docs/guide/testing.md")]
+    struct Testing;
+}

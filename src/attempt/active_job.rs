@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{broken, broken_transaction};
 use crate::attempt::hold::hold;
+use crate::attempt::lost::taken_over;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
 use crate::liveness::context::Context;
@@ -108,9 +109,7 @@ impl Lease {
             locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
         let signals = &self.guard.signals;
         let Some((conn, session, since)) = locked? else {
-            signals.lost.cancel();
-            let message = "the claim of this job was taken over by another worker";
-            return Err(sqlx::Error::Protocol(message.to_owned()));
+            return Err(taken_over(signals));
         };
         let watch =
             self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());

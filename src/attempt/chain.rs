@@ -52,6 +52,7 @@ impl ClaimedTurn {
     pub(crate) async fn succeed_and_chain(
         &self,
         conn: &mut SlotConnection,
+        outcome: &Outcome,
         result: &str,
         then: AfterSettle,
     ) -> Result<TurnEnd, sqlx::Error> {
@@ -70,7 +71,7 @@ impl ClaimedTurn {
         if then == AfterSettle::Hold && !matches!(gone, ChainAnswer::To { held: Some(_), .. }) {
             conn.rollback().await?;
         }
-        let end = self.ended(&Outcome::Succeeded { result: String::new() });
+        let end = self.ended(outcome);
         Ok(match gone {
             ChainAnswer::To { claim, known, held } => {
                 let job = claim.job;

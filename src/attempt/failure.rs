@@ -32,17 +32,6 @@ fn is_shutdown(code: Option<&str>) -> bool {
     code.is_some_and(|code| code.starts_with("57P"))
 }
 
-pub(crate) fn lost_connection() -> RunResult {
-    let message = "the database session that held the job was lost";
-    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
-}
-
-pub(crate) fn lost_lease() -> RunResult {
-    let message =
-        "the lease of the job could not be kept, or others could take its worker for dead";
-    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
-}
-
 pub(crate) fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
     match result {
         Ok(result) => result,

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease};
-use crate::attempt::failure::lost_lease;
 use crate::attempt::hold::RETRY_SKIPPED;
+use crate::attempt::lost::lease_lost;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
-use crate::job::outcome::RunResult;
+use crate::job::outcome::{Outcome, RunResult};
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::liveness::shutdown::RunningAttempt;
@@ -135,9 +135,12 @@ impl ClaimedTurn {
             let mut job = self.active(&held, guard);
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
-            let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&result);
-            match (job.guard, result) {
-                (HoldGuard::Leased(lease), RunResult::Succeeded(result)) if stays => {
+            let unrecorded = self.decide_success(&held, result);
+            let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
+            match (job.guard, unrecorded) {
+                (HoldGuard::Leased(lease), Unrecorded::Outcome(Outcome::Succeeded { result }))
+                    if stays =>
+                {
                     pending.done.push(UnrecordedSuccess { job: self.claim.job, result });
                     pending.counted.push(counted);
                     // If the next one kills the process, a take-over has no attempt left for it.
@@ -147,7 +150,7 @@ impl ClaimedTurn {
                         match self.record_now(&mut pending, &signals).await {
                             TurnEnd::Stays => {}
                             TurnEnd::Lost => {
-                                self.lost();
+                                self.claim_lost();
                                 return;
                             }
                             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
@@ -155,7 +158,7 @@ impl ClaimedTurn {
                     }
                     lease_guard = lease.guard;
                 }
-                (guard, result) => {
+                (guard, unrecorded) => {
                     // What is being recorded at this moment may be recorded twice, which changes nothing.
                     self.done = std::mem::take(&mut pending.done);
                     self.last = !stays;
@@ -164,7 +167,7 @@ impl ClaimedTurn {
                         job.slot = slot.take();
                     }
                     job.guard = guard;
-                    let (end, _) = self.settle(job, held, &signals, result, clean).await;
+                    let (end, _) = self.settle(job, held, &signals, unrecorded, clean).await;
                     match end {
                         TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
                             counted.mark_finished();
@@ -218,7 +221,7 @@ impl ClaimedTurn {
         if let HoldGuard::Leased(lease) = &job.guard
             && !lease.guard.may_begin(began)
         {
-            return (lost_lease(), false);
+            return (lease_lost(), false);
         }
         pending.since.get_or_insert(began);
         let (ask, mut asked) = mpsc::unbounded_channel();
@@ -281,7 +284,7 @@ impl ClaimedTurn {
         // Its row is the one that the settle locks beside the group's.
         run.claim.job = last.job;
         let (answer, settled) = oneshot::channel();
-        let unrecorded = Unrecorded(None, None);
+        let unrecorded = Unrecorded::EarlierOnly;
         let signals = signals.clone();
         let since = Instant::now();
         let finished = Finished { run, unrecorded, guard: None, signals, since, answer };

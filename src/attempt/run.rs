@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
-use crate::attempt::failure::{lost_connection, lost_lease, returned};
+use crate::attempt::failure::returned;
 use crate::attempt::hold::hold_known;
-use crate::attempt::settle::ANSWER_LIMIT;
+use crate::attempt::lost::{lease_lost, session_lost};
+use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::group_plan::Disposition;
@@ -95,7 +96,8 @@ impl ClaimedTurn {
         let guard = HoldGuard::Locked(Locks { conn, session: held.session, watch });
         let mut job = self.active(&held, guard);
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
-        let (end, conn) = self.settle(job, held, &signals, result, clean).await;
+        let unrecorded = self.decide_success(&held, result);
+        let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
             TurnEnd::Released => counted.mark_released(),
@@ -205,8 +207,8 @@ impl ClaimedTurn {
                 let message = format!("the handler did not return within {limit:?}");
                 RunResult::Broken(FailureKind::Timeout, message)
             }
-            Stopped::HoldLost if job.is_leased() => return (lost_lease(), false),
-            Stopped::HoldLost => return (lost_connection(), false),
+            Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
+            Stopped::HoldLost => return (session_lost(), false),
             Stopped::Deadline => RunResult::Released,
         };
         (result, clean)
@@ -219,15 +221,17 @@ impl ClaimedTurn {
         job: ActiveJob,
         held: HeldJob,
         signals: &Signals,
-        result: RunResult,
+        unrecorded: Unrecorded,
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
         match job.guard {
             // Apart: it is large, and would be moved about with each job that a lease keeps.
             HoldGuard::Locked(locks) => {
-                Box::pin(self.settle_held(locks, held, signals, result, clean)).await
+                Box::pin(self.settle_held(locks, held, signals, unrecorded, clean)).await
             }
-            HoldGuard::Leased(lease) => (self.settle_in_batch(lease, result, job.slot).await, None),
+            HoldGuard::Leased(lease) => {
+                (self.settle_in_batch(lease, unrecorded, job.slot).await, None)
+            }
         }
     }
 
@@ -236,23 +240,23 @@ impl ClaimedTurn {
         locks: Locks,
         held: HeldJob,
         signals: &Signals,
-        result: RunResult,
+        unrecorded: Unrecorded,
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
         let Locks { mut conn, session, watch } = locks;
         let unrecorded = if clean {
             let settled = tokio::select! {
-                settled = self.settle_in_hold(&mut conn, &held, result) => settled,
-                () = signals.lost.cancelled() => Err(Unrecorded(Some(lost_connection()), None)),
+                settled = self.settle_in_hold(&mut conn, &held, unrecorded) => settled,
+                () = signals.lost.cancelled() => Err(Unrecorded::Result(session_lost())),
             };
             match settled {
                 Ok(end) => return (end, Some(conn)),
                 Err(unrecorded) => unrecorded,
             }
         } else {
-            Unrecorded(Some(result), None)
+            unrecorded
         };
-        self.report_lost(&unrecorded);
+        self.report_lost_hold(&unrecorded);
         // Closed before the record, which needs the locks that its session may still have.
         conn.close();
         drop(watch);
@@ -264,11 +268,10 @@ impl ClaimedTurn {
     async fn settle_in_batch(
         &self,
         lease: Lease,
-        result: RunResult,
+        unrecorded: Unrecorded,
         slot: Option<SlotGuard>,
     ) -> TurnEnd {
-        let unrecorded = Unrecorded(Some(result), None);
-        self.report_lost(&unrecorded);
+        self.report_lost_hold(&unrecorded);
         let settler = self.queue.settler.clone();
         let (answer, end) = oneshot::channel();
         let signals = lease.guard.signals.clone();
@@ -282,16 +285,6 @@ impl ClaimedTurn {
         match end.await {
             Ok(Settled::Ended(end)) => end,
             _ => TurnEnd::Lost,
-        }
-    }
-
-    fn report_lost(&self, unrecorded: &Unrecorded) {
-        if matches!(
-            unrecorded,
-            Unrecorded(Some(RunResult::Broken(FailureKind::ConnectionLost, _)), _)
-        ) {
-            let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.context.report(&BackgroundError::HoldLost { queue, job });
         }
     }
 }

@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::settle::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
+use crate::attempt::settle_late::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
-use crate::job::outcome::{Outcome, RunResult};
+use crate::job::outcome::Outcome;
 use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::store::WorkConnection;
@@ -33,9 +33,7 @@ impl Finished {
     /// If its claim ends with it, and all its jobs have succeeded.
     fn success(&self) -> Option<Succeeded<'_>> {
         let ClaimedTurn { queue, claim, done, .. } = &self.run;
-        let (Unrecorded(Some(RunResult::Succeeded(result)), _)
-        | Unrecorded(None, Some(Outcome::Succeeded { result }))) = &self.unrecorded
-        else {
+        let Unrecorded::Outcome(Outcome::Succeeded { result }) = &self.unrecorded else {
             return None;
         };
         let last = claim.behind.is_empty();
@@ -55,6 +53,10 @@ impl Finished {
     fn answer(self, settled: Settled) {
         // Whoever waited is gone if its runtime ends, or has recorded it together with what came after it.
         let _ = self.answer.send(settled);
+    }
+
+    fn is_earlier_only(&self) -> bool {
+        matches!(self.unrecorded, Unrecorded::EarlierOnly)
     }
 
     fn is_success(&self) -> bool {
@@ -109,16 +111,16 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
     for (finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
             SettleAttempt::Recorded => {
-                Settled::Ended(finished.run.ended_unrecorded(&finished.unrecorded))
+                Settled::Ended(finished.run.ended_late(&finished.unrecorded))
             }
             SettleAttempt::Stays { paused } => Settled::Stays { paused },
             SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),
             // Whoever runs the turn says so.
-            SettleAttempt::Lost if finished.unrecorded.is_empty() => Settled::Ended(TurnEnd::Lost),
-            SettleAttempt::Lost => Settled::Ended(finished.run.lost()),
+            SettleAttempt::Lost if finished.is_earlier_only() => Settled::Ended(TurnEnd::Lost),
+            SettleAttempt::Lost => Settled::Ended(finished.run.claim_lost()),
             // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
             // wait here would keep out all others.
-            SettleAttempt::Skipped if finished.unrecorded.is_empty() => Settled::Skipped,
+            SettleAttempt::Skipped if finished.is_earlier_only() => Settled::Skipped,
             SettleAttempt::Skipped => {
                 rest.push(finished);
                 continue;
@@ -183,12 +185,12 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
             if !is_refusal(&error) {
                 failed = Some(error);
                 rest.push(finished);
-            } else if finished.unrecorded.is_empty() {
+            } else if finished.is_earlier_only() {
                 finished.answer(Settled::Refused);
             } else {
                 // Its next try records the failure.
                 let Finished { run, unrecorded, .. } = &mut finished;
-                run.refused(unrecorded, &error);
+                run.refuse(unrecorded, &error);
                 rest.push(finished);
             }
         }

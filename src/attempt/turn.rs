@@ -82,9 +82,9 @@ impl ClaimedTurn {
         }
     }
 
-    /// Whether the turn goes on after this result.
-    pub(crate) fn stays(&self, result: &RunResult) -> bool {
-        matches!(result, RunResult::Succeeded(_))
+    /// Returns whether the claim stays for the next job of the turn.
+    pub(crate) fn stays(&self, unrecorded: &Unrecorded) -> bool {
+        matches!(unrecorded, Unrecorded::Outcome(Outcome::Succeeded { .. }))
             && !self.claim.behind.is_empty()
             && !self.last
             && !self.context.stop.is_cancelled()
@@ -101,8 +101,15 @@ pub(crate) struct ChainWindow {
     pub(in crate::attempt) jobs: usize,
 }
 
-/// What is to be recorded late: first a result, then what was decided about it, and the same for every further try.
-pub(crate) struct Unrecorded(pub(crate) Option<RunResult>, pub(crate) Option<Outcome>);
+/// What is still to be recorded of a turn.
+pub(crate) enum Unrecorded {
+    /// A result. What follows from it is decided with the record.
+    Result(RunResult),
+    /// What was decided. Each further attempt to record it writes the same.
+    Outcome(Outcome),
+    /// Nothing but earlier successes of the turn, which goes on.
+    EarlierOnly,
+}
 
 /// A job whose handler has ended, or successes of a turn that goes on.
 pub(crate) struct Finished {

@@ -111,10 +111,15 @@ impl Client {
     /// call it on a schema that is up to date. The application's own migrations are not touched:
     /// the history is in the schema's table `migration`.
     ///
+    /// A newer schema is left as it is, and logged, if this version can run on it: the version before
+    /// the schema's always can. `docs/guide/upgrading.md` has the order of a deploy.
+    ///
     /// # Errors
-    /// [`MigrateError::Newer`] if the database was migrated by a newer seriatim;
-    /// [`MigrateError::Different`] if by a different build of it; [`MigrateError::Database`]
-    /// otherwise.
+    /// [`MigrateError::Newer`] if this version is too old for the schema;
+    /// [`MigrateError::Different`] if a different build of the same version made it, or one of its
+    /// functions was changed by hand; [`MigrateError::Distributed`] and
+    /// [`MigrateError::CitusOption`] if Citus would not leave it to its node;
+    /// [`MigrateError::Database`] otherwise.
     pub async fn migrate(&self, pool: &PgPool) -> Result<(), MigrateError> {
         let schema = || self.schema().to_owned();
         let mut conn = pool

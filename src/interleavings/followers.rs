@@ -124,7 +124,7 @@ async fn turns(
 /// What a claim has written, but for times and tokens.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
     let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
-        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.aging, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.boost, \
         g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
         from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
     sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()

@@ -29,4 +29,5 @@ mod retire;
 mod skip_locked;
 mod support;
 mod suspicion;
+mod upgrades;
 mod wake_ups;

@@ -229,6 +229,8 @@ pub enum FailureKind {
     Commit,
     /// The session or the lease that held the job was lost.
     ConnectionLost,
+    /// The lease of the job ended, or the presence of its process could not be proved in time.
+    LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
     /// A shutdown ended the attempt; it does not count.

@@ -50,7 +50,7 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
     if name.starts_with("pg_") || ["information_schema", "$user"].contains(&name) {
         return Err(NameError::Reserved { name: name.to_owned() });
     }
-    // Function bodies stand between `$$`, and the others are replaced in them.
+    // Function bodies stand between `$$`. The others are filled in with the schema's name.
     let part = ["$$", "{schema}", "{schema_text}", "{go}"].into_iter().find(|p| name.contains(p));
     if let Some(part) = part {
         return Err(NameError::Unusable { name: name.to_owned(), part });

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::liveness::leases::Leases;
 use crate::liveness::pooler_state::PoolerState;
+use crate::liveness::schema_gate::SchemaGate;
 use crate::liveness::sessions::SessionMonitor;
 use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
@@ -24,6 +25,7 @@ pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 pub(crate) struct Context {
     pub(crate) store: Arc<Store>,
     pub(crate) pooler_state: PoolerState,
+    pub(crate) schema: SchemaGate,
     pub(crate) limits: SessionLimits,
     pub(crate) session_monitor: Arc<SessionMonitor>,
     pub(crate) leases: Arc<Leases>,
@@ -46,6 +48,7 @@ impl Context {
         Self {
             store,
             pooler_state: PoolerState::default(),
+            schema: SchemaGate::default(),
             limits: SessionLimits::default(),
             session_monitor: Arc::default(),
             leases: Arc::default(),
@@ -63,7 +66,7 @@ impl Context {
     /// Logs an error that no caller gets, and passes it to the error hook.
     pub(crate) fn report(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
-        if let BackgroundError::Stalled(_) = error {
+        if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
             tracing::error!(source, "{error}");
         } else {
             tracing::warn!(source, "{error}");

@@ -11,6 +11,8 @@ pub(crate) mod leases;
 pub(crate) mod pooler;
 pub(crate) mod pooler_state;
 pub(crate) mod presence;
+pub(crate) mod schema_check;
+pub(crate) mod schema_gate;
 pub(crate) mod sessions;
 pub(crate) mod shared_poll;
 pub(crate) mod shutdown;

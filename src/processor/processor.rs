@@ -16,8 +16,8 @@ use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::processor::config::Config;
 use crate::processor::running::Running;
 use crate::processor::spawn::{
-    spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_watchdog,
-    supervise,
+    spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
+    spawn_watchdog, supervise,
 };
 use crate::slots::queue_slots;
 use crate::store::ProcessorRow;
@@ -80,6 +80,7 @@ impl Processor {
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
         spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
+        spawn_schema_check(&mut side_tasks, &context, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();

@@ -15,6 +15,7 @@ use crate::liveness::context::{self, Context};
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
 use crate::liveness::presence::PresenceKeeper;
+use crate::liveness::schema_check;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
 use crate::processor::listener;
@@ -32,6 +33,16 @@ pub(in crate::processor) fn spawn_pooler_detection(
     // for ever.
     let detecting = context.pooler_state.detection_guard();
     tasks.spawn(async move { pooler::detect(&context, sessions_wanted, &stop, detecting).await });
+}
+
+/// Checks at intervals whether this program fits the schema.
+pub(in crate::processor) fn spawn_schema_check(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move { schema_check::run(&context, &stop).await });
 }
 
 /// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
@@ -139,6 +150,10 @@ pub(in crate::processor) fn spawn_maintenance(
     tasks.spawn(async move {
         if !context.pooler_state.has_transactions().await {
             return;
+        }
+        tokio::select! {
+            () = context.schema.opened() => {}
+            () = stop.cancelled() => return,
         }
         let maintenance =
             Maintenance { store: &context.store, side: &context.side, queues, interval };

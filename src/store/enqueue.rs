@@ -209,7 +209,7 @@ fn rows(many: bool) -> SelectStatement {
         .to_owned()
 }
 
-/// Wakes the queues that look idle: a hint. See `looks_idle` in the migrations.
+/// Wakes the queues that look idle: a hint. See the SQL function `looks_idle`.
 fn woken(names: &Names) -> SelectStatement {
     let looks_idle = names.quoted("looks_idle");
     let mut due = select();

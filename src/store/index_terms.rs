@@ -42,7 +42,7 @@ pub(in crate::store) fn same_group(alias: &str, of: &str) -> String {
 /// The jobs of a group, from an id on where there is one, as in `">= ?3"`. By the group and the id together, as in the
 /// groups' own indexes: the id alone could be looked for by the primary key, among all jobs. The id must not be null: that is
 /// found out entry by entry, of the whole group. No id ends it, as PostgreSQL reads on to the group's end: for the jobs up to one
-/// there is `batch_jobs` of the migrations.
+/// there is the SQL function `batch_jobs`.
 pub(in crate::store) fn in_group(
     alias: &str,
     queue: &str,

@@ -1,72 +1,146 @@
-//! The schema, brought up to date by sqlx's migrator under a lock and in a transaction of its own.
+//! The schema, brought up to date under a lock and in one transaction: its migrations, then its
+//! functions.
+//!
+//! A version is a list of migrations and the set of functions that goes with it. The table
+//! `migration` records the checksums of both. At the same version they must be equal, or two builds
+//! would replace each other's functions at each start.
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use std::collections::BTreeMap;
+
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqlSafeStr};
+use sqlx::types::Json;
+use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::error::MigrateError;
+use crate::store::functions::{Function, checksum, functions};
 use crate::store::{Names, Store};
 
-/// The migrations, oldest first: (version, description, SQL).
-const MIGRATIONS: [(i64, &str, &str); 10] = [
-    (1, "ordered groups", include_str!("../../migrations/0001_ordered_groups.sql")),
-    (2, "leases and queues", include_str!("../../migrations/0002_leases_and_queues.sql")),
-    (3, "enqueue function", include_str!("../../migrations/0003_enqueue_function.sql")),
-    (4, "pull", include_str!("../../migrations/0004_pull.sql")),
-    (5, "receive", include_str!("../../migrations/0005_receive.sql")),
-    (6, "ack, nack, extend", include_str!("../../migrations/0006_ack_nack_extend.sql")),
-    (7, "round trips", include_str!("../../migrations/0007_round_trips.sql")),
-    (8, "claim", include_str!("../../migrations/0008_claim.sql")),
-    (9, "doubts", include_str!("../../migrations/0009_doubts.sql")),
-    (10, "presence look", include_str!("../../migrations/0010_presence_look.sql")),
-];
+/// One step of the schema.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub(crate) version: i64,
+    pub(crate) description: &'static str,
+    /// Empty if only functions change.
+    pub(crate) sql: &'static str,
+    /// The oldest version of the library that can run on this one: at least the version before.
+    pub(crate) compatible_from: i64,
+}
+
+const STEPS: [Step; 1] = [Step {
+    version: 1,
+    description: "schema",
+    sql: include_str!("../../migrations/0001_schema.sql"),
+    compatible_from: 1,
+}];
 
 /// The newest version that this crate knows.
-pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+pub(crate) const LATEST: i64 = STEPS[STEPS.len() - 1].version;
 
 /// However long another process migrates or an index takes to build, this waits.
 const BEGIN: &str = "begin isolation level read committed read write\
     ; set local statement_timeout = 0; set local lock_timeout = 0\
-    ; set local idle_in_transaction_session_timeout = 0; set local client_min_messages = warning";
+    ; set local idle_in_transaction_session_timeout = 0; set local client_min_messages = warning\
+    ; set local standard_conforming_strings = on; set local check_function_bodies = on; ";
+const BEGIN_READ: &str = "begin isolation level read committed read only; ";
 
-fn migrator(table: &str) -> Migrator {
-    let migrations = MIGRATIONS.map(|(version, description, sql)| {
-        Migration::new(
-            version,
-            description.into(),
-            MigrationType::Simple,
-            sql.into_sql_str(),
-            false,
-        )
-    });
-    let mut migrator = Migrator::with_migrations(migrations.to_vec());
-    migrator.dangerous_set_table_name(table.to_owned());
-    // sqlx's own lock is one per database, shared with the host's migrations, and stays behind after an error.
-    migrator.set_locking(false);
-    migrator
+/// What a version of the library makes of a schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Release {
+    /// Oldest first.
+    pub(crate) steps: Vec<Step>,
+    pub(crate) functions: Vec<Function>,
+}
+
+impl Release {
+    /// This crate's.
+    pub(crate) fn this() -> Self {
+        Self { steps: STEPS.to_vec(), functions: functions() }
+    }
+
+    fn version(&self) -> i64 {
+        self.steps.last().map_or(0, |step| step.version)
+    }
+}
+
+/// How a schema stands to this crate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SchemaState {
+    /// There are no tables.
+    Missing,
+    /// It is to be migrated first, from this version.
+    Older(i64),
+    /// It is of this crate's version.
+    Equal,
+    /// It is of this newer version, and this crate can run on it.
+    NewerCompatible(i64),
+}
+
+/// A row of the table `migration`.
+struct Applied {
+    version: i64,
+    checksum: Vec<u8>,
+    compatible_from: i64,
+    /// The checksums of the functions by their signatures.
+    functions: Option<BTreeMap<String, String>>,
 }
 
 impl Store {
     /// Applies what is missing. All in one transaction: it changes everything or nothing.
     pub(crate) async fn migrate(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
-        let database =
-            |source| MigrateError::Database { schema: self.names.schema().to_owned(), source };
-        match self.applied_here(conn).await.map_err(database)? {
-            // Nothing to do, and no right to create anything is needed.
-            Some(LATEST) => return Ok(()),
-            Some(found) if found > LATEST => {
-                return Err(MigrateError::Newer {
-                    schema: self.names.schema().to_owned(),
-                    found,
-                    known: LATEST,
-                });
-            }
-            _ => {}
+        self.migrate_to(conn, &Release::this()).await
+    }
+
+    /// [`migrate`](Self::migrate), as the crate of that release would.
+    pub(crate) async fn migrate_to(
+        &self,
+        conn: &mut PgConnection,
+        release: &Release,
+    ) -> Result<(), MigrateError> {
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        // Nothing to do, and no right to create anything is needed.
+        if !self
+            .in_transaction(conn, begin, async |conn| self.is_to_do(conn, release).await)
+            .await?
+        {
+            return Ok(());
         }
-        PgTransactionManager::begin(conn, Some(BEGIN.into_sql_str())).await.map_err(database)?;
-        match self.migrate_in_transaction(conn).await {
-            Ok(()) => PgTransactionManager::commit(conn).await.map_err(database),
+        let begin = format!("{BEGIN}{}", self.search_path());
+        self.in_transaction(conn, begin, async |conn| self.apply(conn, release).await).await
+    }
+
+    /// How the schema stands to this crate.
+    ///
+    /// # Errors
+    /// [`MigrateError::Newer`] and [`MigrateError::Distributed`] if this crate cannot run on it.
+    pub(crate) async fn schema_state(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<SchemaState, MigrateError> {
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let ask = async |conn: &mut PgConnection| {
+            self.refuse_distributed(conn).await?;
+            let applied = self.applied(conn).await?;
+            self.state_of(applied.last(), LATEST)
+        };
+        self.in_transaction(conn, begin, ask).await
+    }
+
+    /// In a transaction, which a transaction pooler gives to one session.
+    async fn in_transaction<T>(
+        &self,
+        conn: &mut PgConnection,
+        begin: String,
+        run: impl AsyncFnOnce(&mut PgConnection) -> Result<T, MigrateError>,
+    ) -> Result<T, MigrateError> {
+        let begin = AssertSqlSafe(begin).into_sql_str();
+        let open = PgTransactionManager::begin(conn, Some(begin)).await;
+        open.map_err(|source| self.failed(source))?;
+        match run(conn).await {
+            Ok(done) => {
+                let committed = PgTransactionManager::commit(conn).await;
+                committed.map(|()| done).map_err(|source| self.failed(source))
+            }
             Err(error) => {
                 if let Err(rollback) = PgTransactionManager::rollback(conn).await {
                     tracing::warn!("could not roll back a failed migration: {rollback}");
@@ -76,77 +150,337 @@ impl Store {
         }
     }
 
-    /// In a transaction, which a transaction pooler gives to one session.
-    async fn applied_here(&self, conn: &mut PgConnection) -> Result<Option<i64>, sqlx::Error> {
-        let begin = "begin isolation level read committed read only";
-        PgTransactionManager::begin(conn, Some(begin.into_sql_str())).await?;
-        let applied = self.applied(conn).await;
-        PgTransactionManager::rollback(conn).await?;
-        applied
+    /// Names of types and functions mean the schema's. A temporary table of the session must not
+    /// stand in for one of its.
+    fn search_path(&self) -> String {
+        format!("set local search_path = {}, pg_temp", self.quoted_schema())
     }
 
-    /// Leaves no statement's name in the session, and none in the connection's cache: the migrator's have names, whatever
-    /// others have left there.
-    async fn forget_names(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        if self.is_nameless() {
-            conn.clear_cached_statements().await?;
-            sqlx::raw_sql("deallocate all").execute(conn).await?;
+    /// Whether the release has something to apply.
+    async fn is_to_do(
+        &self,
+        conn: &mut PgConnection,
+        release: &Release,
+    ) -> Result<bool, MigrateError> {
+        self.refuse_distributed(conn).await?;
+        let applied = self.applied(conn).await?;
+        match self.state_of(applied.last(), release.version())? {
+            SchemaState::Missing => return Ok(true),
+            state => {
+                self.compare_steps(&applied, release)?;
+                if let SchemaState::NewerCompatible(found) = state {
+                    let (schema, known) = (self.names.schema(), release.version());
+                    tracing::info!(
+                        "schema {schema:?} is at version {found}; this program has version {known}, and can run on it"
+                    );
+                }
+                if state != SchemaState::Equal {
+                    return Ok(matches!(state, SchemaState::Older(_)));
+                }
+            }
+        }
+        let Some(recorded) = applied.last().and_then(|newest| newest.functions.as_ref()) else {
+            return Ok(true);
+        };
+        self.compare_functions(conn, recorded, release).await?;
+        Ok(false)
+    }
+
+    fn state_of(&self, newest: Option<&Applied>, known: i64) -> Result<SchemaState, MigrateError> {
+        match newest {
+            None => Ok(SchemaState::Missing),
+            Some(newest) if newest.version < known => Ok(SchemaState::Older(newest.version)),
+            Some(newest) if newest.version == known => Ok(SchemaState::Equal),
+            Some(newest) if newest.compatible_from <= known => {
+                Ok(SchemaState::NewerCompatible(newest.version))
+            }
+            Some(newest) => Err(MigrateError::Newer {
+                schema: self.names.schema().to_owned(),
+                found: newest.version,
+                known,
+                compatible_from: newest.compatible_from,
+            }),
+        }
+    }
+
+    /// Refuses a schema that another build has made: one of the steps that were applied is another
+    /// one here.
+    fn compare_steps(&self, applied: &[Applied], release: &Release) -> Result<(), MigrateError> {
+        let newest = applied.last().map_or(0, |newest| newest.version);
+        for step in release.steps.iter().filter(|step| step.version <= newest) {
+            let recorded = applied.iter().find(|row| row.version == step.version);
+            if recorded.is_none_or(|row| row.checksum != checksum(step.sql)) {
+                return Err(MigrateError::Different {
+                    schema: self.names.schema().to_owned(),
+                    version: step.version,
+                    what: format!("migration {} ({})", step.version, step.description),
+                    advice: String::from(
+                        "run the build of seriatim that made the schema, or give this program a schema of its own",
+                    ),
+                });
+            }
         }
         Ok(())
     }
 
-    async fn migrate_in_transaction(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
-        let schema = || self.names.schema().to_owned();
-        let database = |source| MigrateError::Database { schema: schema(), source };
+    /// Refuses functions that are not those of the release, by their checksums or by their texts in
+    /// the catalogue.
+    async fn compare_functions(
+        &self,
+        conn: &mut PgConnection,
+        recorded: &BTreeMap<String, String>,
+        release: &Release,
+    ) -> Result<(), MigrateError> {
+        let different = |what: String| MigrateError::Different {
+            schema: self.names.schema().to_owned(),
+            version: release.version(),
+            what,
+            advice: format!(
+                "run one build of seriatim everywhere, or, to put the functions of this one in place, \
+                 run `update {} set functions = null` and call migrate() again",
+                self.names.quoted("migration")
+            ),
+        };
+        for function in &release.functions {
+            if recorded.get(&function.signature) != Some(&function.checksum) {
+                let what = &function.signature;
+                return Err(different(format!("function {what} (another build made it)")));
+            }
+        }
+        let own = |signature: &str| release.functions.iter().any(|own| own.signature == signature);
+        if let Some(what) = recorded.keys().find(|signature| !own(signature.as_str())) {
+            return Err(different(format!("function {what} (this build has no such function)")));
+        }
+        let signatures: Vec<&str> = release.functions.iter().map(|f| &*f.signature).collect();
+        let bodies = "select (select p.prosrc from pg_catalog.pg_proc p where p.oid = \
+             pg_catalog.to_regprocedure($1 || '.' || s.signature)) \
+             from pg_catalog.unnest($2::text[]) with ordinality s(signature, place) order by s.place";
+        let bodies = sqlx::query(bodies).persistent(false).bind(self.quoted_schema());
+        let bodies = bodies.bind(signatures).fetch_all(conn).await;
+        for (function, row) in
+            release.functions.iter().zip(bodies.map_err(|source| self.failed(source))?)
+        {
+            let body: Option<String> = row.try_get(0).map_err(|source| self.failed(source))?;
+            if body.as_deref() != Some(&*function.body(&self.names)) {
+                let how = if body.is_some() { "changed by hand" } else { "dropped" };
+                let what = &function.signature;
+                return Err(different(format!("function {what} (it was {how})")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the steps that are missing, and makes the functions. Waits for another migration of
+    /// the same schema.
+    async fn apply(&self, conn: &mut PgConnection, release: &Release) -> Result<(), MigrateError> {
+        let failed = |source| self.failed(source);
         let quoted = self.quoted_schema();
         let lock =
             sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))").persistent(false);
-        lock.bind(format!("seriatim migrate {quoted}"))
-            .execute(&mut *conn)
-            .await
-            .map_err(database)?;
+        let lock = lock.bind(format!("seriatim migrate {quoted}"));
+        lock.execute(&mut *conn).await.map_err(failed)?;
+        if !self.is_to_do(conn, release).await? {
+            return Ok(());
+        }
         let exists =
             sqlx::query("select to_regnamespace($1) is not null").persistent(false).bind(&quoted);
-        let exists: bool =
-            exists.fetch_one(&mut *conn).await.and_then(|row| row.try_get(0)).map_err(database)?;
-        let mut setup = format!("set local search_path = {quoted}");
+        let exists = exists.fetch_one(&mut *conn).await.and_then(|row| row.try_get(0));
+        let exists: bool = exists.map_err(failed)?;
+        self.refuse_citus_options(conn, !exists).await?;
         if !exists {
-            setup = format!("create schema {quoted}; {setup}");
+            let create = AssertSqlSafe(format!("create schema {quoted}"));
+            sqlx::raw_sql(create).execute(&mut *conn).await.map_err(failed)?;
         }
-        sqlx::raw_sql(AssertSqlSafe(setup)).execute(&mut *conn).await.map_err(database)?;
-        let table = self.names.quoted("migration");
-        self.forget_names(conn).await.map_err(database)?;
-        let migrated = migrator(&table).run_direct(None, &mut *conn, false).await;
-        migrated.map_err(|error| match error {
-            sqlx::migrate::MigrateError::VersionMissing(found) => {
-                MigrateError::Newer { schema: schema(), found, known: LATEST }
-            }
-            sqlx::migrate::MigrateError::VersionMismatch(version) => {
-                MigrateError::Different { schema: schema(), version }
-            }
-            sqlx::migrate::MigrateError::Execute(source)
-            | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => database(source),
-            other => database(sqlx::Error::Migrate(Box::new(other))),
-        })?;
-        self.forget_names(conn).await.map_err(database)
+        let applied = self.applied(conn).await?;
+        let before = applied.last();
+        let from = before.map_or(0, |newest| newest.version);
+        for step in release.steps.iter().filter(|step| step.version > from) {
+            self.apply_step(conn, step).await.map_err(failed)?;
+        }
+        let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
+        self.make_functions(conn, &recorded, release).await.map_err(failed)?;
+        self.refuse_distributed(conn).await
     }
 
-    /// The version of the schema in the database; none: not there, or not readable.
-    pub(crate) async fn applied(
+    async fn apply_step(&self, conn: &mut PgConnection, step: &Step) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(step.sql).execute(&mut *conn).await?;
+        let insert = format!(
+            "insert into {} (version, description, checksum, compatible_from) values ($1, $2, $3, $4)",
+            self.names.quoted("migration")
+        );
+        let insert = sqlx::query(AssertSqlSafe(insert)).persistent(false);
+        let insert = insert.bind(step.version).bind(step.description).bind(checksum(step.sql));
+        insert.bind(step.compatible_from).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Drops the library's functions that the release has no more, and makes those that it has.
+    ///
+    /// A function keeps its owner and its grants, unless its result or the name of an argument has
+    /// changed: then it is made anew.
+    async fn make_functions(
         &self,
         conn: &mut PgConnection,
-    ) -> Result<Option<i64>, sqlx::Error> {
-        let table = self.names.quoted("migration");
-        let there =
-            sqlx::query("select to_regclass($1) is not null").persistent(false).bind(&table);
-        if !there.fetch_one(&mut *conn).await?.try_get::<bool, _>(0)? {
-            return Ok(None);
+        recorded: &BTreeMap<String, String>,
+        release: &Release,
+    ) -> Result<(), sqlx::Error> {
+        let quoted = self.quoted_schema();
+        for signature in recorded.keys() {
+            if release.functions.iter().any(|function| function.signature == *signature) {
+                continue;
+            }
+            let name = "select pg_catalog.to_regprocedure($1 || '.' || $2)::text";
+            let name = sqlx::query(name).persistent(false).bind(&quoted).bind(signature);
+            let name: Option<String> = name.fetch_one(&mut *conn).await?.try_get(0)?;
+            if let Some(name) = name {
+                let drop = AssertSqlSafe(format!("drop function {name}"));
+                sqlx::raw_sql(drop).execute(&mut *conn).await?;
+            }
         }
-        let version = format!("select max(version) from {table}");
-        sqlx::query(AssertSqlSafe(version)).persistent(false).fetch_one(conn).await?.try_get(0)
+        for function in &release.functions {
+            let make = function.statement(&self.names);
+            let tried = format!("savepoint seriatim_make; {make}; release savepoint seriatim_make");
+            match sqlx::raw_sql(AssertSqlSafe(tried)).execute(&mut *conn).await {
+                Ok(_) => {}
+                Err(error) if has_other_signature(&error) => {
+                    let anew = format!(
+                        "rollback to savepoint seriatim_make; release savepoint seriatim_make; \
+                         drop function {quoted}.{}; {make}",
+                        function.signature
+                    );
+                    sqlx::raw_sql(AssertSqlSafe(anew)).execute(&mut *conn).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let made: BTreeMap<_, _> =
+            release.functions.iter().map(|f| (&*f.signature, &*f.checksum)).collect();
+        let record = format!(
+            "update {} set functions = $1 where version = $2",
+            self.names.quoted("migration")
+        );
+        let record = sqlx::query(AssertSqlSafe(record)).persistent(false);
+        record.bind(Json(made)).bind(release.version()).execute(conn).await?;
+        Ok(())
+    }
+
+    /// What was applied, oldest first; nothing: there are no tables.
+    async fn applied(&self, conn: &mut PgConnection) -> Result<Vec<Applied>, MigrateError> {
+        let failed = |source| self.failed(source);
+        let table = self.names.quoted("migration");
+        let there = sqlx::query("select pg_catalog.to_regclass($1) is not null").persistent(false);
+        let there = there.bind(&table).fetch_one(&mut *conn).await.and_then(|row| row.try_get(0));
+        if !there.map_err(failed)? {
+            return Ok(Vec::new());
+        }
+        let rows = format!(
+            "select version, checksum, compatible_from, functions from {table} order by version"
+        );
+        let rows = sqlx::query(AssertSqlSafe(rows)).persistent(false).fetch_all(conn).await;
+        let rows =
+            rows.map_err(|error| self.is_unreleased(&error).unwrap_or_else(|| failed(error)))?;
+        let applied = rows.iter().map(|row| {
+            let functions: Option<Json<_>> = row.try_get("functions")?;
+            Ok(Applied {
+                version: row.try_get("version")?,
+                checksum: row.try_get("checksum")?,
+                compatible_from: row.try_get("compatible_from")?,
+                functions: functions.map(|functions| functions.0),
+            })
+        });
+        applied.collect::<Result<_, sqlx::Error>>().map_err(failed)
+    }
+
+    /// Before the first release the table `migration` had other columns (42703).
+    fn is_unreleased(&self, error: &sqlx::Error) -> Option<MigrateError> {
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        (code.as_deref() == Some("42703")).then(|| MigrateError::Different {
+            schema: self.names.schema().to_owned(),
+            version: LATEST,
+            what: String::from("the table migration (a build before the first release made it)"),
+            advice: String::from("drop the schema, or give this program a schema of its own"),
+        })
+    }
+
+    /// Refuses a schema with tables that Citus knows. It plans every statement on those, also on
+    /// their own node; and each node gives ids of a range of its own, so that the order of a group
+    /// is lost (P1).
+    async fn refuse_distributed(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
+        let failed = |source| self.failed(source);
+        if !has_relation(conn, "pg_dist_partition").await.map_err(failed)? {
+            return Ok(());
+        }
+        let table = "select c.relname::text from pg_catalog.pg_dist_partition d \
+             join pg_catalog.pg_class c on c.oid = d.logicalrelid::oid \
+             where c.relnamespace = pg_catalog.to_regnamespace($1)::oid order by 1 limit 1";
+        let table = sqlx::query(table).persistent(false).bind(self.quoted_schema());
+        match table.fetch_optional(conn).await.map_err(failed)? {
+            None => Ok(()),
+            Some(row) => Err(MigrateError::Distributed {
+                schema: self.names.schema().to_owned(),
+                table: row.try_get(0).map_err(failed)?,
+            }),
+        }
+    }
+
+    /// Refuses to make a schema that Citus would not keep on this node: on a worker it passes DDL
+    /// on, or refuses it; and it distributes whatever is created in a new schema if it shards by
+    /// schemas.
+    async fn refuse_citus_options(
+        &self,
+        conn: &mut PgConnection,
+        creates_schema: bool,
+    ) -> Result<(), MigrateError> {
+        let failed = |source| self.failed(source);
+        if !has_relation(conn, "pg_dist_local_group").await.map_err(failed)? {
+            return Ok(());
+        }
+        let (propagation, by_schema) =
+            ("citus.enable_ddl_propagation", "citus.enable_schema_based_sharding");
+        let options = "select pg_catalog.current_setting($1, true) is distinct from 'off' \
+               and exists (select from pg_catalog.pg_dist_local_group where groupid <> 0), \
+             pg_catalog.current_setting($2, true) is not distinct from 'on'";
+        let options = sqlx::query(options).persistent(false).bind(propagation).bind(by_schema);
+        let row = options.fetch_one(conn).await.map_err(failed)?;
+        let option = if row.try_get(0).map_err(failed)? {
+            propagation
+        } else if creates_schema && row.try_get(1).map_err(failed)? {
+            by_schema
+        } else {
+            return Ok(());
+        };
+        Err(MigrateError::CitusOption { schema: self.names.schema().to_owned(), option })
+    }
+
+    fn failed(&self, source: sqlx::Error) -> MigrateError {
+        MigrateError::Database { schema: self.names.schema().to_owned(), source }
     }
 
     fn quoted_schema(&self) -> String {
         Names::quote(self.names.schema())
+    }
+}
+
+/// 42P13: the function that is there has another result, or other names of arguments.
+fn has_other_signature(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.as_deref() == Some("42P13")
+}
+
+async fn has_relation(conn: &mut PgConnection, name: &str) -> Result<bool, sqlx::Error> {
+    let there = sqlx::query("select pg_catalog.to_regclass('pg_catalog.' || $1) is not null");
+    there.persistent(false).bind(name).fetch_one(conn).await?.try_get(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STEPS;
+
+    #[test]
+    fn the_version_before_runs_on_each_version() {
+        for steps in STEPS.windows(2) {
+            assert_eq!(steps[1].version, steps[0].version + 1);
+            assert!(steps[1].compatible_from <= steps[0].version, "{}", steps[1].description);
+        }
     }
 }

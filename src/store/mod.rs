@@ -7,6 +7,7 @@
 mod admin;
 mod claim;
 mod enqueue;
+mod functions;
 mod hold;
 mod index_terms;
 mod lease;
@@ -32,6 +33,7 @@ pub(crate) use claim::in_flight::Room;
 pub(crate) use claim::start::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use hold::{HeldJob, HoldAnswer, SessionId};
 pub(crate) use lease::LeasedClaim;
+pub(crate) use migrate::{LATEST, SchemaState};
 pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
 pub(crate) use query::explain::Subject;
@@ -49,6 +51,8 @@ pub(crate) use settle::one::KeepFinished;
 use statement::Nameless;
 pub(crate) use statement::Names;
 pub(crate) use work_connection::WorkConnection;
+#[cfg(test)]
+pub(crate) use {functions::Function, migrate::Release, migrate::Step};
 
 /// Every statement for one schema, rendered.
 #[derive(Debug)]

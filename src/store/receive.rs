@@ -1,4 +1,4 @@
-//! Pull: the functions of the schema that any language calls (`migrations/0004_pull.sql` and those after it), bound.
+//! Pull: the functions of the schema that any language calls (`sql/functions/`: receive, ack, nack, extend), bound.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Claim, hold and settle in one round trip each: what a worker does for most jobs.
 //!
-//! The functions are those of `migrations/0007_round_trips.sql` and `0008_claim.sql`. A hold goes with the begin of its transaction in one message, and a
+//! The functions are in `sql/functions/` (claim, hold, settle). A hold goes with the begin of its transaction in one message, and a
 //! settle with its commit, of which sqlx counts nothing. Their arguments are literals: statements that are prepared would not
 //! fit in one message, and answers come as text.
 

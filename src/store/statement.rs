@@ -171,7 +171,7 @@ impl Names {
     }
 
     /// Whether a row's claim is to be taken over: it was doubted a grace before `due`. A doubt from before the server's start
-    /// is none (see the migration).
+    /// is none (see the function).
     pub(in crate::store) fn is_doubted(&self, alias: &str, due: &str) -> String {
         let is_doubted = self.quoted("is_doubted");
         let equal = format!("coalesce({alias}.suspect = {alias}.claim, false)");

@@ -27,7 +27,8 @@
 //!
 //! A private server listens on 127.0.0.1 only, accepts every user who can reach that address, and
 //! runs without `fsync`: committed data survives a crash of the server, but not of the machine. It
-//! is stopped and its files are removed when its process ends, however it ends.
+//! is stopped and its files are removed when its process ends, however it ends. They are in
+//! `/dev/shm` if that has room, unless `TMPDIR` is set or the server has `fsync`.
 
 #[cfg(not(unix))]
 compile_error!("seriatim's feature `testing` needs a Unix system");

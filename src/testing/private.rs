@@ -1,5 +1,6 @@
 //! A private server: its files, its port, its process.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, TcpListener};
@@ -32,6 +33,12 @@ const SETTINGS: [(&str, &str); 4] = [
     // TCP is enough, and a socket's path has a length limit that temporary folders can exceed.
     ("unix_socket_directories", ""),
 ];
+
+/// Linux's file system in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// The room that a server in memory needs: far more than the databases of one test have ever taken.
+const ROOM_IN_MEMORY: u64 = 3 << 30;
 
 #[derive(Debug)]
 pub(super) struct Private {
@@ -66,9 +73,11 @@ impl Private {
 
     fn prepare(binaries: PathBuf, settings: Vec<(String, String)>) -> Result<Self, ServerError> {
         let user = User::for_server()?;
-        let folder = tempfile::Builder::new()
-            .prefix("seriatim-postgresql-")
-            .tempdir()
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("seriatim-postgresql-");
+        let folder = memory_folder(&settings)
+            .and_then(|memory| builder.tempdir_in(memory).ok())
+            .map_or_else(|| builder.tempdir(), Ok)
             .map_err(ServerError::io("create a temporary folder"))?;
         let path =
             folder.path().canonicalize().map_err(ServerError::io("find the temporary folder"))?;
@@ -281,6 +290,29 @@ fn send_signal(pid: u32, signal: &str) -> Result<(), ServerError> {
         .status()
         .map(drop)
         .map_err(ServerError::io("run `sh`"))
+}
+
+/// Returns the folder in memory, if there is room and the server needs no disk.
+///
+/// A database is some 300 files, and making and deleting them on a disk takes half of a short
+/// test's time.
+/// A server with `fsync` is to be as slow as its disk. A caller who sets `TMPDIR` has chosen a
+/// place.
+fn memory_folder(settings: &[(String, String)]) -> Option<PathBuf> {
+    let durable = settings.iter().any(|(name, value)| name == "fsync" && value != "off");
+    if durable || env::var_os("TMPDIR").is_some() {
+        return None;
+    }
+    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    // Docker's own /dev/shm has 64 MB.
+    let room = Command::new("df").args(["-Pk", MEMORY]).stdin(Stdio::null()).output().ok()?;
+    let room = String::from_utf8(room.stdout).ok()?;
+    let room = room.lines().nth(1)?.split_whitespace().nth(3)?;
+    [free.split_whitespace().next()?, room]
+        .iter()
+        .all(|kib| kib.parse::<u64>().is_ok_and(|kib| kib << 10 >= ROOM_IN_MEMORY))
+        .then(|| PathBuf::from(MEMORY))
 }
 
 /// Below the ports that systems give to outgoing connections, so that a stopped server's port stays

@@ -33,6 +33,10 @@ impl Worker {
             _ = self.context.pooler_state.has_transactions() => {}
             () = self.stop.cancelled() => {}
         }
+        tokio::select! {
+            () = self.context.schema.opened() => {}
+            () = self.stop.cancelled() => {}
+        }
         if self.leased() {
             // If it died before, nobody would judge it: what it claimed would stand for the whole lease.
             tokio::select! {
@@ -56,6 +60,11 @@ impl Worker {
     /// Until told to stop.
     async fn work(&self, state: &mut WorkerState) {
         while !self.stop.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                () = self.context.schema.opened() => {}
+            }
             self.suspect_orphans(state).await;
             self.start_prefetched(state);
             let reserved = self.reserve(state);

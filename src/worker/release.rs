@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::settle::ANSWER_LIMIT;
+use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::ClaimedTurn;
 use crate::error::BackgroundError;
 use crate::job::queue_options::Hold;

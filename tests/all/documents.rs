@@ -2,24 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 use seriatim::{Client, Processor};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
-
-const DOCUMENTS: [&str; 8] = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "SECURITY.md",
-    "docs/faults.md",
-    "docs/sqs-fifo.md",
-    "docs/history.md",
-    "docs/poolers.md",
-    "docs/long-life.md",
-];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -30,56 +20,101 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `file::test` of every test, with `interleavings::` and `model::` before those of these folders.
-fn tests() -> HashSet<String> {
-    let mut found = HashSet::new();
-    let folders = [
-        ("tests/all", ""),
-        ("src/interleavings", "interleavings::"),
-        ("tests/model", "model::"),
-        ("benches/queue", ""),
-    ];
-    for (folder, prefix) in folders {
-        for entry in fs::read_dir(root().join(folder)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                continue;
-            }
-            let file = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let text = read(&path);
+/// The path of every test below a folder: its folders, its file and its name.
+fn tests_below(folder: &Path, path: &str, found: &mut HashSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap().path();
+        let stem = entry.file_stem().unwrap().to_str().unwrap();
+        let path = if stem == "mod" { path.to_owned() } else { format!("{path}{stem}::") };
+        if entry.is_dir() {
+            tests_below(&entry, &path, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
             let mut is_test = false;
-            for line in text.lines() {
+            for line in read(&entry).lines() {
                 is_test |= line.starts_with("#[tokio::test") || line.starts_with("#[test]");
                 let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
                 if let Some((name, _)) = name.filter(|_| is_test) {
-                    found.insert(format!("{prefix}{file}::{name}"));
+                    found.insert(format!("{path}{name}"));
                     is_test = false;
                 }
+            }
+        }
+    }
+}
+
+/// The path of every test as `cargo test` shows it, with `model::` before those of the model.
+fn tests() -> HashSet<String> {
+    let mut found = HashSet::new();
+    let folders =
+        [("tests/all", ""), ("src", ""), ("tests/model", "model::"), ("benches/queue", "")];
+    for (folder, path) in folders {
+        tests_below(&root().join(folder), path, &mut found);
+    }
+    found
+}
+
+/// Whether a path, or its end, is `named`: `p1_order::name` names `promises::p1_order::name`.
+fn ends_with(path: &str, named: &str) -> bool {
+    path.strip_suffix(named).is_some_and(|rest| rest.is_empty() || rest.ends_with("::"))
+}
+
+/// Whether a path, or its end, begins with `named`: `p1_order::` and `p1_` name all tests of that
+/// file.
+fn contains(path: &str, named: &str) -> bool {
+    path.starts_with(named) || path.contains(&format!("::{named}"))
+}
+
+/// All Markdown: beside `Cargo.toml`, in the book, and the model's.
+fn documents() -> Vec<String> {
+    let mut found = vec![String::from("tests/model/README.md")];
+    let mut folders = vec![root().to_owned(), root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && folder != root() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
             }
         }
     }
     found
 }
 
-/// What stands in backticks outside of code blocks.
-fn quoted(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
+/// The lines outside of code blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut fenced = false;
-    for line in text.lines() {
-        if line.starts_with("```") {
-            fenced = !fenced;
-        } else if !fenced {
-            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
-        }
-    }
-    found
+    text.lines().filter(move |line| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        !fence && !fenced
+    })
+}
+
+/// The words in backticks outside of code blocks.
+fn quoted(text: &str) -> Vec<String> {
+    prose(text).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// The places that a link can lead to within a document: its headings, as GitHub and mdBook name them, and its anchors.
+fn anchors(text: &str) -> HashSet<String> {
+    let slug = |heading: &str| -> String {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    let headings = prose(text).filter(|line| line.starts_with('#')).map(slug);
+    let ids = text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    headings.chain(ids.map(str::to_owned)).collect()
 }
 
 /// Whether it is meant as the name of a test: of a file of tests, or too long for anything else.
 fn means_a_test(word: &str, files: &HashSet<String>) -> bool {
     let lower =
         word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:*".contains(c));
-    let of_file = word.rsplit_once("::").is_some_and(|(file, _)| files.contains(file));
+    let of_file = word
+        .rsplit_once("::")
+        .is_some_and(|(named, _)| files.iter().any(|file| ends_with(file, named)));
     lower && (of_file || word.matches('_').count() >= 4)
 }
 
@@ -90,17 +125,15 @@ fn every_test_that_a_document_names_is_there() {
         tests.iter().map(|test| test.rsplit_once("::").unwrap().0.to_owned()).collect();
     let mut missing = Vec::new();
     let mut named = 0;
-    for document in DOCUMENTS {
-        for word in quoted(&read(document)) {
+    for document in documents() {
+        for word in quoted(&read(&document)) {
             if !means_a_test(&word, &files) {
                 continue;
             }
             named += 1;
             let there = match word.strip_suffix('*') {
-                Some(file) => tests.iter().any(|test| test.starts_with(file)),
-                None => tests.iter().any(|test| {
-                    *test == word || test.rsplit_once("::").is_some_and(|(_, name)| name == word)
-                }),
+                Some(named) => tests.iter().any(|test| contains(test, named)),
+                None => tests.iter().any(|test| ends_with(test, &word)),
             };
             if !there {
                 missing.push(format!("{document}: {word}"));
@@ -113,10 +146,10 @@ fn every_test_that_a_document_names_is_there() {
 
 #[test]
 fn every_case_that_a_document_names_is_there() {
-    let cases = read("tests/all/sql_functions/cases.rs");
+    let cases = read("tests/all/sql/sql_functions/cases.rs");
     let mut named = 0;
-    for document in DOCUMENTS {
-        let text = read(document);
+    for document in documents() {
+        let text = read(&document);
         for after in text.split("`sql_functions`, ").skip(1) {
             // Up to the end of its cell; the names stand in quotes.
             let cell = after.split(['|', '\n', ';']).next().unwrap();
@@ -131,22 +164,78 @@ fn every_case_that_a_document_names_is_there() {
 
 #[test]
 fn every_file_that_a_document_names_is_there() {
-    for document in DOCUMENTS {
-        let text = read(document);
-        let linked = text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
-        let folder = root().join(document).parent().unwrap().to_owned();
-        for path in linked.filter(|path| !path.is_empty() && !path.contains("://")) {
-            assert!(folder.join(path).exists(), "{document} links to {path}");
-        }
-        for path in quoted(&text) {
+    for document in documents() {
+        for path in quoted(&read(&document)) {
             let names_a_file =
-                ["src/", "tests/", "migrations/"].iter().any(|folder| path.starts_with(folder));
-            if names_a_file && !path.contains(['*', ' ', '…']) {
+                ["src/", "tests/", "migrations/", "sql/"].iter().any(|at| path.starts_with(at));
+            if names_a_file && !path.contains(['*', ' ', '…', '<']) {
                 assert!(root().join(&path).exists(), "{document} names {path}");
             }
         }
-        assert!(root().join(PathBuf::from(document)).exists());
     }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let book = root().join("docs").canonicalize().unwrap();
+    for document in documents() {
+        let text = read(&document);
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        let links = prose(&text).flat_map(|line| line.split("](").skip(1));
+        for link in links.map(|rest| rest.split(')').next().unwrap()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { root().join(&document) } else { folder.join(path) };
+            let Ok(target) = target.canonicalize() else {
+                panic!("{document} links to {link}");
+            };
+            let stays = !document.starts_with("docs/") || target.starts_with(&book);
+            assert!(stays, "{document} links to {link}, which is not in the book");
+            let there = anchor.is_empty() || anchors(&read(target)).contains(anchor);
+            assert!(there, "{document} links to {link}, which has no such place");
+        }
+    }
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = read("docs/SUMMARY.md");
+    for document in documents() {
+        let Some(page) = document.strip_prefix("docs/") else { continue };
+        let listed = page == "SUMMARY.md" || summary.contains(&format!("]({page})"));
+        assert!(listed, "docs/SUMMARY.md has no {page}");
+    }
+}
+
+#[test]
+fn no_document_names_the_host_of_a_registry() {
+    let hosts = [["crates", ".io"], ["docs", ".rs"], ["npmjs", ".com"], ["pypi", ".org"]];
+    for document in documents() {
+        let text = read(&document);
+        assert!(!hosts.iter().any(|host| text.contains(&host.concat())), "{document}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_program_runs_as_pasted() {
+    let readme = read("README.md");
+    let program = &blocks(&readme, "rust,no_run")[0];
+    let file = read("examples/first_job.rs");
+    // Only the example's own first line is not in the README.
+    let (_, pasted) = file.split_once("\n\n").unwrap();
+    assert_eq!(program.trim(), pasted.trim());
+
+    // cargo builds the examples before it runs the tests, beside their folder.
+    let example =
+        std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples/first_job");
+    let database = database().await;
+    let output = Command::new(example).env("DATABASE_URL", database.url()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.trim(), blocks(&readme, "text")[0].trim());
+    database.remove().await.unwrap();
 }
 
 /// The code blocks of a language.
@@ -196,13 +285,11 @@ async fn the_sql_of_the_readme_does_what_it_says() {
 
     by_hand(pool, &blocks[1]).await;
     by_hand(pool, "insert into orders values (1, 'ann'), (2, 'ann')").await;
-    let run = handler(|job, data| Box::pin(async move { Ok(json!([job.group(), data])) }));
+    let run = handler(async |job, data| Ok(json!([job.group(), data])));
     let running = Processor::builder(pool.clone()).queue(queue("orders"), run).build().unwrap();
-    let running = running.start();
+    let _running = running.start();
     let last = value::<i64>(pool, "select max(id) from seriatim.job").await;
     let done = job_when(pool, last, |job| job.status.is_final()).await;
     assert_eq!(done.result, Some(json!(["ann", { "id": 2, "customer": "ann" }])));
     assert_eq!(Client::default().counts(pool, "orders").await.unwrap().succeeded, 2);
-    running.shutdown(std::time::Duration::from_secs(5)).await;
-    database.remove().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Adopt: see flagged jobs and make sure their groups are in line. `migrations/0008_claim.sql` has the function, and says
+//! Adopt: see flagged jobs and make sure their groups are in line. `sql/functions/adopt.sql` has the function, and says
 //! why each flag may go.
 
 use sea_query::Values;

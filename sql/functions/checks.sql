@@ -1,0 +1,45 @@
+-- Refuse arguments that cannot be used, and say what to do.
+
+create or replace function check_name(field text, given text, most integer) returns void
+language plpgsql immutable
+as $$
+begin
+  if given = '' then
+    raise exception 'the % is empty', field using errcode = '22023', hint = 'Give it at least one character.';
+  elsif char_length(given) > most then
+    raise exception 'the % has % characters, at most % are allowed', field, char_length(given), most
+      using errcode = '22023', hint = 'Shorten it, or use a hash of it.';
+  elsif given ~ '[\u0001-\u001f\u007f-\u009f]' then
+    raise exception 'the % has a control character', field using errcode = '22023', hint = 'Remove or escape it.';
+  end if;
+end $$;
+
+create or replace function check_queue(given text) returns void
+language plpgsql immutable
+as $$
+begin
+  if given is null then
+    raise exception 'the queue is null' using errcode = '22023', hint = 'Name the queue.';
+  end if;
+  perform check_name('queue', given, {queue_limit});
+end $$;
+
+create or replace function check_isolation(what text) returns void
+language plpgsql stable
+as $$
+begin
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception '% needs READ COMMITTED, this transaction is %', what, upper(current_setting('transaction_isolation'))
+      using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED.';
+  end if;
+end $$;
+
+create or replace function check_visibility(given interval) returns void
+language plpgsql immutable
+as $$
+begin
+  if given is null or given < interval '0' or given > interval '12 hours' then
+    raise exception 'the visibility is %, it must be from 0 to 12 hours', coalesce(given::text, 'null')
+      using errcode = '22023', hint = 'Choose a shorter one, and extend it while the work goes on.';
+  end if;
+end $$;

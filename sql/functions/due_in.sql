@@ -1,0 +1,25 @@
+-- Returns in how many seconds a claim of the queue may find something, also if another transaction
+-- has locked what is due; null if nothing will be due, as far as is known. The caller has plans
+-- pinned.
+create or replace function {schema}.due_in(of_queue text) returns float8
+language plpgsql volatile
+as $$
+begin
+  return extract(epoch from nullif(least(
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at < 'infinity'
+        order by g.ready_at limit 1),
+      (select {look_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged
+        order by {look_at} limit 1),
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+        order by j.turn_at limit 1),
+      (select j.lease_until from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'started'
+          -- Behind that are the leases of the living, and those that many ended jobs had. The grace
+          -- of a suspicion is shorter.
+          and j.lease_until <= now() + interval '2 s'
+        order by j.lease_until limit 1)),
+    'infinity') - clock_timestamp());
+end $$;

@@ -1,0 +1,85 @@
+-- Enqueues a job. One insert, which locks and waits for nothing, at any isolation level (P5); with
+-- a deduplication id it waits for an open transaction that has the same one. Usable from triggers.
+-- Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing and returns
+-- the first job's id.
+create or replace function enqueue(
+  queue text, data jsonb, group_id text default null, delay interval default null, run_at timestamptz default null,
+  name text default null, reference text default null, priority integer default 0, expires_at timestamptz default null,
+  max_attempts integer default null, dedup_id text default null, payload bytea default null,
+  content_type text default null
+) returns table (id bigint, duplicate boolean)
+language plpgsql volatile
+set search_path from current
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  of_queue constant text := queue;
+  of_group constant text := group_id;
+  its_data constant jsonb := data;
+  its_payload constant bytea := payload;
+  expiry constant timestamptz := expires_at;
+  its_priority constant integer := coalesce(priority, 0);
+  due_at timestamptz := run_at;
+  once text := dedup_id;
+  first_job bigint;
+  setting queue;
+  wakes boolean;
+begin
+  perform check_queue(of_queue);
+  perform check_name('group', of_group, {group_limit});
+  perform check_name('name', enqueue.name, {job_name_limit});
+  perform check_name('reference', enqueue.reference, {reference_limit});
+  perform check_name('deduplication id', once, {dedup_limit});
+  perform check_name('content type', enqueue.content_type, {content_type_limit});
+  if (its_data is null) = (its_payload is null) or (enqueue.content_type is not null and its_payload is null) then
+    raise exception 'a job has data or a payload, and a content type only with a payload'
+      using errcode = '22023', hint = 'Pass data as JSON, or null and the payload as bytes.';
+  elsif its_priority not between 0 and 9 then
+    raise exception 'the priority is %, it must be from 0 to 9', its_priority
+      using errcode = '22023', hint = 'Higher is sooner.';
+  elsif enqueue.max_attempts < 1 then
+    raise exception 'max_attempts is %, it must be 1 or more', enqueue.max_attempts
+      using errcode = '22023', hint = 'Leave it out for the default of the queue.';
+  elsif delay < interval '0' or delay > interval '100 years' then
+    raise exception 'the delay is %, it must be from 0 to 100 years', delay
+      using errcode = '22023', hint = 'Pass null for the delay of the queue.';
+  elsif delay is not null and due_at is not null then
+    raise exception 'both delay and run_at are given' using errcode = '22023', hint = 'Pass one of them.';
+  elsif not isfinite(due_at) or extract(year from due_at) not between 1 and 9999 then
+    raise exception 'run_at is %, it must be in the years 1 to 9999', due_at
+      using errcode = '22023', hint = 'Pass null for at once.';
+  elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
+    raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
+      using errcode = '22023', hint = 'Pass null for never.';
+  end if;
+
+  select s.* into setting from queue s where s.name = of_queue;
+  due_at := coalesce(due_at, clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
+  id := nextval('job_id_seq');
+  duplicate := false;
+  if once is null and setting.dedup_by_content then
+    once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
+  end if;
+  if once is not null then
+    first_job := claim_dedup_id(of_queue, of_group, once, enqueue.id);
+    if first_job <> enqueue.id then
+      id := first_job;
+      duplicate := true;
+      return next;
+      return;
+    end if;
+  end if;
+
+  -- Before the insert: after it, a job without a group would be taken for others that wait.
+  wakes := due_at <= clock_timestamp() and looks_idle(of_queue, array[of_group], of_group is null);
+  insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
+    max_attempts, dedup_id, run_at, turn_at)
+  values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
+    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
+    case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging} else least(due_at, expiry) end);
+  if wakes then
+    perform pg_notify(current_schema() || '.wake', of_queue);
+  end if;
+  return next;
+end $$;

@@ -1,0 +1,56 @@
+-- Locks the rows of a claim for the open transaction: the group's by its token, then the job's.
+-- Returns the process id of the session that holds them. Null, perhaps with some of the locks:
+-- another transaction has a row for a moment, the claim is suspected or lost, or the job is to be
+-- cancelled. From here on the transaction may take its time. Each statement has a snapshot of its
+-- own.
+create or replace function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
+language plpgsql volatile
+as $$
+declare
+  of_queue text; of_group text;
+begin
+  perform set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('lock_timeout', {lock_timeout}, true);
+  select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
+  if of_group is null then
+    perform from {schema}.job j
+    where j.id = of_job and j.claim = with_token and j.suspect is null
+      and j.finished_at is null and j.status not in ('queued', 'parked')
+    for no key update skip locked;
+  else
+    -- By coalesce it does not match queue_group_claimed, by which all claims would be read.
+    perform from {schema}.queue_group g
+    where g.claim = with_token and g.suspect is null
+      and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+    for no key update skip locked;
+    if not found then
+      return null;
+    end if;
+    perform from {schema}.job j
+    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+    for no key update skip locked;
+  end if;
+  if not found then
+    return null;
+  end if;
+  perform from {schema}.cancel_request r where r.job_id = of_job limit 1;
+  if found then
+    return null;
+  end if;
+  perform set_config('lock_timeout', '0', true);
+  return pg_backend_pid();
+end $$;
+
+-- Holds the job that the transaction before has started as the next of its chain, if it has.
+create or replace function {schema}.hold_next() returns integer
+language plpgsql volatile
+as $$
+declare
+  next constant text := current_setting('seriatim.next', true);
+begin
+  if next = '' then
+    return null;
+  end if;
+  return {schema}.hold_job(split_part(next, ' ', 1)::bigint, split_part(next, ' ', 2)::uuid);
+end $$;

@@ -1,0 +1,65 @@
+-- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
+-- it. Those behind it that were received with it go back too, with nothing held against them, and
+-- their receipts become stale. Out of attempts, it ends as failed, and the group does what its
+-- setting says. Returns as ack does.
+create or replace function nack(receipt text, delay interval default '0', error text default null) returns text
+language plpgsql volatile
+set search_path from current
+set lock_timeout = {lock_timeout}
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  wait constant interval := coalesce(delay, interval '0');
+  message constant text := coalesce(error, 'given back by its receiver');
+  shown record;
+  held record;
+  j job;
+  turn queue_group;
+  most_attempts integer;
+begin
+  perform check_isolation('nack');
+  select * into shown from parse_receipt(receipt);
+  if wait < interval '0' or wait > interval '100 years' then
+    raise exception 'the delay is %, it must be from 0 to 100 years', wait
+      using errcode = '22023', hint = 'Leave it out for at once.';
+  end if;
+  select * into held from receive_hold(shown.job, shown.token);
+  if held.state <> 'held' then
+    return held.state;
+  end if;
+  select x.* into j from job x where x.id = shown.job;
+  if held.of_group is not null then
+    select g.* into turn from queue_group g where g.queue = held.of_queue and g.group_id = held.of_group;
+    perform receive_return(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
+  end if;
+  most_attempts := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
+    {receiver_attempts});
+  if exists (select from cancel_request r where r.job_id = j.id) then
+    perform receive_refuse(j, 'cancelled');
+  elsif j.attempts - j.attempts_forgiven < most_attempts then
+    update job set status = 'queued', run_at = clock_timestamp() + wait,
+      turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
+        else least(clock_timestamp() + wait, job.expires_at) end,
+      claim = null, lease_until = null, suspect = null, claimed_by = null,
+      error = jsonb_build_object('kind', 'error', 'message', message, 'chain', '[]'::jsonb, 'attempt', j.attempts),
+      history = history_with(job.history, j.attempts, j.last_started_at, 'error', message)
+    where job.id = j.id;
+  else
+    perform receive_end(j.id, 'failed', 'error', message);
+    if held.of_group is not null then
+      -- A group is halted as a whole: what came before and is not acked yet goes back.
+      if (select s.out_of_attempts from group_setting s where s.queue = j.queue and s.group_id = j.group_id) <> 'continue' then
+        perform receive_return(held.of_queue, held.of_group, turn.job_id, j.id - 1);
+      end if;
+      if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then
+        return 'done';
+      end if;
+    end if;
+  end if;
+  if held.of_group is not null then
+    perform receive_pass(held.of_queue, held.of_group);
+  end if;
+  return 'done';
+end $$;

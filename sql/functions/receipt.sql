@@ -1,0 +1,80 @@
+create or replace function parse_receipt(receipt text, out job bigint, out token uuid)
+language plpgsql immutable
+as $$
+begin
+  if receipt is null or receipt !~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+    or split_part(receipt, '.', 1)::numeric > 9223372036854775807
+  then
+    raise exception 'this is not a receipt: %', coalesce(quote_literal(left(receipt, 80)), 'null')
+      using errcode = '22023', hint = 'Pass the receipt as receive() returned it.';
+  end if;
+  job := split_part(receipt, '.', 1);
+  token := split_part(receipt, '.', 2);
+end $$;
+
+-- Locks the rows of a receipt: the group's by its token, then the job's. Skipped is not lost: only
+-- a plain read that shows another token makes it stale. `state`: held, stale, or busy (another
+-- transaction has had a row for half a second).
+create or replace function receive_hold(of_job bigint, token uuid, out state text, out of_queue text, out of_group text)
+language plpgsql volatile
+as $$
+begin
+  for tries in 1..100 loop
+    select j.queue, j.group_id into of_queue, of_group from job j where j.id = of_job;
+    if of_group is null then
+      perform from job j where j.id = of_job and j.claim = token
+        and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
+      if found then
+        state := 'held';
+        return;
+      end if;
+      perform from job j where j.id = of_job and j.claim = token
+        and j.finished_at is null and j.status not in ('queued', 'parked');
+    else
+      perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token
+        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
+      if found then
+        perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
+        for no key update skip locked;
+        if found then
+          state := 'held';
+          return;
+        end if;
+      end if;
+      perform from queue_group g join job j on j.id = of_job and j.finished_at is null
+          and j.status not in ('queued', 'parked')
+      where g.queue = of_queue and g.group_id = of_group and g.claim = token
+        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
+    end if;
+    if not found then
+      state := 'stale';
+      return;
+    end if;
+    perform pg_sleep(0.005);
+  end loop;
+  state := 'busy';
+exception when lock_not_available then
+  state := 'busy';
+end $$;
+
+-- Passes on a claim when one of its jobs has ended or went back: it keeps the rest of its jobs, or
+-- the turn ends. The group's row is locked.
+create or replace function receive_pass(of_queue text, of_group text) returns void
+language plpgsql volatile
+as $$
+declare
+  turn queue_group;
+  left_first bigint;
+  left_last bigint;
+  left_count bigint;
+begin
+  select g.* into turn from queue_group g where g.queue = of_queue and g.group_id = of_group;
+  select min(b.id), max(b.id), count(*) into left_first, left_last, left_count
+  from batch_jobs(of_queue, of_group, turn.job_id, coalesce(turn.batch_end, turn.job_id)) b(id);
+  if left_count = 0 then
+    perform receive_free(of_queue, of_group, clock_timestamp());
+  else
+    update queue_group g set job_id = left_first, batch_end = left_last, batch_size = left_count
+    where g.queue = of_queue and g.group_id = of_group;
+  end if;
+end $$;

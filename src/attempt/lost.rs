@@ -1,0 +1,48 @@
+//! What the loss of a hold does to its job. No other file says so.
+//!
+//! A hold is lost when its session or its lease is (the handler is told, and dropped after
+//! `WIND_UP`), or when another worker has taken the claim over. The attempt has failed in the first
+//! case, and its failure is recorded by token. In the second case nothing may be recorded (P10).
+
+use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
+use crate::error::BackgroundError;
+use crate::job::job::FailureKind;
+use crate::job::outcome::RunResult;
+use crate::liveness::sessions::Signals;
+
+/// The result of a run whose row locks went with their session.
+pub(crate) fn session_lost() -> RunResult {
+    let message = "the database session that held the job was lost";
+    RunResult::Broken(FailureKind::ConnectionLost, message.to_owned())
+}
+
+/// The result of a run whose lease ended, or whose process other processes may suspect.
+pub(crate) fn lease_lost() -> RunResult {
+    let message = "the lease of the job could not be extended, or its presence could not be proved";
+    RunResult::Broken(FailureKind::LeaseLost, message.to_owned())
+}
+
+/// Stops the handler of a claim that was taken over, and returns the error of its first `tx()`.
+pub(crate) fn taken_over(signals: &Signals) -> sqlx::Error {
+    signals.lost.cancel();
+    let message = "the claim of this job was taken over by another worker";
+    sqlx::Error::Protocol(message.to_owned())
+}
+
+impl ClaimedTurn {
+    /// Reports a lost hold whose failure is still to be recorded.
+    pub(crate) fn report_lost_hold(&self, unrecorded: &Unrecorded) {
+        let Unrecorded::Result(RunResult::Broken(kind, _)) = unrecorded else { return };
+        if [FailureKind::ConnectionLost, FailureKind::LeaseLost].contains(kind) {
+            let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+            self.context.report(&BackgroundError::HoldLost { queue, job });
+        }
+    }
+
+    /// Reports a claim that was taken over before its outcome was recorded.
+    pub(crate) fn claim_lost(&self) -> TurnEnd {
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        self.context.report(&BackgroundError::Settle { queue, job, source: None });
+        TurnEnd::Lost
+    }
+}

@@ -1,0 +1,188 @@
+//! Settling by token on another connection, if the hold's own session is gone or in an unknown
+//! state.
+
+use std::io;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::attempt::failure::broken;
+use crate::attempt::hold::RETRY_SKIPPED;
+use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
+use crate::error::BackgroundError;
+use crate::job::outcome::{Outcome, RunResult};
+use crate::job::redact::redact_detail;
+use crate::liveness::context::Context;
+use crate::store::{HoldAnswer, SessionId, WorkConnection, begin_short, in_tx};
+
+/// How long a hold, or one attempt to record, may take. The server is lost if it takes longer.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a processor tries to record an outcome by token, before it leaves the job to a take-over.
+pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
+
+impl Unrecorded {
+    /// Makes a failure of a success that the database has refused to record.
+    fn refuse(&mut self, error: &sqlx::Error) {
+        if matches!(self, Self::Outcome(Outcome::Succeeded { .. })) {
+            *self = Self::Result(broken(error, true));
+        }
+    }
+}
+
+/// Whether the database will never take what it was given. Not so when it gave up waiting, is short of something, or ends
+/// the session: classes 08, 40, 53, 55, 57 and 58.
+pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
+    let transient =
+        |code: &str| ["08", "40", "53", "55", "57", "58"].contains(&&code[..2.min(code.len())]);
+    let error = error.as_database_error();
+    error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
+}
+
+/// What one try to record came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SettleAttempt {
+    Recorded,
+    /// Successes were recorded, and the turn goes on, unless somebody paused the queue or the group.
+    Stays {
+        paused: bool,
+    },
+    /// The turn was passed on: somebody paused the queue or the group, or all that there was to record had been recorded.
+    Passed,
+    /// Somebody has a row for a moment, perhaps our own old session.
+    Skipped,
+    /// The claim was taken over.
+    Lost,
+}
+
+impl ClaimedTurn {
+    /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
+    pub(crate) async fn settle_by_token(
+        &self,
+        session: SessionId,
+        mut unrecorded: Unrecorded,
+    ) -> TurnEnd {
+        let mut run = self.clone();
+        let deadline = Instant::now() + RECORD_LIMIT;
+        let mut pause = RETRY_SKIPPED;
+        let mut source = None;
+        while Instant::now() < deadline {
+            // Where only the answer was lost, the next try finds that the token is gone.
+            match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut unrecorded)).await {
+                Ok(Ok(Some(end))) => return end,
+                Ok(Ok(None)) => {}
+                failed => {
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                    source = Some(match failed {
+                        Ok(Err(error)) => {
+                            if is_refusal(&error) {
+                                // Its next try records what comes of that.
+                                run.refuse(&mut unrecorded, &error);
+                            }
+                            error
+                        }
+                        _ => io::Error::from(io::ErrorKind::TimedOut).into(),
+                    });
+                }
+            }
+            sleep(pause).await;
+        }
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        self.context.report(&BackgroundError::Settle {
+            queue,
+            job,
+            source: source.map(redact_detail),
+        });
+        TurnEnd::Lost
+    }
+
+    /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
+    /// comes of it, and the others go back: they run again, behind it.
+    pub(crate) fn refuse(&mut self, unrecorded: &mut Unrecorded, error: &sqlx::Error) {
+        if self.done.is_empty() {
+            unrecorded.refuse(error);
+            return;
+        }
+        let first = self.done.remove(0);
+        let later = self.done.drain(..).map(|done| done.job).chain([self.claim.job]);
+        self.claim.behind = later.chain(self.claim.behind.drain(..)).collect();
+        self.claim.job = first.job;
+        *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: first.result });
+    }
+
+    /// One try; none: somebody has a row for a moment, perhaps our own old session.
+    async fn try_by_token(
+        &self,
+        session: SessionId,
+        unrecorded: &mut Unrecorded,
+    ) -> Result<Option<TurnEnd>, sqlx::Error> {
+        let mut conn = WorkConnection::from(self.context.side.acquire().await?);
+        let store = &self.context.store;
+        in_tx(&mut conn, async |conn| store.terminate(conn, session).await).await?;
+        begin_short(&mut conn).await?;
+        match self.try_unrecorded(&mut conn, unrecorded).await? {
+            SettleAttempt::Recorded => {
+                PgTransactionManager::commit(&mut conn).await?;
+                conn.done();
+                Ok(Some(self.ended_late(unrecorded)))
+            }
+            SettleAttempt::Passed => {
+                PgTransactionManager::commit(&mut conn).await?;
+                conn.done();
+                Ok(Some(TurnEnd::Finished))
+            }
+            SettleAttempt::Skipped => {
+                PgTransactionManager::rollback(&mut conn).await?;
+                conn.done();
+                Ok(None)
+            }
+            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.claim_lost())),
+        }
+    }
+
+    /// Locks the job by its token and writes its outcome, in the short transaction that is open on `conn`.
+    pub(crate) async fn try_unrecorded(
+        &self,
+        conn: &mut PgConnection,
+        unrecorded: &mut Unrecorded,
+    ) -> Result<SettleAttempt, sqlx::Error> {
+        let Context { store, .. } = &*self.context;
+        let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
+            HoldAnswer::Held(held) => Some(held),
+            // Where a turn goes on, the token outlives what an earlier try committed without an answer.
+            HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => None,
+            HoldAnswer::Skipped => return Ok(SettleAttempt::Skipped),
+            HoldAnswer::Lost => return Ok(SettleAttempt::Lost),
+        };
+        let paused = self.record_done(conn).await?;
+        let earlier_only = matches!(unrecorded, Unrecorded::EarlierOnly);
+        if earlier_only && !(paused && self.idle) {
+            return Ok(SettleAttempt::Stays { paused });
+        }
+        let Some(held) = held.filter(|_| !earlier_only) else {
+            store.end_turn(conn, &self.queue.name, &self.claim).await?;
+            return Ok(SettleAttempt::Passed);
+        };
+        if let Unrecorded::Result(result) = unrecorded {
+            let asked = store.cancel_requested(conn, self.claim.job).await?;
+            let result = std::mem::replace(result, RunResult::Released);
+            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, asked));
+        }
+        let Unrecorded::Outcome(outcome) = unrecorded else {
+            return Ok(SettleAttempt::Lost);
+        };
+        self.apply_group_policy(conn, outcome).await?;
+        self.record(conn, &held, outcome).await?;
+        Ok(SettleAttempt::Recorded)
+    }
+
+    /// Returns how the turn ended whose late record is committed.
+    pub(crate) fn ended_late(&self, unrecorded: &Unrecorded) -> TurnEnd {
+        match unrecorded {
+            Unrecorded::Outcome(outcome) => self.ended(outcome),
+            Unrecorded::Result(_) | Unrecorded::EarlierOnly => TurnEnd::Lost,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The functions of the schema: `sql/functions/` has their text. Their constants and shared
+//! fragments are filled in here, and nowhere else.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sqlx::migrate::{Migration, MigrationType};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
+
+use crate::job::job::Job;
+use crate::job::name;
+use crate::job::queue_settings::QueueSettings;
+use crate::store::claim::adopt::LOOK_AT;
+use crate::store::claim::start::{GRACE, PRIORITY_AGING};
+use crate::store::statement::Names;
+
+/// How long processes have to come back after a restart of the server before a claim is taken over.
+const RESTART_GRACE: Duration = Duration::from_secs(15);
+/// When a receive reads a group again whose head another transaction has locked.
+const RETRY_SOON: Duration = Duration::from_millis(20);
+/// How long a statement of the library waits for a lock that `SKIP LOCKED` does not skip.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+/// How many attempts a job has that receivers take, unless the job or its queue says otherwise.
+const RECEIVER_ATTEMPTS: u32 = 10;
+
+/// The files, each behind those whose functions its SQL functions call.
+const FILES: [&str; 23] = [
+    include_str!("../../sql/functions/plans.sql"),
+    include_str!("../../sql/functions/suspicion.sql"),
+    include_str!("../../sql/functions/history.sql"),
+    include_str!("../../sql/functions/checks.sql"),
+    include_str!("../../sql/functions/wake_up.sql"),
+    include_str!("../../sql/functions/dedup.sql"),
+    include_str!("../../sql/functions/enqueue.sql"),
+    include_str!("../../sql/functions/adopt.sql"),
+    include_str!("../../sql/functions/due_in.sql"),
+    include_str!("../../sql/functions/claim.sql"),
+    include_str!("../../sql/functions/hold.sql"),
+    include_str!("../../sql/functions/settle.sql"),
+    include_str!("../../sql/functions/presence.sql"),
+    include_str!("../../sql/functions/batch.sql"),
+    include_str!("../../sql/functions/head.sql"),
+    include_str!("../../sql/functions/receive_job.sql"),
+    include_str!("../../sql/functions/receive_turn.sql"),
+    include_str!("../../sql/functions/receive_ungrouped.sql"),
+    include_str!("../../sql/functions/receive.sql"),
+    include_str!("../../sql/functions/receipt.sql"),
+    include_str!("../../sql/functions/ack.sql"),
+    include_str!("../../sql/functions/nack.sql"),
+    include_str!("../../sql/functions/extend.sql"),
+];
+
+/// What a claim does with the job `j`: the word of a `Go`.
+const DISPOSITION: &str = "case when j.created_at < ignore_before then 'ignored'
+          when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) then 'exhausted'
+          when j.expires_at <= now() then 'expired' else 'run' end";
+
+/// Begins the attempts of the jobs in `locked`, whose groups are claimed in the same statement.
+const START: &str = "update {schema}.job j set
+          status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
+          last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
+        from locked
+        where j.id = any (array[locked.id]) and j.finished_at is null
+        returning j.*, locked.go";
+
+/// A claimed job as `claim_jobs` returns it.
+const CLAIMED: &str = "
+          false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+          j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
+          pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
+          j.group_id, j.token, j.go, j.expires_at,
+          null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz";
+
+/// What stands for `{key}` in every schema.
+fn constants() -> [(&'static str, String); 18] {
+    let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
+    [
+        // These have others in them.
+        ("{start}", START.into()),
+        ("{claimed}", CLAIMED.into()),
+        ("{disposition}", DISPOSITION.into()),
+        ("{look_at}", LOOK_AT.into()),
+        ("{grace}", seconds(GRACE)),
+        ("{restart_grace}", seconds(RESTART_GRACE)),
+        ("{priority_aging}", seconds(PRIORITY_AGING)),
+        ("{retry_soon}", seconds(RETRY_SOON)),
+        ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
+        ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
+        ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
+        ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
+        ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
+        ("{group_limit}", name::GROUP_LIMIT.to_string()),
+        ("{job_name_limit}", name::JOB_NAME_LIMIT.to_string()),
+        ("{reference_limit}", name::REFERENCE_LIMIT.to_string()),
+        ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
+        ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
+    ]
+}
+
+/// Of SQL, as recorded in the table `migration`.
+pub(in crate::store) fn checksum(text: &str) -> Vec<u8> {
+    let sql = AssertSqlSafe(text).into_sql_str();
+    let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
+    migration.checksum.into_owned()
+}
+
+/// A function as this version of the library makes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    /// Its name and the types of its arguments, as `to_regprocedure` takes them.
+    pub(crate) signature: String,
+    /// Of its text with the constants filled in, whatever the schema.
+    pub(crate) checksum: String,
+    /// `{schema}`, `{schema_text}` and `{job_table}` are still to be filled in.
+    text: String,
+}
+
+impl Function {
+    /// From `create or replace function …` up to the end of its body.
+    pub(crate) fn new(text: &str) -> Self {
+        let mut hex = String::new();
+        for byte in checksum(text) {
+            _ = write!(hex, "{byte:02x}");
+        }
+        Self { signature: signature(text), checksum: hex, text: text.to_owned() }
+    }
+
+    /// The same, with another text.
+    #[cfg(test)]
+    pub(crate) fn changed(&self, change: impl FnOnce(&str) -> String) -> Self {
+        Self::new(&change(&self.text))
+    }
+
+    /// The statement that makes it in a schema.
+    pub(crate) fn statement(&self, names: &Names) -> String {
+        in_schema(&self.text, names)
+    }
+
+    /// Its body as the catalogue has it.
+    pub(crate) fn body(&self, names: &Names) -> String {
+        let body = self.text.split("$$").nth(1).unwrap_or_default();
+        in_schema(body, names)
+    }
+}
+
+/// All functions, in the order in which they are made.
+pub(crate) fn functions() -> Vec<Function> {
+    let constants = constants();
+    let filled = FILES.map(|file| {
+        constants.iter().fold(file.to_owned(), |text, (key, value)| text.replace(key, value))
+    });
+    filled.iter().flat_map(|file| split(file)).map(Function::new).collect()
+}
+
+/// The statements of a file, without the comments above them.
+fn split(file: &str) -> Vec<&str> {
+    let mut statements = Vec::new();
+    let mut rest = file;
+    while let Some(begin) = rest.find("create or replace function") {
+        let body = rest[begin..].find("$$").map_or(rest.len(), |at| begin + at + 2);
+        let end = rest[body..].find("$$;").map_or(rest.len(), |at| body + at + 3);
+        statements.push(&rest[begin..end]);
+        rest = &rest[end..];
+    }
+    statements
+}
+
+/// The name and the types of the arguments of a `create or replace function`.
+fn signature(text: &str) -> String {
+    let head = text.trim_start_matches("create or replace function").trim_start();
+    let head = head.trim_start_matches("{schema}.");
+    let (name, rest) = head.split_once('(').unwrap_or((head, ""));
+    let mut depth = 1;
+    let end = rest.find(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0
+    });
+    let arguments = rest[..end.unwrap_or(0)].split(',').map(str::trim);
+    let types = arguments.filter(|argument| !argument.is_empty() && !argument.starts_with("out "));
+    let types = types.map(|argument| {
+        let argument = argument.split(" default ").next().unwrap_or(argument);
+        argument.split_once(char::is_whitespace).map_or(argument, |(_, of)| of.trim())
+    });
+    format!("{name}({})", types.collect::<Vec<_>>().join(", "))
+}
+
+/// Fills in a schema's name, in one pass: whatever the name is, nothing in it is filled in.
+fn in_schema(text: &str, names: &Names) -> String {
+    let values = [
+        ("{schema}", Names::quote(names.schema())),
+        ("{schema_text}", quoted(names.schema())),
+        ("{job_table}", quoted(&names.quoted("job"))),
+    ];
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        let (before, behind) = rest.split_at(at);
+        filled.push_str(before);
+        let value = values.iter().find(|(key, _)| behind.starts_with(key));
+        let (value, length) = value.map_or(("{", 1), |(key, value)| (value, key.len()));
+        filled.push_str(value);
+        rest = &behind[length..];
+    }
+    filled + rest
+}
+
+/// A literal, however the session reads strings.
+fn quoted(text: &str) -> String {
+    let escape = if text.contains('\\') { "E" } else { "" };
+    format!("{escape}'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_functions_is_carried() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/functions");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files: HashSet<_> = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        assert_eq!(files, FILES.map(str::to_owned).into());
+        let statements: usize = files.iter().map(|file| file.matches("\n$$;").count()).sum();
+        let ends: usize = files.iter().map(|file| file.matches("\nend $$;").count()).sum();
+        assert_eq!(functions().len(), statements + ends);
+    }
+
+    #[test]
+    fn nothing_is_left_to_fill_in() {
+        let names = Names::new("{start} \"x\" {schema}");
+        for function in functions() {
+            let text = function.text.replace("'{}'", "");
+            let text = text.replace("{schema}", "").replace("{schema_text}", "");
+            assert!(!text.replace("{job_table}", "").contains("{r"), "{text}");
+            for (key, _) in constants() {
+                assert!(!function.text.contains(key), "{key} in {}", function.signature);
+            }
+            assert!(!function.body(&names).is_empty(), "{}", function.signature);
+        }
+    }
+
+    #[test]
+    fn a_signature_has_the_types_alone() {
+        let text = "create or replace function {schema}.f(a text, b integer default 1,\n  \
+                    c timestamptz default null, out d text) returns void";
+        assert_eq!(signature(text), "f(text, integer, timestamptz)");
+        let all = functions();
+        let distinct: HashSet<_> = all.iter().map(|function| &function.signature).collect();
+        assert_eq!(distinct.len(), all.len());
+        assert!(all.iter().any(|function| function.signature == "hold_next()"));
+    }
+
+    #[test]
+    fn a_schemas_name_is_filled_in_as_it_is() {
+        let names = Names::new("a\\'{schema}");
+        let filled = in_schema("{schema} {schema_text} {x}", &names);
+        assert_eq!(filled, "\"a\\'{schema}\" E'a\\\\''{schema}' {x}");
+    }
+}

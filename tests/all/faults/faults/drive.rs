@@ -1,0 +1,298 @@
+//! Drives a round: a server, workers and producers, to which faults are done, until everything has run and is judged.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use seriatim::testing::{Server, TestDatabase};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::act::Kind;
+use super::clock::Clock;
+use super::disk::Disk;
+use super::network::Network;
+use super::produce::{Load, Producer, Shared};
+use super::standby::Standby;
+use super::worker::Settings;
+use crate::checker::event::{Event, Time};
+use crate::faults::random_histories::recorder::{Recorder, now};
+use crate::support::worker_process::WorkerProcess;
+use crate::support::{Log, by_hand};
+
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub lease: Option<u64>,
+    pub workers: usize,
+    pub producers: usize,
+    pub slots: usize,
+    /// 0: what the library does by itself.
+    pub jobs_per_turn: usize,
+    pub maintenance: Duration,
+    pub load: Load,
+    /// Every so many workers one is behind a network of its own.
+    pub networks: usize,
+    pub server: &'static [(&'static str, &'static str)],
+    /// Everybody connects through one network, which can lead elsewhere.
+    pub front: bool,
+    /// The server's programs, if not those that there are.
+    pub programs: Option<PathBuf>,
+}
+
+/// A fault, when it was, and whose it was.
+#[derive(Debug, Clone)]
+pub struct Injected {
+    pub kind: Kind,
+    pub begin: Time,
+    pub end: Time,
+    /// From when on recovery is measured.
+    pub from: Time,
+    /// When a frozen worker was woken up.
+    pub woken: Time,
+    pub process: Option<String>,
+}
+
+/// What a round has, and leaves to be judged.
+pub struct Round {
+    pub folder: TempDir,
+    pub recorder: Recorder,
+    pub log: Log,
+    /// Whoever wrote a file.
+    pub files: Vec<String>,
+    pub injected: Vec<Injected>,
+    /// Jobs that were deleted by hand.
+    pub deleted: Vec<String>,
+    /// One of them stood for those that were enqueued with it, and no worker had seen it.
+    pub deleted_a_flag: bool,
+    /// The highest id before.
+    pub since: i64,
+    pub drained: Option<Duration>,
+}
+
+/// A worker, and the network that it is behind.
+pub struct Seat {
+    pub worker: WorkerProcess,
+    pub network: Option<Network>,
+}
+
+pub struct Driver {
+    pub setup: Setup,
+    pub server: Server,
+    pub url: String,
+    /// Past all networks.
+    pub direct: String,
+    pub front: Option<Network>,
+    pub standby: Option<Standby>,
+    pub disk: Option<Disk>,
+    pub clock: Option<Clock>,
+    /// Past the workers' networks.
+    pub pool: PgPool,
+    pub seats: Vec<Seat>,
+    pub shared: Arc<Shared>,
+    pub round: Round,
+    started: usize,
+    rounds: usize,
+    producing: JoinSet<()>,
+    _database: TestDatabase,
+}
+
+/// How long the rest may take when nothing disturbs it any more.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+impl Driver {
+    pub async fn new(setup: Setup) -> Self {
+        let builder = [("deadlock_timeout", "100ms"), ("max_connections", "60")]
+            .iter()
+            .chain(setup.server)
+            .fold(Server::builder(), |builder, (name, value)| builder.setting(*name, *value));
+        let builder = match &setup.programs {
+            Some(programs) => builder.binaries(programs),
+            None => builder,
+        };
+        let server = builder.start().await.unwrap();
+        let database = TestDatabase::create_on(&server).await.unwrap();
+        let front = if setup.front { Some(Network::to(&database.url()).await) } else { None };
+        let direct = database.url();
+        let url = front.as_ref().map_or_else(|| direct.clone(), |front| front.url(&direct));
+        let pool = PgPoolOptions::new().max_connections(3).min_connections(1);
+        let pool = pool.connect(&url).await.unwrap();
+        by_hand(
+            &pool,
+            "create table public.effect (key text not null);
+             create table public.lock (id int primary key, n bigint not null);
+             insert into public.lock select n, 0 from generate_series(0, 4) n",
+        )
+        .await;
+        Self {
+            setup,
+            server,
+            url,
+            direct,
+            front,
+            standby: None,
+            disk: None,
+            clock: None,
+            pool,
+            seats: Vec::new(),
+            shared: Arc::default(),
+            round: Round::new(0),
+            started: 0,
+            rounds: 0,
+            producing: JoinSet::new(),
+            _database: database,
+        }
+    }
+
+    /// Starts the workers and the producers of a round.
+    pub async fn begin(&mut self) {
+        let since: Option<i64> = sqlx::query_scalar("select max(id) from seriatim.job")
+            .fetch_one(&self.pool)
+            .await
+            .unwrap();
+        by_hand(&self.pool, "truncate public.effect").await;
+        self.round = Round::new(since.unwrap_or(0));
+        self.rounds += 1;
+        self.shared = Arc::default();
+        for at in 0..self.setup.workers {
+            let behind = self.setup.networks > 0 && at % self.setup.networks == 0;
+            let network = if behind { Some(Network::to(&self.url).await) } else { None };
+            let worker = self.start(network.as_ref());
+            self.seats.push(Seat { worker, network });
+        }
+        for seat in &self.seats {
+            seat.worker.is_ready(&self.round.log).await;
+        }
+        for n in 0..self.setup.producers {
+            let producer = self.producer(&format!("p{n}"), self.setup.load);
+            self.producing.spawn(producer.run());
+        }
+        let (pool, shared) = (self.pool.clone(), Arc::clone(&self.shared));
+        self.producing.spawn(async move {
+            while !shared.stop.load(Ordering::Relaxed) {
+                if let Some(n) = unfinished(&pool).await {
+                    shared.unfinished.store(n, Ordering::Relaxed);
+                }
+                // How often it looks.
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
+
+    pub fn producer(&mut self, name: &str, load: Load) -> Producer {
+        let name = format!("{name}-{}", self.rounds);
+        let recorder = Recorder::new(self.round.folder.path(), &name);
+        self.round.files.push(name.clone());
+        Producer::new(self.url.clone(), name, load, recorder, Arc::clone(&self.shared))
+    }
+
+    fn start(&mut self, network: Option<&Network>) -> WorkerProcess {
+        let name = format!("w{}", self.started);
+        self.started += 1;
+        let settings = Settings {
+            url: network.map_or_else(|| self.url.clone(), |network| network.url(&self.url)),
+            outside: self.url.clone(),
+            folder: self.round.folder.path().to_owned(),
+            name: name.clone(),
+            lease: self.setup.lease,
+            slots: self.setup.slots,
+            jobs_per_turn: self.setup.jobs_per_turn,
+            maintenance: self.setup.maintenance,
+        };
+        let told = serde_json::to_string(&settings).unwrap();
+        let program = Command::new(std::env::current_exe().unwrap());
+        let worker =
+            WorkerProcess::start_at(&name, program, "faults::faults::work", &told, &self.round.log);
+        self.round.files.push(name);
+        worker
+    }
+
+    /// SIGKILL to a worker, whose place another one takes. When it was, and who.
+    pub async fn kill(&mut self, at: usize) -> (Time, String) {
+        let network = self.seats[at].network.clone();
+        let fresh = self.start(network.as_ref());
+        let old = std::mem::replace(&mut self.seats[at].worker, fresh);
+        let (process, begin) = (old.name().to_owned(), now());
+        old.kill().await;
+        let gone = Event::Gone { process: process.as_str().into(), begin, end: now() };
+        self.round.recorder.note(&gone);
+        (begin, process)
+    }
+
+    /// Lets what is there run to its end, ends the workers, and leaves what they wrote.
+    pub async fn end(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        while let Some(producer) = self.producing.join_next().await {
+            producer.unwrap();
+        }
+        let begun = Instant::now();
+        let (mut last, mut changed) = (None, Instant::now());
+        self.round.drained = loop {
+            let left = unfinished(&self.pool).await;
+            if left == Some(0) {
+                break Some(begun.elapsed());
+            }
+            if left != last {
+                (last, changed) = (left, Instant::now());
+            }
+            if changed.elapsed() > PATIENCE {
+                break None;
+            }
+            // The database has no event to wait for here.
+            sleep(Duration::from_millis(50)).await;
+        };
+        self.round.recorder.note(&Event::Drained { at: now() });
+        for seat in std::mem::take(&mut self.seats) {
+            seat.worker.end().await;
+        }
+    }
+
+    /// What is left to be judged.
+    pub fn take_round(&mut self) -> Round {
+        std::mem::replace(&mut self.round, Round::new(0))
+    }
+
+    /// What the server takes for the time, in seconds.
+    pub async fn time(&self) -> i64 {
+        let time = sqlx::query_scalar("select extract(epoch from clock_timestamp())::int8");
+        time.fetch_one(&self.pool).await.unwrap()
+    }
+
+    pub fn note(&mut self, kind: Kind, begin: Time, process: Option<String>) {
+        let end = now();
+        let from = if kind.is_over_at_once() { begin } else { end };
+        self.round.recorder.note(&Event::Fault { what: format!("{kind:?}"), begin, end });
+        self.round.injected.push(Injected { kind, begin, end, from, woken: end, process });
+    }
+}
+
+impl Round {
+    fn new(since: i64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            recorder: Recorder::new(folder.path(), "chaos"),
+            folder,
+            log: Log::default(),
+            files: vec!["chaos".to_owned()],
+            injected: Vec::new(),
+            deleted: Vec::new(),
+            deleted_a_flag: false,
+            since,
+            drained: None,
+        }
+    }
+}
+
+/// How many jobs are, if the database says so.
+async fn unfinished(pool: &PgPool) -> Option<usize> {
+    let count: Result<i64, _> = sqlx::query_scalar(
+        "select count(*) from seriatim.job where status in ('queued', 'started')",
+    )
+    .fetch_one(pool)
+    .await;
+    count.ok().and_then(|count| usize::try_from(count).ok())
+}

@@ -1,0 +1,207 @@
+//! Producers that go on through faults: each enqueue is acknowledged, refused, or without an answer, and is written down so.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::NewJob;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
+use tokio::time::{sleep, timeout};
+
+use super::worker::Does;
+use crate::checker::event::{Enqueued, Event, Name};
+use crate::faults::random_histories::recorder::{Recorder, now};
+
+pub const QUEUE: &str = "q";
+/// So many that nobody runs out of them by a fault.
+pub const ATTEMPTS: u32 = 10_000;
+
+/// What is enqueued, and how fast.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    pub groups: usize,
+    pub batch: usize,
+    pub pause: Duration,
+    /// Of so many jobs one does something slow or risky.
+    pub odd: usize,
+    /// Of those, some deadlock or fail to serialize.
+    pub risky: bool,
+    /// Of so many of the others one writes an effect, the rest are only seen.
+    pub writes: usize,
+    /// No more is enqueued while so many jobs wait.
+    pub backlog: usize,
+}
+
+/// What the producers of a round share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    pub stop: AtomicBool,
+    pub unfinished: AtomicUsize,
+}
+
+pub struct Producer {
+    pub url: String,
+    pub name: String,
+    pub load: Load,
+    pub recorder: Recorder,
+    pub shared: Arc<Shared>,
+    conn: Option<PgConnection>,
+    count: usize,
+}
+
+struct Sent {
+    name: String,
+    group: String,
+    begin: i64,
+    place: Option<i64>,
+}
+
+/// How a batch is enqueued.
+const WAYS: [(&str, &str); 10] = {
+    let alone = ("", "");
+    let whole = ("begin", "commit");
+    let strict = ("begin isolation level serializable", "commit");
+    let back = ("begin", "rollback");
+    [alone, alone, alone, alone, alone, alone, whole, whole, strict, back]
+};
+
+impl Producer {
+    pub fn new(
+        url: String,
+        name: String,
+        load: Load,
+        recorder: Recorder,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self { url, name, load, recorder, shared, conn: None, count: 0 }
+    }
+
+    /// Enqueues until it is told to stop.
+    pub async fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            if self.shared.unfinished.load(Ordering::Relaxed) < self.load.backlog {
+                let (begin, end) = WAYS[fastrand::usize(..WAYS.len())];
+                // What is refused or lost shows here; a session in doubt is not used again.
+                if timeout(Duration::from_secs(5), self.batch(begin, end)).await != Ok(true) {
+                    self.conn = None;
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+            // How fast it enqueues.
+            sleep(self.load.pause).await;
+        }
+    }
+
+    async fn batch(&mut self, begin: &'static str, end: &'static str) -> bool {
+        if self.conn.is_none() {
+            let options = PgConnectOptions::from_str(&self.url).unwrap();
+            self.conn = options.application_name("producer").connect().await.ok();
+        }
+        let Some(mut conn) = self.conn.take() else { return false };
+        let mut sent = Vec::new();
+        let whole = begin.is_empty() || say(&mut conn, begin).await;
+        if !whole {
+            return false;
+        }
+        if !self.send(&mut conn, &mut sent).await {
+            // In a transaction nothing was committed: nobody said so.
+            if !begin.is_empty() {
+                self.note(&sent, Enqueued::RolledBack);
+            }
+            return false;
+        }
+        if end == "rollback" {
+            self.note(&sent, Enqueued::RolledBack);
+        }
+        if !end.is_empty() && !say(&mut conn, end).await {
+            return false;
+        }
+        if end != "rollback" {
+            self.note(&sent, Enqueued::Committed);
+        }
+        self.conn = Some(conn);
+        true
+    }
+
+    /// One statement. Whether it had an answer.
+    async fn send(&mut self, conn: &mut PgConnection, sent: &mut Vec<Sent>) -> bool {
+        let begin = now();
+        let mut new = Vec::new();
+        for _ in 0..self.load.batch {
+            let name = format!("{}-{}", self.name, self.count);
+            let group = format!("g{}", fastrand::usize(..self.load.groups));
+            self.count += 1;
+            let data = json!({ "name": name, "does": self.does() });
+            new.push(NewJob::new(QUEUE, &data).group(&group).max_attempts(ATTEMPTS));
+            sent.push(Sent { name, group, begin, place: None });
+        }
+        // For the case that there is no answer.
+        self.note(sent, Enqueued::Unknown);
+        match seriatim::enqueue_many(conn, new).await {
+            Ok(answers) => {
+                for (sent, answer) in sent.iter_mut().zip(answers) {
+                    sent.place = Some(answer.id());
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn does(&self) -> Does {
+        if self.load.odd == 0 || fastrand::usize(..self.load.odd) > 0 {
+            let writes = fastrand::usize(..self.load.writes) == 0;
+            return if writes { Does::Nothing } else { Does::BeSeen };
+        }
+        match fastrand::u8(..8) {
+            0 | 1 if self.load.risky => Does::Count,
+            2 | 3 if self.load.risky => {
+                let a = fastrand::u8(1..5);
+                Does::Lock(a, a % 4 + 1)
+            }
+            _ => Does::Sleep(fastrand::u64(1..80)),
+        }
+    }
+
+    fn note(&self, sent: &[Sent], outcome: Enqueued) {
+        let end = (outcome != Enqueued::Unknown).then(now);
+        let event = |one: &Sent| Event::Enqueue {
+            job: Name(one.name.clone()),
+            queue: QUEUE.to_owned(),
+            group: Some(Name(one.group.clone())),
+            process: Some(self.recorder.process()),
+            begin: one.begin,
+            end,
+            outcome,
+            with: None,
+            place: one.place,
+            max_attempts: Some(ATTEMPTS),
+            run_at: None,
+        };
+        self.recorder.note_all(&sent.iter().map(event).collect::<Vec<_>>());
+    }
+
+    /// A transaction that enqueues and then does not end for a while.
+    pub async fn endless(mut self, time: Duration, end: &'static str) {
+        let options = PgConnectOptions::from_str(&self.url).unwrap();
+        let mut conn = options.application_name("endless").connect().await.unwrap();
+        let mut sent = Vec::new();
+        let begun = say(&mut conn, "begin").await && self.send(&mut conn, &mut sent).await;
+        // It is what the fault is.
+        sleep(time).await;
+        if begun && end == "rollback" {
+            self.note(&sent, Enqueued::RolledBack);
+        }
+        if begun && say(&mut conn, end).await && end == "commit" {
+            self.note(&sent, Enqueued::Committed);
+        }
+    }
+}
+
+/// Says a word of transactions; whether the database did.
+async fn say(conn: &mut PgConnection, word: &'static str) -> bool {
+    sqlx::raw_sql(word).execute(conn).await.is_ok()
+}

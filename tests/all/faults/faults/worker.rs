@@ -1,0 +1,159 @@
+//! A worker process under faults: its handlers write an effect, and do what is likely to go wrong.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use seriatim::{ActiveJob, JobError, Processor};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::produce::ATTEMPTS;
+use crate::checker::event::Ended;
+use crate::faults::random_histories::recorder::{Recorder, Run, now};
+use crate::faults::random_histories::worker::{queue, until_told};
+use crate::support::worker_process::say;
+use crate::support::{chain, handler_with};
+
+/// What the process is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    pub url: String,
+    /// Where its handlers connect to for what they do beside their jobs.
+    pub outside: String,
+    pub folder: PathBuf,
+    pub name: String,
+    pub lease: Option<u64>,
+    pub slots: usize,
+    pub jobs_per_turn: usize,
+    /// Between two rounds of it.
+    pub maintenance: Duration,
+}
+
+/// What a handler does besides its effect.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Does {
+    /// Not even an effect: under a lease its success is recorded together with those of others.
+    BeSeen,
+    Nothing,
+    Sleep(u64),
+    /// Locks two rows, in this order, with a moment between.
+    Lock(u8, u8),
+    /// Counts in a transaction of its own at REPEATABLE READ.
+    Count,
+}
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    name: String,
+    does: Does,
+}
+
+/// For how long the host takes the whole pool.
+pub const HOGGED: Duration = Duration::from_millis(1_500);
+
+pub async fn work(settings: Settings) {
+    let recorder = Recorder::new(&settings.folder, &settings.name);
+    let options: PgConnectOptions = settings.url.parse().unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(u32::try_from(settings.slots).unwrap() + 1)
+        .acquire_timeout(Duration::from_millis(500))
+        .connect_lazy_with(options.application_name("worker"));
+    let outside: PgConnectOptions = settings.outside.parse().unwrap();
+    let outside = PgPoolOptions::new()
+        .max_connections(2)
+        .connect_lazy_with(outside.application_name("outside"));
+    let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
+        .timeout(Duration::from_secs(20));
+    let errors = recorder.clone();
+    tokio::spawn(hog(pool.clone()));
+    let running = Processor::builder(pool)
+        .poll_interval(Duration::from_millis(100))
+        .maintenance_interval(settings.maintenance)
+        .on_error(move |error| {
+            let debug = format!("{error:?}");
+            let variant = debug.split([' ', '(']).next().unwrap_or_default();
+            say(format!("error: {variant}: {}", chain(error)));
+            errors.fault(chain(error), now());
+        })
+        .queue(
+            queue,
+            handler_with((outside, recorder.clone()), async |(outside, recorder), job, data| {
+                let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
+                let mut run = recorder.start(&data.name, job.attempt());
+                let result = perform(job, &data, &run, &outside).await;
+                let released = recorder.is_stopping() && job.is_cancelled();
+                run.ends(match &result {
+                    Ok(()) => Ended::Succeeded,
+                    Err(_) if released => Ended::Released,
+                    Err(_) => Ended::Retry,
+                });
+                result.map(|()| json!(job.attempt()))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    until_told(running, &recorder, Duration::from_secs(2)).await;
+}
+
+async fn perform(
+    job: &mut ActiveJob,
+    data: &Data,
+    run: &Run,
+    outside: &PgPool,
+) -> Result<(), JobError> {
+    if matches!(data.does, Does::BeSeen) {
+        return Ok(());
+    }
+    write(job, &run.writes(0)).await?;
+    match data.does {
+        Does::BeSeen | Does::Nothing => return Ok(()),
+        Does::Sleep(ms) => sleep(Duration::from_millis(ms)).await,
+        Does::Lock(a, b) => {
+            for row in [a, b] {
+                let lock = sqlx::query("update public.lock set n = n + 1 where id = $1");
+                lock.bind(i32::from(row)).execute(job.tx().await?).await?;
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Does::Count => count(outside).await?,
+    }
+    write(job, &run.writes(1)).await
+}
+
+async fn write(job: &mut ActiveJob, key: &str) -> Result<(), JobError> {
+    let insert = sqlx::query("insert into public.effect (key) values ($1)").bind(key);
+    insert.execute(job.tx().await?).await?;
+    Ok(())
+}
+
+/// Whoever comes second has a serialization failure.
+async fn count(outside: &PgPool) -> Result<(), JobError> {
+    let mut tx = outside.begin_with("begin isolation level repeatable read").await?;
+    let n: i64 =
+        sqlx::query_scalar("select n from public.lock where id = 0").fetch_one(&mut *tx).await?;
+    sleep(Duration::from_millis(10)).await;
+    let update = sqlx::query("update public.lock set n = $1 where id = 0").bind(n + 1);
+    update.execute(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Takes the whole pool for a while when told so, as a careless host might.
+async fn hog(pool: PgPool) -> Value {
+    let mut told = signal(SignalKind::user_defined1()).unwrap();
+    loop {
+        told.recv().await;
+        let until = Instant::now() + HOGGED;
+        let mut taken = Vec::new();
+        while let Ok(connection) = timeout_at(until, pool.acquire()).await {
+            taken.extend(connection.ok());
+        }
+        sleep_until(until).await;
+        drop(taken);
+    }
+}

@@ -1,0 +1,11 @@
+//! What goes wrong around the library: servers, networks, clocks, disks and lost answers.
+//! Random programs live here too, because a checker decides what they have shown.
+//! A failure of one handler or one job is no fault: it belongs in `features`.
+//! The failover that P6 promises belongs in `promises`.
+
+mod checking_histories;
+#[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
+mod faults;
+mod lost_answers;
+mod random_histories;
+mod shut_out;

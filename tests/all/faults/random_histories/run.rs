@@ -1,0 +1,148 @@
+//! Runs a program on the real thing, and gives its history to the checker.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use seriatim::{Client, QueueSettings};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use super::chaos::{Chaos, sabotage};
+use super::produce::{ATTEMPTS, Producer, QUEUE};
+use super::program::Program;
+use super::pull::Receiver;
+use super::read_back::{line, read_back};
+use super::recorder::{Recorder, now, path};
+use super::shrink::candidates;
+use crate::checker::event::Event;
+use crate::checker::{History, check, tell};
+use crate::support::{PATIENCE, by_hand, database};
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The promises that it broke, and the stories.
+    pub broken: Vec<String>,
+    pub told: String,
+    pub events: usize,
+    pub jobs: usize,
+    pub text: String,
+}
+
+pub async fn run(program: &Program) -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let database = database().await;
+    by_hand(database.pool(), "create table public.effect (key text not null)").await;
+    let small = PgPoolOptions::new().max_connections(6);
+    let pool = database.pool_with(small).await.unwrap();
+    // Of what is received as well.
+    let settings = QueueSettings::new(QUEUE).max_attempts(ATTEMPTS);
+    Client::default().configure_queue(&pool, settings).await.unwrap();
+    let recorder = Recorder::new(folder.path(), "chaos");
+    let (url, place) = (database.url(), folder.path().to_owned());
+    let mut chaos = Chaos::new(pool.clone(), url.clone(), place, recorder.clone(), program);
+    chaos.one_is_ready().await;
+
+    let mut files = vec!["chaos".to_owned()];
+    let mut producers = Vec::new();
+    for (number, steps) in program.producers.iter().enumerate() {
+        let name = format!("p{number}");
+        let recorder = Recorder::new(folder.path(), &name);
+        let producer = Producer::new(url.clone(), pool.clone(), number, recorder);
+        producers.push(producer.run(steps));
+        files.push(name);
+    }
+    let all = async {
+        tokio::join!(futures::future::join_all(producers), chaos.run(&program.chaos));
+        drain(&pool, &chaos, program).await;
+    };
+    files.push("receiver".to_owned());
+    let its = Recorder::new(folder.path(), "receiver");
+    let receiver = Receiver { pool: pool.clone(), recorder: its };
+    tokio::select! {
+        () = all => {}
+        never = receiver.run(program.pull) => match never {},
+        never = sabotage(&pool, program.sabotage) => match never {},
+    }
+    recorder.note(&Event::Drained { at: now() });
+    chaos.end().await;
+    files.extend(chaos.names.iter().cloned());
+
+    let mut text = head(program);
+    for file in files {
+        text += &std::fs::read_to_string(path(folder.path(), &file)).unwrap_or_default();
+    }
+    let seen = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    read_back(&pool, &seen, 0, &[], &mut text).await;
+    pool.close().await;
+    decide(text)
+}
+
+fn head(program: &Program) -> String {
+    let mut text = String::new();
+    let event = Event::History {
+        version: 1,
+        uncertainty: 0,
+        delayed: crate::checker::event::Delayed::Hold,
+        claims_ahead: program.claims_ahead(),
+    };
+    line(&mut text, &event);
+    text
+}
+
+/// Waits until nothing is left to do. What never comes to an end is for the checker to find.
+async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
+    let patience = if program.sabotage.is_some() { PATIENCE / 6 } else { PATIENCE };
+    let (mut last, mut changed) = (u64::MAX, Instant::now());
+    loop {
+        chaos.unhalt_group().await;
+        let unfinished = Client::default().counts(pool, QUEUE).await.unwrap().unfinished();
+        if unfinished == 0 || changed.elapsed() > patience {
+            return;
+        }
+        if unfinished != last {
+            (last, changed) = (unfinished, Instant::now());
+        }
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn decide(text: String) -> Outcome {
+    let history = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let violations = check(&history);
+    let broken = violations.counts.iter().map(|(promise, n)| format!("{promise}: {n}")).collect();
+    let told = violations.kept.iter().map(|its| tell(&history, its)).collect();
+    Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
+}
+
+/// Makes a program that failed smaller, as long as that fails and it is to go on: the smallest one, and what it came to.
+pub async fn shrink(
+    mut program: Program,
+    mut failed: Outcome,
+    go_on: impl Fn(&Program) -> bool,
+) -> (Program, Outcome) {
+    'smaller: loop {
+        for candidate in candidates(&program) {
+            // What depends on the moment does not fail every time.
+            for _ in 0..2 {
+                if !go_on(&program) {
+                    return (program, failed);
+                }
+                let outcome = run(&candidate).await;
+                if !outcome.broken.is_empty() {
+                    (program, failed) = (candidate, outcome);
+                    continue 'smaller;
+                }
+            }
+        }
+        return (program, failed);
+    }
+}
+
+/// Keeps a history that broke a promise; where it is.
+pub fn keep(outcome: &Outcome, name: &str) -> PathBuf {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.jsonl"));
+    std::fs::write(&file, &outcome.text).unwrap();
+    file
+}

@@ -1,0 +1,229 @@
+//! A worker process: its handlers do what their jobs' plans say, and write down what they see.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use seriatim::{
+    ActiveJob, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
+    RetryPolicy, Running,
+};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+use super::produce::{ATTEMPTS, QUEUE, group};
+use super::program::{Sabotage, Then, Turn};
+use super::recorder::{Recorder, Run, now};
+use crate::checker::event::{Ended, Enqueued, Event, Name, Of};
+use crate::support::worker_process::{input_is_closed, say};
+use crate::support::{chain, handler_with};
+
+/// What the process is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    pub url: String,
+    pub folder: PathBuf,
+    pub name: String,
+    pub lease: Option<u64>,
+    pub slots: usize,
+    pub jobs_per_turn: usize,
+    pub halt: bool,
+    pub sabotage: Option<Sabotage>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Data {
+    name: String,
+    plan: Vec<Turn>,
+}
+
+/// How an attempt ends that does not succeed.
+enum Bad {
+    Retry(JobError),
+    Fail,
+}
+
+impl From<sqlx::Error> for Bad {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Retry(error.into())
+    }
+}
+
+pub async fn work(settings: Settings) {
+    // Many panic as planned.
+    std::panic::set_hook(Box::new(|panic| say(format!("panic: {panic}"))));
+    let recorder = Recorder::new(&settings.folder, &settings.name);
+    let options: PgConnectOptions = settings.url.parse().unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(u32::try_from(settings.slots).unwrap() + 1)
+        .connect_lazy_with(options.clone().application_name("worker"));
+    let outside = PgPoolOptions::new().max_connections(2);
+    let outside = outside.connect_lazy_with(options.application_name("outside"));
+    let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
+        .timeout(Duration::from_millis(600))
+        .keep_cancelled(Retention::Forever)
+        .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
+    let errors = recorder.clone();
+    let sabotage = settings.sabotage;
+    let running = Processor::builder(pool)
+        .poll_interval(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(100))
+        .on_error(move |error| {
+            let what = chain(error);
+            say(format!("error: {error:?}"));
+            errors.fault(what, now());
+        })
+        .queue(
+            queue,
+            handler_with(
+                (outside, recorder.clone(), sabotage),
+                async |(outside, recorder, sabotage), job, data| {
+                    let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
+                    let run = recorder.start(&data.name, job.attempt());
+                    let beside = (sabotage == Some(Sabotage::WriteOutside)).then_some(&outside);
+                    attempt(job, &data, run, &recorder, beside).await
+                },
+            ),
+        )
+        .build()
+        .unwrap()
+        .start();
+    until_told(running, &recorder, Duration::from_millis(50)).await;
+}
+
+/// What worker processes have in common: short pauses between attempts, and whatever has ended stays. 0 jobs per turn: as many as
+/// the library takes by itself.
+pub fn queue(
+    attempts: u32,
+    lease: Option<u64>,
+    slots: usize,
+    jobs_per_turn: usize,
+) -> QueueOptions {
+    let hold = lease.map(Duration::from_millis).map_or(Hold::Transaction, Hold::Lease);
+    let retry = RetryPolicy::new(attempts).base(Duration::from_millis(5));
+    let options = QueueOptions::new(QUEUE);
+    let options = if jobs_per_turn > 0 { options.jobs_per_turn(jobs_per_turn) } else { options };
+    options
+        .concurrency(slots)
+        .retry(retry.cap(Duration::from_millis(50)))
+        .hold(hold)
+        .keep_succeeded(Retention::Forever)
+        .keep_failed(Retention::Forever)
+}
+
+/// Says that the process is ready, and goes on until it is told to stop.
+pub async fn until_told(running: Running, recorder: &Recorder, limit: Duration) {
+    say("ready");
+    input_is_closed().await;
+    recorder.stops();
+    running.shutdown(limit).await;
+}
+
+async fn attempt(
+    job: &mut ActiveJob,
+    data: &Data,
+    mut run: Run,
+    recorder: &Recorder,
+    beside: Option<&PgPool>,
+) -> Result<Value, JobError> {
+    let turn = data.plan.get(job.attempt() as usize - 1);
+    let result = match turn {
+        Some(turn) => perform(job, data, turn, &run, recorder, beside).await,
+        None => Ok(()),
+    };
+    // By a shutdown: whatever it says now, its failure is not held against the job.
+    let released = recorder.is_stopping() && job.is_cancelled();
+    match result {
+        Ok(()) => {
+            run.ends(Ended::Succeeded);
+            Ok(json!(job.attempt()))
+        }
+        Err(Bad::Retry(error)) => {
+            run.ends(if released { Ended::Released } else { Ended::Retry });
+            Err(error)
+        }
+        Err(Bad::Fail) => {
+            run.ends(if released { Ended::Released } else { Ended::Failed });
+            Err(JobError::fail("as planned"))
+        }
+    }
+}
+
+async fn perform(
+    job: &mut ActiveJob,
+    data: &Data,
+    turn: &Turn,
+    run: &Run,
+    recorder: &Recorder,
+    beside: Option<&PgPool>,
+) -> Result<(), Bad> {
+    for n in 0..turn.writes.0 {
+        write(job, &run.writes(n), beside).await?;
+    }
+    if let Some(number) = turn.follower {
+        follow(job, data, number, recorder).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(turn.ms)).await;
+    for n in 0..turn.writes.1 {
+        write(job, &run.writes(turn.writes.0 + n), beside).await?;
+    }
+    match turn.then {
+        Then::Succeed => Ok(()),
+        Then::Retry => Err(Bad::Retry(JobError::retry("as planned"))),
+        Then::RetryAt(ms) => {
+            let later = Duration::from_millis(ms);
+            Err(Bad::Retry(JobError::retry_after("as planned", later)))
+        }
+        Then::Fail => Err(Bad::Fail),
+        Then::Panic => panic!("as planned"),
+        Then::UntilTold => {
+            job.cancelled().await;
+            Err(Bad::Retry(JobError::retry("told to stop")))
+        }
+        Then::Hang => std::future::pending().await,
+    }
+}
+
+async fn write(job: &mut ActiveJob, key: &str, beside: Option<&PgPool>) -> Result<(), Bad> {
+    let insert = sqlx::query("insert into public.effect (key) values ($1)").bind(key);
+    match beside {
+        Some(pool) => insert.execute(pool).await?,
+        None => insert.execute(job.tx().await?).await?,
+    };
+    Ok(())
+}
+
+/// Enqueues a job in the transaction of this one.
+async fn follow(
+    job: &mut ActiveJob,
+    data: &Data,
+    number: u8,
+    recorder: &Recorder,
+) -> Result<(), Bad> {
+    let attempt = job.attempt();
+    let name = format!("{}+{attempt}", data.name);
+    let (begin, process) = (now(), recorder.process());
+    let note = |outcome, with, place| {
+        recorder.note(&Event::Enqueue {
+            job: name.as_str().into(),
+            queue: QUEUE.to_owned(),
+            group: Some(group(number)),
+            process: Some(process.clone()),
+            begin,
+            end: None,
+            outcome,
+            with,
+            place,
+            max_attempts: Some(ATTEMPTS),
+            run_at: None,
+        });
+    };
+    note(Enqueued::Unknown, None, None);
+    let new = NewJob::new(QUEUE, &json!({ "name": name, "plan": [] })).group(group(number).0);
+    let there = seriatim::enqueue(job.tx().await?, new).await;
+    let there = there.map_err(|error| Bad::Retry(error.into()))?;
+    let with = Of { job: Name(data.name.clone()), attempt };
+    note(Enqueued::With, Some(with), Some(there.id()));
+    Ok(())
+}

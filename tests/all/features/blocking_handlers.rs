@@ -1,0 +1,39 @@
+//! Handlers that block their threads: bad manners, but no reason to lose a hold.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{database, drained, enqueue, handler, processor, queue};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_that_block_every_thread_keep_their_holds() {
+    let database = database().await;
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    for n in 0..4 {
+        enqueue(database.pool(), "q", &format!("g{n}"), n).await;
+    }
+    let seen = Arc::clone(&errors);
+    let _running = processor(&database, 4)
+        .await
+        .on_error(move |error| seen.lock().unwrap().push(error.to_string()))
+        .queue(
+            queue("q"),
+            handler(async |job, _| {
+                sqlx::query("select 1").execute(job.tx().await?).await?;
+                // Longer than a hold may go unseen: nobody on this runtime could look.
+                std::thread::sleep(Duration::from_millis(1600));
+                Ok(json!(null))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    drained(database.pool(), "q").await;
+    let attempts: Vec<i32> = sqlx::query_scalar("select attempts from seriatim.job order by id")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
+    assert_eq!(attempts, [1; 4], "{:?}", errors.lock().unwrap());
+}

@@ -1,0 +1,125 @@
+//! What a processor does while there is nothing to do.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, Hold, Processor, ProcessorBuilder};
+use sqlx::postgres::PgPoolOptions;
+
+use crate::support::{
+    Log, PATIENCE, database, eventually, handler, handler_with, job_of, queue, value,
+};
+
+const QUEUES: [&str; 5] = ["a", "b", "it's c", "NULL", "e"];
+
+/// With some queues, as users have it.
+async fn processor(database: &TestDatabase, log: &Log, hold: Hold) -> ProcessorBuilder {
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(20)).await.unwrap();
+    QUEUES.iter().fold(Processor::builder(pool), |builder, name| {
+        let logs = handler_with(log.clone(), async |log, _, data| {
+            log.add(data.to_string());
+            Ok(Value::Null)
+        });
+        builder.queue(queue(name).hold(hold), logs)
+    })
+}
+
+/// Whether neither queues nor maintenance have looked for two seconds, though they did before.
+const QUIET: &str = "select coalesce(max(query_start) < clock_timestamp() - interval '2 s', false) from pg_stat_activity \
+    where datname = current_database() and query ~ 'claim_jobs|awaits_house' and query !~ 'pg_stat_activity'";
+
+/// After a look that was slow, as they are on a machine with much else to do, all look by themselves for 5 s.
+async fn quiet(database: &TestDatabase) {
+    let deadline = Instant::now() + 4 * PATIENCE;
+    while !value::<bool>(database.pool(), QUIET).await {
+        assert!(Instant::now() < deadline, "somebody looks all the while");
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn one_poll_serves_all(hold: Hold) {
+    let (database, log) = (database().await, Log::default());
+    let _running = processor(&database, &log, hold).await.build().unwrap().start();
+    let silent = Client::default().notify(false);
+    for (n, name) in QUEUES.iter().enumerate() {
+        // Each would have been there four times, or twice.
+        quiet(&database).await;
+        silent.enqueue(database.pool(), job_of(name, "g", n)).await.unwrap();
+        log.wait_for(n + 1).await;
+    }
+    // On time, whenever that is: nobody hears of it when it is enqueued.
+    quiet(&database).await;
+    for (n, name) in (0..).zip(QUEUES) {
+        let delayed = job_of(name, "g", n).delay(Duration::from_millis(1_000 + n * 110));
+        silent.enqueue(database.pool(), delayed).await.unwrap();
+    }
+    log.wait_for(2 * QUEUES.len()).await;
+    let late = "select array_agg(late order by late) from (select extract(epoch from last_started_at - run_at)::float8 as late \
+                from seriatim.job order by id desc limit 5) l";
+    let late: Vec<f64> = value(database.pool(), late).await;
+    assert!(late[2] < 0.1, "{late:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_poll_of_a_process_serves_its_queues_and_housekeeping() {
+    // Side by side, because nearly all of their time is waiting.
+    let leases = one_poll_serves_all(Hold::Lease(Duration::from_mins(10)));
+    tokio::join!(one_poll_serves_all(Hold::Transaction), leases);
+}
+
+/// Its connection may have died unheard of, and others may not look for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_looks_by_itself_now_and_then() {
+    let database = database().await;
+    let one = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+    let handler = handler(async |_, _| Ok(Value::Null));
+    let _running = Processor::builder(one).queue(queue("q"), handler).build().unwrap().start();
+    let claims = "select exists (select from pg_stat_activity where datname = current_database() and query ~ 'claim_jobs' \
+                  and query !~ 'pg_stat_activity' and query_start > clock_timestamp() - interval '2 s')";
+    for claims_now in [true, false, true] {
+        eventually(database.pool(), claims, claims_now).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_presence_each_queue_looks_by_itself() {
+    let (database, log) = (database().await, Log::default());
+    let _running = processor(&database, &log, Hold::Transaction)
+        .await
+        .presence(false)
+        .build()
+        .unwrap()
+        .start();
+    let silent = Client::default().notify(false);
+    eventually(database.pool(), "select exists (select from seriatim.processor)", true).await;
+    for (n, name) in QUEUES.iter().enumerate() {
+        silent.enqueue(database.pool(), job_of(name, "g", n)).await.unwrap();
+        log.wait_for(n + 1).await;
+    }
+}
+
+/// While jobs come one after the other a queue keeps their connections. The next look of this one is an hour away.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_go_back_to_the_pool_when_no_more_jobs_come() {
+    let (database, log) = (database().await, Log::default());
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+    let handler = handler_with(log.clone(), async |log, _, data| {
+        log.add(data.to_string());
+        Ok(Value::Null)
+    });
+    let builder = Processor::builder(pool.clone()).poll_interval(Duration::from_hours(1));
+    let _running = builder.queue(queue("q").concurrency(8), handler).build().unwrap().start();
+    for n in 0..50 {
+        let jobs = (0..8).map(|g| job_of("q", &format!("g{g}"), n * 8 + g));
+        seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+    }
+    log.wait_for(400).await;
+    let taken = || pool.size() as usize - pool.num_idle();
+    let deadline = Instant::now() + PATIENCE;
+    while taken() > 2 {
+        assert!(Instant::now() < deadline, "{} connections are kept", taken());
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,458 @@
+//! Several jobs of a group in one turn of its slot, one after the other and in order.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{
+    Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, QueueSettings, Reason,
+    RetryPolicy,
+};
+
+use crate::support::{
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
+    handler_with, held_up, job, job_of, jobs_where, nothing_remains, processor, queue, size,
+    until_jobs,
+};
+
+const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
+
+/// One slot, with turns of three jobs.
+fn threes(hold: Hold) -> QueueOptions {
+    queue("q").concurrency(1).jobs_per_turn(3).hold(hold)
+}
+
+/// What a group served with others may make them wait for: so many of its jobs, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_keeps_its_slot_for_a_turn_and_then_waits() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..8).flat_map(|n| ["a", "b", "c"].map(|group| job_of("q", group, n)));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let log = Log::default();
+        let run = handler_with(log.clone(), async |log, job, data| {
+            log.add(format!("{} {data}", job.group().unwrap()));
+            Ok(json!(null))
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        let entries = log.entries();
+        let mut served = entries.iter().map(|entry| entry.split(' ').next().unwrap());
+        for turn in [3, 3, 2] {
+            let mut round: Vec<&str> = Vec::new();
+            for _ in 0..3 {
+                let group = served.next().unwrap();
+                assert!(!round.contains(&group), "{group} had two turns in a round: {entries:?}");
+                round.push(group);
+                for _ in 1..turn {
+                    assert_eq!(served.next(), Some(group), "{hold:?}: {entries:?}");
+                }
+            }
+        }
+        for group in ["a", "b", "c"] {
+            let of_group: Vec<&String> = entries.iter().filter(|e| e.starts_with(group)).collect();
+            let expected: Vec<String> = (0..8).map(|n| format!("{group} {n}")).collect();
+            assert_eq!(of_group, expected.iter().collect::<Vec<_>>(), "{hold:?}");
+        }
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..5).map(|n| job_of("q", "g", n));
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let log = Log::default();
+        let run = handler_with(log.clone(), async |log, job, data| {
+            let attempt = job.attempt();
+            log.add(format!("{data} at {attempt}"));
+            if data == 1 && attempt == 1 {
+                return Err(JobError::retry("the second job fails once"));
+            }
+            Ok(json!(null))
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        assert_eq!(
+            log.entries(),
+            ["0 at 1", "1 at 1", "1 at 2", "2 at 1", "3 at 1", "4 at 1"],
+            "{hold:?}"
+        );
+        let behind = job(pool, ids[2].id()).await;
+        assert_eq!(behind.attempts, 1);
+        assert!(behind.history.is_empty(), "{behind:?}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
+    for hold in HOLDS {
+        for then in [OutOfAttempts::Halt, OutOfAttempts::Park] {
+            let database = database().await;
+            let pool = database.pool();
+            let jobs = (0..4).map(|n| job_of("q", "g", n));
+            let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+            let run =
+                handler(
+                    async |_, data| {
+                        if data == 1 { Err(JobError::fail("for good")) } else { Ok(json!(null)) }
+                    },
+                );
+            let options = threes(hold).out_of_attempts(then);
+            let running =
+                processor(&database, 4).await.queue(options, run).build().unwrap().start();
+            ended(pool, ids[1].id()).await;
+            running.shutdown(Duration::from_secs(5)).await;
+            let statuses: Vec<JobStatus> = {
+                let mut statuses = Vec::new();
+                for id in &ids {
+                    statuses.push(job(pool, id.id()).await.status);
+                }
+                statuses
+            };
+            let waits = match then {
+                OutOfAttempts::Park => JobStatus::Parked,
+                _ => JobStatus::Queued,
+            };
+            assert_eq!(
+                statuses,
+                [JobStatus::Succeeded, JobStatus::Failed, waits, waits],
+                "{hold:?} {then:?}"
+            );
+        }
+    }
+}
+
+/// The first of three waits at a gate, and something happens meanwhile; gives back the jobs and the log.
+async fn in_the_middle_of_a_turn<F>(hold: Hold, what: F) -> (Vec<JobStatus>, Vec<String>)
+where
+    F: AsyncFnOnce(&sqlx::PgPool, &[i64]),
+{
+    let database = database().await;
+    let pool = database.pool();
+    let jobs = (0..3).map(|n| job_of("q", "g", n));
+    let ids: Vec<i64> =
+        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect();
+    let (log, gate) = (Log::default(), Gate::default());
+    let run = held_up(&log, &gate);
+    let running = processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+    log.wait_for(1).await;
+    what(pool, &ids).await;
+    if matches!(hold, Hold::Lease(_)) {
+        // Longer than a success may wait for others: it is recorded alone, and that is when a turn sees a pause.
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    gate.pass(100);
+    until_jobs(pool, "status = 'started'", 0).await;
+    let mut statuses = Vec::new();
+    for id in ids {
+        statuses.push(job(pool, id).await.status);
+    }
+    let entries = log.entries();
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(
+        jobs_where(
+            pool,
+            "status = 'queued' \
+        and (attempts <> 0 or last_started_at is not null or history <> '[]')"
+        )
+        .await,
+        0
+    );
+    (statuses, entries)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_ends_the_turn() {
+    use JobStatus::{Queued, Succeeded};
+    for hold in HOLDS {
+        let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
+            Client::default().pause_group(pool, "q", "g", Some("in a turn")).await.unwrap();
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
+        assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
+        let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
+            Client::default().pause_queue(pool, "q", None).await.unwrap();
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
+        assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_cancelled_before_it_begins_never_begins() {
+    use JobStatus::{Cancelled, Succeeded};
+    for hold in HOLDS {
+        let cancelled = async |pool: &sqlx::PgPool, ids: &[i64]| {
+            Client::default().cancel(pool, ids[1]).await.unwrap();
+            if matches!(hold, Hold::Lease(_)) {
+                // Its process looks for such requests every 0.5 s; the handlers are slower than that.
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+            }
+        };
+        let (statuses, log) = in_the_middle_of_a_turn(hold, cancelled).await;
+        assert_eq!(statuses[..2], [Succeeded, Cancelled], "{hold:?}");
+        assert!(!log.contains(&String::from("1")), "{hold:?}: {log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..3).map(|n| job_of("q", "g", n));
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let run = held_up(&log, &gate);
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        let shutdown = tokio::spawn(running.shutdown(PATIENCE));
+        // The shutdown has begun when it was polled once; nothing outside shows that.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        gate.pass(100);
+        let report = shutdown.await.unwrap();
+        assert_eq!((report.finished, report.released, report.lost), (1, 0, 0), "{hold:?}");
+        for id in &ids[1..] {
+            let job = job(pool, id.id()).await;
+            assert_eq!((job.status, job.attempts), (JobStatus::Queued, 0), "{hold:?}");
+            assert_eq!(job.last_started_at, None, "{hold:?}");
+        }
+        assert_eq!(log.entries(), ["0"]);
+    }
+}
+
+/// A lower id that commits late has no order to those of the turn; it goes next after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_commits_late_runs_after_the_turn() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let mut tx = pool.begin().await.unwrap();
+        seriatim::enqueue(&mut *tx, job_of("q", "g", 100)).await.unwrap();
+        let jobs = (0..4).map(|n| job_of("q", "g", n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let run = held_up(&log, &gate);
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        tx.commit().await.unwrap();
+        gate.pass(100);
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0", "1", "2", "100", "3"], "{hold:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
+    let database = database().await;
+    let pool = database.pool();
+    let log = Log::default();
+    let ahead = |seen: Log| {
+        handler_with(seen, async |seen, job, data| {
+            let started = "select count(*) from seriatim.job where status = 'started'";
+            let started: i64 = sqlx::query_scalar(started).fetch_one(job.tx().await?).await?;
+            seen.add(started.to_string());
+            if data == "fails once" && job.attempt() == 1 {
+                return Err(JobError::retry("once"));
+            }
+            Ok(json!(null))
+        })
+    };
+    // Of jobs that have one attempt each, none is started before its time.
+    let once = threes(Hold::Transaction).retry(RetryPolicy::new(1));
+    seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
+    let running =
+        processor(&database, 4).await.queue(once, ahead(log.clone())).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries(), ["1", "1", "1"]);
+    // Nor where a limit counts what is started.
+    let settings = QueueSettings::new("q").in_flight_limit(2);
+    Client::default().configure_queue(pool, settings).await.unwrap();
+    seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
+    let limited = threes(Hold::Transaction);
+    let running =
+        processor(&database, 4).await.queue(limited, ahead(log.clone())).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries()[3..], ["1", "1", "1"]);
+    let settings = QueueSettings::new("q").in_flight_limit(None);
+    Client::default().configure_queue(pool, settings).await.unwrap();
+    // The first time all three are claimed; the one that failed comes alone then, and the others together again.
+    let failing = threes(Hold::Transaction);
+    seriatim::enqueue_many(pool, ["fails once", "", ""].map(|data| job_of("q", "g", data)))
+        .await
+        .unwrap();
+    let running =
+        processor(&database, 4).await.queue(failing, ahead(log.clone())).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries()[6..], ["3", "1", "2", "1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_explanation_names_the_job_of_the_turn_that_runs() {
+    for hold in HOLDS {
+        let explained = async |pool: &sqlx::PgPool, ids: &[i64]| {
+            let explanation = Client::default().explain_job(pool, ids[2]).await.unwrap().unwrap();
+            assert!(explanation.to_string().contains(&ids[0].to_string()), "{explanation}");
+        };
+        in_the_middle_of_a_turn(hold, explained).await;
+
+        // The first has ended, and the second is the one that runs.
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..3).map(|n| job_of("q", "g", n));
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let run = held_up(&log, &gate);
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        gate.pass(1);
+        log.wait_for(2).await;
+        ended(pool, ids[0].id()).await;
+        let second = ids[1].id();
+        let last = Client::default().explain_job(pool, ids[2].id()).await.unwrap().unwrap();
+        assert!(matches!(last.reason, Reason::Behind { head, .. } if head == second), "{last}");
+        let group = Client::default().explain_group(pool, "q", "g").await.unwrap();
+        assert_eq!(group.head, Some(second), "{group}");
+        gate.pass(2);
+        drained(pool, "q").await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// Commits of this server wait for a standby that never comes: whoever waits has committed, and loses its answer if its
+/// session is ended then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
+    for (hold, with_tx) in [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)] {
+        let server = Server::start().await.unwrap();
+        let database = TestDatabase::create_on(&server).await.unwrap();
+        let pool = database.pool();
+        let jobs = (0..3).map(|n| job_of("q", "g", n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let (seen, wait) = (log.clone(), gate.clone());
+        let run = handler_with((wait, seen, with_tx), async |(wait, seen, with_tx), job, data| {
+            seen.add(data.to_string());
+            if with_tx {
+                job.tx().await?;
+            }
+            if data == 0 {
+                wait.passed().await;
+            }
+            Ok(json!(null))
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        // Longer than a success may wait for others.
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        by_hand(pool, "alter system set synchronous_standby_names = 'nobody'").await;
+        by_hand(pool, "select pg_reload_conf()").await;
+        eventually(
+            pool,
+            "select current_setting('synchronous_standby_names')",
+            "nobody".to_owned(),
+        )
+        .await;
+        gate.pass(1);
+        let waits = "select count(pg_terminate_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'";
+        eventually(pool, waits, 1_i64).await;
+        by_hand(pool, "alter system reset synchronous_standby_names").await;
+        by_hand(pool, "select pg_reload_conf()").await;
+        let since = std::time::Instant::now();
+        drained(pool, "q").await;
+        assert!(since.elapsed() < Duration::from_secs(10), "{hold:?}: {:?}", since.elapsed());
+        assert_eq!(log.entries(), ["0", "1", "2"], "{hold:?}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = [
+            job_of("q", "g", 0),
+            job_of("q", "g", 1).time_to_live(Duration::from_secs(2)),
+            job_of("q", "g", 2),
+        ];
+        let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, gate) = (Log::default(), Gate::default());
+        let run = held_up(&log, &gate);
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        log.wait_for(1).await;
+        eventually(pool, "select bool_or(expires_at < now()) from seriatim.job", true).await;
+        gate.pass(3);
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0", "2"], "{hold:?}");
+        let expired = job(pool, ids[1].id()).await;
+        assert_eq!((expired.status, expired.attempts), (JobStatus::Failed, 0), "{expired:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// If the next one killed the process, a success that is not recorded would end as failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = [job_of("q", "g", 0).max_attempts(1), job_of("q", "g", 1)];
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let (log, look) = (Log::default(), pool.clone());
+        let run = handler_with((log.clone(), look), async |(log, look), _, data| {
+            let done = "select count(*) from seriatim.job where status = 'succeeded'";
+            let done: i64 = sqlx::query_scalar(done).fetch_one(&look).await.unwrap();
+            log.add(format!("{data} {done}"));
+            Ok(json!(null))
+        });
+        let running =
+            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        drained(pool, "q").await;
+        assert_eq!(log.entries(), ["0 0", "1 1"], "{hold:?}");
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// What a claim and a settle cost must not grow beyond the time that their statements have.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
+    for hold in HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let jobs = (0..size(10_000, 20_000)).map(|n| job_of("q", &format!("g{}", n % 100), n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let run = handler(async |_, _| Ok(json!(null)));
+        let options = queue("q").concurrency(64).jobs_per_turn(1000).hold(hold);
+        let errors = Errors::default();
+        let builder = errors.of(processor(&database, 66).await);
+        let running = builder.queue(options, run).build().unwrap().start();
+        let many = size(
+            "select (count(*) > 2000)::int::int8 from seriatim.job where status = 'succeeded'",
+            "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'",
+        );
+        eventually(pool, many, 1_i64).await;
+        running.shutdown(PATIENCE).await;
+        assert!(errors.named("Claim").is_empty(), "{hold:?}: {:?}", errors.named("Claim"));
+    }
+}

@@ -1,0 +1,33 @@
+//! What a user can ask for: one file for each feature of a job, a group, a queue or a handler.
+//! The helpers for the tests of users are features too.
+//! A test that concerns one of the promises P1 to P10 belongs in `promises`.
+//! What only an operator calls or sees belongs in `operations`.
+
+mod blocking_handlers;
+mod building;
+mod cancel;
+mod claimed_ahead;
+mod dedup;
+mod enqueue_batch;
+mod enqueue_limits;
+mod expiry;
+pub mod hostile;
+mod hostile_payloads;
+mod idle;
+mod in_flight;
+mod job_settings;
+mod jobs_per_turn;
+mod lease_hold;
+mod leased_turns;
+mod out_of_attempts;
+mod outcomes;
+mod parking;
+mod pausing;
+mod priorities;
+mod queue_settings;
+mod raw_bytes;
+mod testing;
+mod testing_jobs;
+mod turns_that_go_on;
+mod wake_ups;
+mod weights;

@@ -1,0 +1,197 @@
+//! A paused queue or group starts nothing until it is resumed, and then goes on; nothing else is touched by it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, ControlError, JobStatus, NewJob, Running};
+use sqlx::PgPool;
+
+use crate::support::{
+    Gate, Log, database, ended, enqueue, eventually, handler_with, job, nothing_remains, processor,
+    queue, until_groups, until_jobs, value,
+};
+
+struct Bench {
+    database: TestDatabase,
+    log: Log,
+    /// What the handlers of "slow" wait at.
+    gate: Gate,
+    running: Running,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let database = database().await;
+        let (log, gate) = (Log::default(), Gate::default());
+        let mut builder = processor(&database, 8).await;
+        for name in ["q", "other"] {
+            let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
+                log.add(format!("{} {data}", job.group().unwrap_or("-")));
+                if data == "slow" {
+                    gate.passed().await;
+                }
+                Ok(Value::Null)
+            });
+            builder = builder.queue(queue(name), run);
+        }
+        let running = builder.build().unwrap().start();
+        Self { database, log, gate, running }
+    }
+
+    fn pool(&self) -> &PgPool {
+        self.database.pool()
+    }
+
+    /// Other groups, or another queue, are served for long enough for anything else to have run.
+    async fn others_go_on(&self, queue: &str) {
+        for _ in 0..10 {
+            let other = enqueue(self.pool(), queue, "other", 0).await;
+            ended(self.pool(), other).await;
+        }
+    }
+
+    fn ran(&self) -> Vec<String> {
+        let mut entries = self.log.entries();
+        entries.retain(|entry| !entry.starts_with("other"));
+        entries
+    }
+
+    async fn end(self) {
+        nothing_remains(self.pool()).await;
+        self.running.shutdown(Duration::from_secs(5)).await;
+        self.database.remove().await.unwrap();
+    }
+}
+
+fn client() -> Client {
+    Client::default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
+    let bench = Bench::new().await;
+    let pool = bench.pool();
+    let slow = enqueue(pool, "q", "g", "slow").await;
+    bench.log.wait_for(1).await;
+    assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
+    client().pause_queue(pool, "q", Some("first")).await.unwrap();
+    let first = client().paused_queue(pool, "q").await.unwrap().unwrap();
+    client().pause_queue(pool, "q", Some("maintenance")).await.unwrap();
+    let paused = client().paused_queue(pool, "q").await.unwrap().unwrap();
+    assert_eq!((paused.queue.as_str(), paused.reason.as_deref()), ("q", Some("maintenance")));
+    assert_eq!(paused.since, first.since);
+    assert!(paused.age < Duration::from_secs(30));
+
+    let next = enqueue(pool, "q", "g", "next").await;
+    let loose = seriatim::enqueue(pool, NewJob::new("q", &"loose")).await.unwrap().id();
+    // What runs goes on, and another queue is not touched.
+    bench.gate.pass(1);
+    assert_eq!(ended(pool, slow).await.status, JobStatus::Succeeded);
+    bench.others_go_on("other").await;
+    assert_eq!(bench.ran(), ["g \"slow\""]);
+    assert_eq!(job(pool, next).await.status, JobStatus::Queued);
+
+    client().unpause_queue(pool, "q").await.unwrap();
+    ended(pool, next).await;
+    ended(pool, loose).await;
+    assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
+    let bench = Bench::new().await;
+    let pool = bench.pool();
+    enqueue(pool, "q", "g", "slow").await;
+    bench.log.wait_for(1).await;
+    client().pause_group(pool, "q", "g", Some("angry customer")).await.unwrap();
+    // Without any job, and so without a row.
+    client().pause_group(pool, "q", "empty", None).await.unwrap();
+    let groups = client().paused_groups(pool, "q").await.unwrap();
+    let names: Vec<_> =
+        groups.iter().map(|g| (g.queue.as_str(), g.group.as_str(), g.reason.as_deref())).collect();
+    assert_eq!(names, [("q", "g", Some("angry customer")), ("q", "empty", None)]);
+    assert!(groups[0].age >= groups[1].age && groups[0].since <= groups[1].since);
+
+    enqueue(pool, "q", "g", 1).await;
+    enqueue(pool, "q", "empty", 1).await;
+    bench.gate.pass(1);
+    let resting =
+        "select count(*) from seriatim.queue_group where ready_at = 'infinity' and claim is null";
+    eventually(pool, resting, 2_i64).await;
+    // A further one wakes it for a look, and no more.
+    let last = enqueue(pool, "q", "g", 2).await;
+    until_jobs(pool, "flagged", 0).await;
+    bench.others_go_on("q").await;
+    eventually(pool, resting, 2_i64).await;
+    assert_eq!(bench.ran(), ["g \"slow\""]);
+    // It is neither halted nor stranded.
+    assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
+
+    client().unpause_group(pool, "q", "g").await.unwrap();
+    ended(pool, last).await;
+    assert_eq!(bench.ran(), ["g \"slow\"", "g 1", "g 2"]);
+    client().unpause_group(pool, "q", "empty").await.unwrap();
+    bench.log.wait("the other one ran", |seen| seen.iter().any(|e| e == "empty 1")).await;
+    assert!(client().paused_groups(pool, "q").await.unwrap().is_empty());
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pauses_take_part_in_the_callers_transaction() {
+    let bench = Bench::new().await;
+    let pool = bench.pool();
+    let mut tx = pool.begin().await.unwrap();
+    client().pause_group(&mut *tx, "q", "g", None).await.unwrap();
+    client().pause_queue(&mut *tx, "q", None).await.unwrap();
+    tx.rollback().await.unwrap();
+    let first = enqueue(pool, "q", "g", 1).await;
+    ended(pool, first).await;
+
+    client().pause_group(pool, "q", "g", None).await.unwrap();
+    let second = enqueue(pool, "q", "g", 2).await;
+    until_groups(pool, "ready_at = 'infinity'", 1).await;
+    for commits in [false, true] {
+        let mut tx = pool.begin().await.unwrap();
+        client().unpause_group(&mut *tx, "q", "g").await.unwrap();
+        bench.others_go_on("q").await;
+        assert_eq!(job(pool, second).await.status, JobStatus::Queued);
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+    }
+    ended(pool, second).await;
+    bench.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
+    let bench = Bench::new().await;
+    let pool = bench.pool();
+    for (refused, words) in [
+        (client().unpause_queue(pool, "q").await, "queue \"q\" is not paused"),
+        (client().unpause_group(pool, "q", "g").await, "group \"g\" of queue \"q\" is not paused"),
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
+        assert_eq!(refused.to_string(), words);
+    }
+    for refused in [
+        client().pause_queue(pool, "", None).await,
+        client().pause_group(pool, "q", "\0", None).await,
+    ] {
+        assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
+    }
+    let odd = "it's \\'; drop schema seriatim; -- $1 ?1 \u{1f600}";
+    client().pause_group(pool, "q", odd, Some(odd)).await.unwrap();
+    let waiting = enqueue(pool, "q", odd, 1).await;
+    until_groups(pool, "ready_at = 'infinity'", 1).await;
+    client().unpause_group(pool, "q", odd).await.unwrap();
+    ended(pool, waiting).await;
+    let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;
+    assert_eq!(settings, 1);
+    bench.end().await;
+}

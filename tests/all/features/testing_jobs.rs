@@ -1,0 +1,62 @@
+//! The helpers that users have in their own tests.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::{Jobs, WaitError};
+use seriatim::{JobError, JobStatus};
+
+use crate::support::{database, enqueue, handler, processor, queue};
+
+#[tokio::test]
+async fn jobs_are_listed_run_one_by_one_and_drained() {
+    let database = database().await;
+    let jobs = Jobs::new(database.pool());
+    for n in 1..=5 {
+        enqueue(database.pool(), "q", "g", n).await;
+    }
+    let listed = jobs.enqueued("q").await.unwrap();
+    assert_eq!(listed.iter().map(|job| job.data.clone()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+
+    let double = || handler(async |_, data| Ok(json!(data.as_i64().unwrap() * 2)));
+    let ran = jobs.run_next(queue("q"), double()).await.unwrap().unwrap();
+    assert_eq!((ran.status, ran.result), (JobStatus::Succeeded, Some(json!(2))));
+    assert_eq!(jobs.drain(queue("q"), double()).await.unwrap(), 4);
+    assert!(jobs.run_next(queue("q"), double()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_drain_leaves_what_waits_for_a_retry_and_what_is_behind_it() {
+    let database = database().await;
+    let jobs = Jobs::new(database.pool());
+    enqueue(database.pool(), "q", "g", 1).await;
+    enqueue(database.pool(), "q", "g", 2).await;
+    let later = handler(async |_, _| Err(JobError::retry_after("later", Duration::from_hours(1))));
+    assert_eq!(jobs.drain(queue("q"), later).await.unwrap(), 1);
+    let left = jobs.enqueued("q").await.unwrap();
+    assert_eq!(left.iter().map(|job| job.attempts).collect::<Vec<_>>(), [1, 0]);
+
+    let waited = jobs.wait_until_idle("q", Duration::ZERO).await;
+    assert!(
+        matches!(&waited, Err(WaitError::NotIdle { counts, .. }) if counts.delayed == 1 && counts.queued == 1),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_test_can_wait_until_a_processor_has_done_everything() {
+    let database = database().await;
+    let jobs = Jobs::new(database.pool());
+    for n in 0..20 {
+        enqueue(database.pool(), "q", &format!("g{}", n % 4), n).await;
+    }
+    let _running = processor(&database, 4)
+        .await
+        .queue(queue("q"), handler(async |_, data| Ok(data)))
+        .build()
+        .unwrap()
+        .start();
+    jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
+    let done = jobs.enqueued("q").await.unwrap();
+    assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));
+}

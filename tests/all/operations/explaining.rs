@@ -1,0 +1,311 @@
+//! Explain: every reason why a job or a group is where it is, and who has it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::TestDatabase;
+use seriatim::{
+    Client, GroupExplanation, JobError, JobExplanation, JobStatus, NewJob, OutOfAttempts, Reason,
+    RetryPolicy, Running,
+};
+use sqlx::PgPool;
+use tokio::time::Instant;
+
+use crate::support::{
+    Log, PATIENCE, by_hand, database, ended, enqueue, handler_with, job_of, job_when, processor,
+    queue, until_jobs, value,
+};
+
+async fn explained(pool: &PgPool, job: i64) -> JobExplanation {
+    Client::default().explain_job(pool, job).await.unwrap().expect("the job is there")
+}
+
+async fn group(pool: &PgPool, group: &str) -> GroupExplanation {
+    Client::default().explain_group(pool, "q", group).await.unwrap()
+}
+
+/// Waits until a job's sentence has these words, and gives the explanation back.
+async fn says(pool: &PgPool, job: i64, words: &[&str]) -> JobExplanation {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = explained(pool, job).await;
+        let sentence = seen.to_string();
+        if words.iter().all(|words| sentence.contains(words)) {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "{words:?} not in: {sentence}");
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Handlers sleep in the database (`"sleep"`), or fail (`"bad"`).
+async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
+    let retry = RetryPolicy::new(2).base(Duration::from_hours(1)).cap(Duration::from_hours(1));
+    processor(database, 10)
+        .await
+        .queue(
+            queue("q").out_of_attempts(then).retry(retry),
+            handler_with(log.clone(), async |log, job, data| {
+                let tx = job.tx().await?;
+                log.add(data.to_string());
+                match data.as_str() {
+                    Some("sleep") => {
+                        sqlx::query("select pg_sleep(600) /* stuck here */").execute(tx).await?;
+                    }
+                    Some("bad") => return Err(JobError::fail("no such account")),
+                    Some("later") => return Err(JobError::retry("bank closed")),
+                    _ => {}
+                }
+                Ok(data)
+            }),
+        )
+        .build()
+        .unwrap()
+        .start()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Log::default());
+    let running = start(&database, OutOfAttempts::Continue, &log).await;
+    let new = job_of("q", "account-42", "sleep").max_attempts(5);
+    let first = seriatim::enqueue(pool, new).await.unwrap().id();
+    log.wait_for(1).await;
+    let seen = says(
+        pool,
+        first,
+        &["running (attempt 1 of 5, for ", " in processor ", "select pg_sleep(600)"],
+    )
+    .await;
+    let Reason::Running { session, processor: Some(processor), .. } = &seen.reason else {
+        panic!("{seen:?}");
+    };
+    let own = i32::try_from(std::process::id()).unwrap();
+    assert_eq!(processor.pid, Some(own));
+    let stuck: i32 = value(
+        pool,
+        "select pid from pg_stat_activity where query like 'select pg_sleep(600)%' and state = 'active'",
+    )
+    .await;
+    assert_eq!((session.pid, session.state.as_deref()), (stuck, Some("active")));
+    assert!(session.query_start.is_some() && session.since.is_some());
+    assert_eq!(seen.behind.count, 0);
+
+    // An adopter shares the row: from then on a set of transactions is written there.
+    let second = enqueue(pool, "q", "account-42", 2).await;
+    let third = enqueue(pool, "q", "account-42", 3).await;
+    until_jobs(pool, "flagged", 0).await;
+    let waits = explained(pool, second).await;
+    let start =
+        format!("job {second} waits behind job {first} of group \"account-42\", which is running");
+    assert!(waits.to_string().starts_with(&start), "{waits}");
+    assert!(waits.to_string().ends_with(&format!("; 1 job is behind job {second}")), "{waits}");
+    let Reason::Behind { head, why } = &waits.reason else { panic!("{waits:?}") };
+    assert_eq!(*head, first);
+    assert!(matches!(&**why, Reason::Running { session, .. } if session.pid == stuck), "{why:?}");
+    assert_eq!(explained(pool, third).await.behind.count, 0);
+    let whole = group(pool, "account-42").await;
+    assert_eq!((whole.head, whole.behind.count), (Some(first), 2));
+    assert!(whole.to_string().contains("2 jobs are behind"), "{whole}");
+
+    // As a value.
+    let value = serde_json::to_value(&waits).unwrap();
+    assert_eq!(value["reason"]["reason"], "behind");
+    assert_eq!(value["reason"]["why"]["session"]["pid"], stuck);
+
+    // Without a group, its own row is what is locked.
+    let loose = seriatim::enqueue(pool, NewJob::new("q", "sleep")).await.unwrap().id();
+    let loose =
+        says(pool, loose, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
+    assert!(matches!(loose.reason, Reason::Running { session, .. } if session.pid != stuck));
+    running.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_delays_and_halts_are_told_with_their_reasons() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Log::default());
+    let _running = start(&database, OutOfAttempts::Halt, &log).await;
+    assert_eq!(Client::default().explain_job(pool, 404).await.unwrap(), None);
+    let empty = group(pool, "nobody").await;
+    assert_eq!((empty.head, &empty.reason), (None, &Reason::Nothing));
+    assert_eq!(empty.to_string(), "group \"nobody\" of queue \"q\" has no unfinished job");
+
+    let done = enqueue(pool, "q", "done", 1).await;
+    ended(pool, done).await;
+    says(pool, done, &["has succeeded at "]).await;
+
+    let bad = enqueue(pool, "q", "halted", "bad").await;
+    job_when(pool, bad, |job| job.status == JobStatus::Failed).await;
+    says(pool, bad, &["has failed at ", ": no such account"]).await;
+    let after = enqueue(pool, "q", "halted", 2).await;
+    let words = format!(
+        "has been halted for 0 s by job {bad} (no such account), until an operator decides"
+    );
+    let halted = says(pool, after, &[&words]).await;
+    assert!(matches!(halted.reason, Reason::Halted { by: Some(by), .. } if by == bad));
+    assert_eq!(group(pool, "halted").await.head, Some(after));
+    let cancelled = enqueue(pool, "q", "halted", 3).await;
+    Client::default().cancel(pool, cancelled).await.unwrap();
+    ended(pool, cancelled).await;
+    says(pool, cancelled, &["has been cancelled at "]).await;
+    Client::default().cancel(pool, after).await.unwrap();
+    // At once, unless a worker looks at its row at this moment.
+    ended(pool, after).await;
+    let none = group(pool, "halted").await.to_string();
+    assert!(
+        none.contains("no unfinished job, and waits because its group has been halted"),
+        "{none}"
+    );
+
+    let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(3));
+    let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
+    says(pool, delayed, &["is delayed for 3.0 h, until "]).await;
+    let retried = enqueue(pool, "q", "retried", "later").await;
+    let behind = enqueue(pool, "q", "retried", 2).await;
+    let words = ["waits for its retry in ", "(attempt 1 failed: bank closed)"];
+    let seen = says(pool, retried, &words).await;
+    assert!(matches!(seen.reason, Reason::NotDue { .. }));
+    says(pool, behind, &[&format!("waits behind job {retried} of group"), words[1]]).await;
+    let loose = NewJob::new("q", &1).delay(Duration::from_mins(10));
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
+    says(pool, loose, &["is delayed for 10 min"]).await;
+}
+
+#[tokio::test]
+async fn what_waits_for_a_worker_is_told_apart() {
+    let database = database().await;
+    let pool = database.pool();
+    let first = enqueue(pool, "q", "g", 1).await;
+    let second = enqueue(pool, "q", "g", 2).await;
+    let loose: Vec<i64> = {
+        let jobs = (0..3).map(|n| NewJob::new("q", &n));
+        seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect()
+    };
+    // No worker is there.
+    let seen = explained(pool, first).await;
+    assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
+    assert!(seen.to_string().contains("no worker has adopted its group yet"), "{seen}");
+    let seen = explained(pool, loose[2]).await;
+    assert!(
+        seen.to_string().ends_with("no worker has taken it yet, and 2 are due before it"),
+        "{seen}"
+    );
+
+    // In line behind two others; a sleeper and a claimed one do not count.
+    by_hand(
+        pool,
+        format!(
+            "update seriatim.job set flagged = false where queue = 'q';
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) values
+             ('q', 'g', now() - interval '1 s', {first}, null, null), ('q', 'a', now() - interval '2 s', 1, null, null),
+             ('q', 'b', now() - interval '1 h', 1, null, null), ('q', 'c', now() + interval '1 h', 1, null, null),
+             ('q', 'd', now() - interval '1 h', 1, gen_random_uuid(), 1), ('p', 'e', now() - interval '1 h', 1, null, null)"
+        ),
+    )
+    .await;
+    let seen = explained(pool, first).await;
+    assert!(
+        matches!(&seen.reason, Reason::WaitsForTurn { before, .. } if before.count == 2),
+        "{seen:?}"
+    );
+    assert_eq!(seen.behind.count, 1);
+    says(pool, second, &[&format!("behind job {first} of group \"g\", which waits for its turn")])
+        .await;
+
+    by_hand(pool, "insert into seriatim.queue (name, in_flight_limit) values ('q', 1)").await;
+    says(pool, first, &["reached its limit of jobs in flight (1 of 1)"]).await;
+    by_hand(pool, "update seriatim.queue set in_flight_limit = 2").await;
+    says(pool, first, &["waits for its turn"]).await;
+    by_hand(
+        pool,
+        "insert into seriatim.group_setting (queue, group_id, paused_at, pause_reason) \
+         values ('q', 'g', now(), 'audit')",
+    )
+    .await;
+    says(pool, second, &["which waits because its group has been paused since ", "(audit)"]).await;
+    by_hand(pool, "update seriatim.queue set paused_at = now(), pause_reason = 'deploy'").await;
+    says(pool, first, &["because its queue has been paused since ", "(deploy)"]).await;
+    says(pool, loose[0], &["because its queue has been paused since ", "(deploy)"]).await;
+    by_hand(pool, "delete from seriatim.queue; delete from seriatim.group_setting").await;
+
+    by_hand(pool, format!("update seriatim.job set expires_at = now() where id = {first}")).await;
+    says(pool, first, &["expired at ", "ends without a run"]).await;
+    by_hand(pool, "update seriatim.job set expires_at = null; delete from seriatim.queue_group")
+        .await;
+    says(pool, first, &["nothing would wake it"]).await;
+    by_hand(
+        pool,
+        format!("update seriatim.job set status = 'parked', parked_with = 5 where id = {second}"),
+    )
+    .await;
+    says(pool, second, &["is parked with job 5, which failed"]).await;
+}
+
+#[tokio::test]
+async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
+    let database = database().await;
+    let pool = database.pool();
+    let first = enqueue(pool, "q", "g", 1).await;
+    let loose = seriatim::enqueue(pool, NewJob::new("q", &2)).await.unwrap().id();
+    by_hand(
+        pool,
+        format!(
+            "insert into seriatim.processor (id, node, host, pid, server_started_at) \
+             values (7, 'web-1', 'a', 4711, now());
+             update seriatim.job set status = 'started', flagged = false, attempts = 2, last_started_at = now();
+             update seriatim.job set claim = gen_random_uuid(), lease_until = now() + interval '1 min', claimed_by = 7 \
+             where id = {loose};
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by) \
+             values ('q', 'g', now() + interval '1 min', {first}, gen_random_uuid(), {first}, 7)"
+        ),
+    )
+    .await;
+    let web = "by processor web-1 (host a, pid 4711), without a transaction; its lease ends at ";
+    let seen = says(pool, first, &["is claimed (attempt 2, for ", web]).await;
+    assert_eq!(json!(seen.reason)["processor"]["node"], "web-1");
+    says(pool, loose, &["of queue \"q\" is claimed (attempt 2, for ", web]).await;
+    // A look that has the row for a moment is no holder of a free one, nor is one that has ended.
+    by_hand(pool, "select 1 from seriatim.queue_group for no key update").await;
+    assert!(matches!(explained(pool, first).await.reason, Reason::Claimed { .. }));
+    by_hand(
+        pool,
+        "update seriatim.queue_group set suspect = claim; \
+         update seriatim.job set suspect = claim where claim is not null",
+    )
+    .await;
+    for job in [first, loose] {
+        let seen =
+            says(pool, job, &["(attempt 2)", "which seems lost; it can be taken over at "]).await;
+        assert!(matches!(seen.reason, Reason::Suspected { .. }));
+    }
+    // Whoever holds it is not lost, whatever was doubted.
+    let mut hold = pool.begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar(
+        "select pg_backend_pid() from seriatim.queue_group where group_id = 'g' for no key update",
+    )
+    .fetch_one(&mut *hold)
+    .await
+    .unwrap();
+    let seen = says(pool, first, &["in processor web-1", "idle in transaction"]).await;
+    assert!(matches!(seen.reason, Reason::Running { session, .. } if session.pid == pid));
+    hold.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_long_line_is_counted_up_to_a_limit() {
+    let database = database().await;
+    let pool = database.pool();
+    let first = enqueue(pool, "q", "g", 1).await;
+    by_hand(
+        pool,
+        "insert into seriatim.job (queue, group_id, data) \
+         select 'q', 'g', 'null' from generate_series(1, 10001)",
+    )
+    .await;
+    let seen = explained(pool, first).await;
+    assert_eq!((seen.behind.count, seen.behind.or_more), (10_000, true));
+    assert!(seen.to_string().ends_with("; 10000 or more jobs are behind job 1"), "{seen}");
+}

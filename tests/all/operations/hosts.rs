@@ -1,0 +1,197 @@
+//! A host's own settings do not disturb the jobs: the library's sessions say what they need.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{Client, JobStatus, Processor};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Executor, PgPool};
+
+use crate::support::{
+    Errors, Log, by_hand, database, ended, eventually, handler, handler_with, job_of,
+    nothing_remains, queue, value,
+};
+
+/// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing is reported.
+async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], producer_too: bool) {
+    let database = database().await;
+    by_hand(
+        database.pool(),
+        "create schema evil;
+         create table evil.job (); create table evil.queue_group (); create table evil.migration ();
+         create table evil.cancel_request (); create type evil.job_status as enum ('odd');
+         create function evil.now() returns timestamptz language sql as $$ select 'infinity'::timestamptz $$",
+    )
+    .await;
+    let options = PgConnectOptions::from_str(&database.url()).unwrap();
+    // On the connection's start, and once more for what the driver sets itself.
+    let odd = PgPoolOptions::new()
+        .max_connections(10)
+        .after_connect(move |conn, _| {
+            Box::pin(async move {
+                for (name, setting) in settings {
+                    let set = sqlx::query("select set_config($1, $2, false)");
+                    conn.execute(set.bind(name).bind(setting)).await?;
+                }
+                Ok(())
+            })
+        })
+        .connect_lazy_with(options.options(settings.iter().copied()));
+    let errors = Errors::default();
+    let builder = Processor::builder(odd.clone())
+        .poll_interval(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(200));
+    let running = errors
+        .of(builder)
+        .queue(
+            queue("q"),
+            handler(async |job, data| {
+                if job.attempt() == 1 && data == json!("fails") {
+                    sqlx::query("select no_such_column").execute(job.tx().await?).await?;
+                }
+                // The second is what the host's limits are below: once in a query, once between
+                // two.
+                sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let level: String = sqlx::query_scalar("show transaction_isolation")
+                    .fetch_one(job.tx().await?)
+                    .await?;
+                Ok(json!(level))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    let producer: &PgPool = if producer_too { &odd } else { database.pool() };
+    let mut ids = Vec::new();
+    for data in ["a", "b", "fails"] {
+        let job = job_of("q", data, data);
+        ids.push(seriatim::enqueue(producer, job).await.unwrap().id());
+    }
+    let loose = seriatim::NewJob::new("q", "loose");
+    ids.push(seriatim::enqueue(producer, loose).await.unwrap().id());
+    let gone = job_of("q", "later", 1).delay(Duration::from_hours(1));
+    let gone = seriatim::enqueue(producer, gone).await.unwrap().id();
+    Client::default().cancel(producer, gone).await.unwrap();
+    for id in ids {
+        let job = ended(database.pool(), id).await;
+        assert_eq!(job.result, Some(json!("read committed")), "{job:?}");
+        let looked = Client::default().job(&odd, id).await.unwrap().unwrap();
+        assert_eq!(looked, job, "it looks the same from a host's session");
+        assert_eq!(job.history.len(), usize::from(job.data == json!("fails")), "{job:?}");
+    }
+    assert_eq!(ended(database.pool(), gone).await.status, JobStatus::Cancelled);
+    seriatim::migrate(&odd).await.unwrap();
+    let new = Client::new("new").unwrap();
+    new.migrate(&odd).await.unwrap();
+    let made: i64 = value(
+        database.pool(),
+        "select count(*) from information_schema.tables where table_schema = 'new'",
+    )
+    .await;
+    assert_eq!(made, 9);
+    nothing_remains(database.pool()).await;
+    // An idle while, in which the host's limits on idle sessions pass.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let listens = "select coalesce(bool_and(backend_start < now() - interval '450 ms'), false) \
+                   from pg_stat_activity where query ilike 'listen %' and datname = current_database()";
+    assert!(
+        value::<bool>(database.pool(), listens).await,
+        "the session of the wake-ups was there all the while"
+    );
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeatable_read_is_the_default() {
+    jobs_run_with(&[("default_transaction_isolation", "repeatable read")], true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serializable_and_deferrable_are_the_default() {
+    jobs_run_with(
+        &[
+            ("default_transaction_isolation", "serializable"),
+            ("default_transaction_deferrable", "on"),
+        ],
+        true,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn read_only_is_the_default() {
+    jobs_run_with(&[("default_transaction_read_only", "on")], false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timeouts_are_short() {
+    jobs_run_with(
+        &[
+            ("statement_timeout", "300ms"),
+            ("lock_timeout", "100ms"),
+            ("idle_in_transaction_session_timeout", "300ms"),
+        ],
+        false,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sessions_are_ended() {
+    jobs_run_with(&[("idle_session_timeout", "300ms")], false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_search_path_leads_elsewhere() {
+    jobs_run_with(&[("search_path", "evil, public")], true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_search_path_is_empty_and_commits_do_not_wait() {
+    jobs_run_with(&[("search_path", ""), ("synchronous_commit", "off")], true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_and_numbers_are_written_oddly() {
+    jobs_run_with(
+        &[
+            ("TimeZone", "Asia/Kathmandu"),
+            ("DateStyle", "SQL, DMY"),
+            ("IntervalStyle", "iso_8601"),
+            ("extra_float_digits", "0"),
+            ("bytea_output", "escape"),
+            ("standard_conforming_strings", "off"),
+            ("quote_all_identifiers", "on"),
+            ("enable_indexscan", "off"),
+        ],
+        true,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_of_all_tables_refuses_no_write() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "create publication everything for all tables").await;
+    let errors = Errors::default();
+    let builder = Processor::builder(pool.clone()).maintenance_interval(Duration::from_millis(200));
+    let begun = Log::default();
+    let told = handler_with(begun.clone(), async |log, job, _| {
+        log.add("begun");
+        job.cancelled().await;
+        Ok(json!("told"))
+    });
+    let running = errors.of(builder).queue(queue("q"), told).build().unwrap().start();
+    let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();
+    begun.wait_for(1).await;
+    Client::default().cancel(pool, job).await.unwrap();
+    assert_eq!(ended(pool, job).await.result, Some(json!("told")));
+    eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
+}

@@ -1,0 +1,231 @@
+//! Retention: each status has its own, what is still needed stays, and one process at a time deletes.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{
+    Client, JobError, JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
+    RetryPolicy,
+};
+use sqlx::{Executor, PgPool};
+
+use crate::support::{
+    Errors, FnHandler, by_hand, database, ended, eventually, handler, job, job_of, jobs_where,
+    nothing_remains, processor, queue, until_jobs, value,
+};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn obedient() -> FnHandler {
+    handler(async |job, data| {
+        let cancelled = job.cancelled();
+        match data.as_str() {
+            Some("fails") => Err(JobError::fail("as asked")),
+            Some("cancelled") => {
+                cancelled.await;
+                Err(JobError::retry("told to stop"))
+            }
+            _ => Ok(json!(null)),
+        }
+    })
+}
+
+fn keeps_house(pool: PgPool, options: QueueOptions) -> Processor {
+    Processor::builder(pool)
+        .poll_interval(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(20))
+        .queue(options, obedient())
+        .build()
+        .unwrap()
+}
+
+/// Finished jobs as they look some minutes after their end.
+async fn old(pool: &PgPool, status: &str, minutes: u32, count: u32) {
+    by_hand(
+        pool,
+        format!(
+            "insert into seriatim.job (queue, group_id, status, data, finished_at) \
+             select 'q', '{status} {minutes}', '{status}', 'null', now() - interval '{minutes} min' \
+             from generate_series(1, {count})"
+        ),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_status_is_kept_for_its_own_time() {
+    let database = database().await;
+    let pool = database.pool();
+    for status in ["succeeded", "failed", "cancelled"] {
+        for minutes in [50, 70, 130, 60 * 24 * 900] {
+            old(pool, status, minutes, 1).await;
+        }
+    }
+    by_hand(
+        pool,
+        "insert into seriatim.job (queue, status, data, finished_at) \
+         values ('another', 'failed', '1', now() - interval '900 days')",
+    )
+    .await;
+    let options = queue("q")
+        .keep_succeeded(Retention::For(HOUR))
+        .keep_failed(Retention::For(2 * HOUR))
+        .keep_cancelled(Retention::Forever);
+    let _running = keeps_house(pool.clone(), options).start();
+    // One succeeded, two failed, four cancelled, and that of a queue of somebody else.
+    until_jobs(pool, "true", 8).await;
+    let left: Vec<String> = value(
+        pool,
+        "select array_agg(distinct group_id order by group_id) from seriatim.job \
+         where queue = 'q' and status <> 'cancelled'",
+    )
+    .await;
+    assert_eq!(left, ["failed 50", "failed 70", "succeeded 50"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_without_a_processor_is_kept_by_hand() {
+    let database = database().await;
+    let pool = database.pool();
+    for minutes in [50, 70] {
+        old(pool, "succeeded", minutes, 3).await;
+    }
+    let dedup = "insert into seriatim.dedup values ('q', '', 'old', 1, now() - interval '1 s')";
+    by_hand(pool, dedup).await;
+    let client = Client::default();
+    let options = queue("q").keep_succeeded(Retention::For(HOUR));
+    assert_eq!(client.run_maintenance(pool, options.clone()).await.unwrap(), 3);
+    assert_eq!(client.run_maintenance(pool, options).await.unwrap(), 0);
+    assert_eq!(jobs_where(pool, "true").await, 3);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.dedup").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_never_kept_goes_with_its_settle() {
+    let database = database().await;
+    let pool = database.pool();
+    let options = |name| {
+        queue(name)
+            .retry(RetryPolicy::new(1))
+            .keep_succeeded(Retention::Never)
+            .keep_failed(Retention::Never)
+            .keep_cancelled(Retention::Never)
+    };
+    let _running = processor(&database, 20)
+        .await
+        .maintenance_interval(None)
+        .queue(options("q"), obedient())
+        .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient())
+        .build()
+        .unwrap()
+        .start();
+    let mut cancels = Vec::new();
+    for what in ["succeeds", "fails", "cancelled"] {
+        let jobs = [
+            job_of("q", what, what),
+            job_of("q", what, "behind"),
+            NewJob::new("q", what),
+            // Without a group it halts nothing.
+            NewJob::new("halts", what),
+        ];
+        let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
+        if what == "cancelled" {
+            cancels = vec![jobs[0].id(), jobs[2].id(), jobs[3].id()];
+        }
+    }
+    until_jobs(pool, "status = 'started' and data = '\"cancelled\"'", 3).await;
+    for id in cancels {
+        Client::default().cancel(pool, id).await.unwrap();
+    }
+    let left = "select coalesce(string_agg(format('%s %s %s', queue, status, data), ', '), '') \
+                from seriatim.job";
+    eventually(pool, left, String::new()).await;
+    nothing_remains(pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flagged_job_stays_until_its_group_was_looked_at() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut conn = database.connect().await.unwrap();
+    // Somebody else adopts, and takes all day.
+    conn.execute("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
+        .await
+        .unwrap();
+    old(pool, "cancelled", 90, 1).await;
+    by_hand(pool, "update seriatim.job set flagged = true").await;
+    let options = queue("q").keep_cancelled(Retention::For(HOUR));
+    let _running = keeps_house(pool.clone(), options).start();
+    for round in 0..3 {
+        old(pool, "cancelled", 80 + round, 1).await;
+        until_jobs(pool, "not flagged", 0).await;
+    }
+    assert_eq!(jobs_where(pool, "true").await, 1);
+    conn.execute("select pg_advisory_unlock_all()").await.unwrap();
+    until_jobs(pool, "true", 0).await;
+    nothing_remains(pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut conn = database.connect().await.unwrap();
+    conn.execute("select pg_advisory_lock(hashtextextended('seriatim janitor seriatim', 0))")
+        .await
+        .unwrap();
+    old(pool, "succeeded", 90, 1_777).await;
+    let options = || queue("q").keep_succeeded(Retention::For(HOUR));
+    let errors = Errors::default();
+    let one = keeps_house(pool.clone(), options()).start();
+    let builder = errors.of(processor(&database, 10).await);
+    let other = builder
+        .maintenance_interval(Duration::from_millis(20))
+        .queue(options(), obedient())
+        .build()
+        .unwrap()
+        .start();
+    // Time for ten rounds, of which none may do anything.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let count = "select count(*) from seriatim.job";
+    assert_eq!(value::<i64>(pool, count).await, 1_777);
+
+    let mut reader = pool.begin().await.unwrap();
+    let locked = "select id from seriatim.job order by id limit 3 for share";
+    reader.execute(locked).await.unwrap();
+    conn.execute("select pg_advisory_unlock_all()").await.unwrap();
+    eventually(pool, count, 3_i64).await;
+    reader.rollback().await.unwrap();
+    eventually(pool, count, 0_i64).await;
+    one.shutdown(Duration::from_secs(5)).await;
+    other.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
+    let database = database().await;
+    let pool = database.pool();
+    let _running = processor(&database, 10)
+        .await
+        .maintenance_interval(Duration::from_millis(20))
+        .queue(
+            queue("q").keep_failed(Retention::Never).out_of_attempts(OutOfAttempts::Halt),
+            handler(async |_, _| Err(JobError::fail("no"))),
+        )
+        .build()
+        .unwrap()
+        .start();
+    let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    ended(pool, bad).await;
+    // A job without a group halts nothing, and so is not kept.
+    let loose = NewJob::new("q", &1);
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
+    let settled = format!("select last_value >= {loose} from seriatim.job_id_seq");
+    assert!(value::<bool>(pool, settled).await);
+    until_jobs(pool, "true", 1).await;
+    assert_eq!(job(pool, bad).await.status, JobStatus::Failed);
+    Client::default().unhalt_group(pool, "q", "g").await.unwrap();
+    until_jobs(pool, "true", 0).await;
+    nothing_remains(pool).await;
+}

@@ -1,0 +1,15 @@
+//! What an operator does and sees: start, shutdown, deletion, redrive, explanations, logs and
+//! poolers.
+//! A server or a network that fails belongs in `faults`.
+//! The schema, the roles and the SQL functions belong in `sql`.
+
+mod behind_a_pooler;
+mod explaining;
+mod hosts;
+mod looking;
+mod maintenance;
+mod no_payload;
+mod operating;
+mod poolers_are_seen;
+mod shutdown;
+mod watchdog;

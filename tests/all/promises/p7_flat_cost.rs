@@ -1,0 +1,119 @@
+//! P7: picking a job costs the same at any backlog, with one group or many, also if most are busy,
+//! delayed or halted.
+//!
+//! Counted, not timed: the rows, index entries and pages that a processor reads while it runs some
+//! jobs.
+//! `interleavings::plans` counts the same for each statement alone, under every plan that it may get.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+
+use super::queue;
+use crate::support::{Log, PATIENCE, database, handler_with, processor, size};
+
+/// How many jobs are run before the counters are read again.
+const JOBS: usize = 200;
+
+/// What is read for a job: rows and index entries, and pages.
+#[derive(Debug, Clone, Copy)]
+struct Reads {
+    rows: f64,
+    pages: f64,
+}
+
+/// What all sessions that have ended have read.
+async fn read_so_far(conn: &mut PgConnection) -> (i64, i64) {
+    let others = "select count(*) from pg_stat_activity \
+        where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    // A session's counts are only sure to be there when it has ended.
+    while conn.fetch_one(others).await.unwrap().get::<i64, _>(0) > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "there are still sessions");
+        // The database has no event to wait for here.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let counted = "select
+        (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables)::int8
+          + (select sum(idx_tup_read) from pg_stat_user_indexes)::int8,
+        (select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))
+         from pg_statio_user_tables)::int8";
+    let counted = conn.fetch_one(counted).await.unwrap();
+    (counted.get(0), counted.get(1))
+}
+
+/// What a processor reads for each job that it runs from a backlog of so many. `groups` says what
+/// becomes of the groups' rows.
+async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
+    let database = database().await;
+    let mut filler = database.connect().await.unwrap();
+    let backlog = format!(
+        "alter table seriatim.job set (autovacuum_enabled = off);
+         alter table seriatim.queue_group set (autovacuum_enabled = off);
+         insert into seriatim.job (queue, group_id, data) select 'q', {jobs}, '1' from generate_series(1, {backlog}) n;
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id)
+           select queue, group_id, now(), min(id) from seriatim.job group by 1, 2;
+         {groups};
+         analyze"
+    );
+    filler.execute(AssertSqlSafe(backlog)).await.unwrap();
+    drop(filler);
+    let mut conn = database.connect().await.unwrap();
+    let before = read_so_far(&mut conn).await;
+
+    let log = Log::default();
+    let run = handler_with(log.clone(), async |log, _, _| {
+        log.add("ran");
+        Ok(json!(null))
+    });
+    let processor = processor(&database, 6).await.maintenance_interval(None);
+    let running = processor.queue(queue("q").concurrency(2), run).build().unwrap().start();
+    log.wait_for(JOBS).await;
+    running.shutdown(PATIENCE).await;
+
+    let after = read_so_far(&mut conn).await;
+    let ran = u32::try_from(log.entries().len()).unwrap();
+    let each = |before, after| f64::from(i32::try_from(after - before).unwrap()) / f64::from(ran);
+    Reads { rows: each(before.0, after.0), pages: each(before.1, after.1) }
+}
+
+/// A job of a large backlog costs as much as one of a backlog of a thousand.
+async fn costs_the_same(jobs: &str, groups: &str) {
+    let few = reads(jobs, groups, 1_000).await;
+    let many = reads(jobs, groups, size(20_000, 50_000)).await;
+    println!("{jobs}: {few:.1?} for a job of a thousand, {many:.1?} for one of many");
+    // Dead rows, and polls of a slow machine, cost some tens of reads. A claim that reads the
+    // backlog costs thousands.
+    assert!(many.rows < few.rows + 500.0, "{few:?} {many:?}");
+    assert!(many.pages < few.pages + 500.0, "{few:?} {many:?}");
+    assert!(few.rows < 300.0 && few.pages < 500.0, "{few:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_deep_group_costs_what_one_of_a_short_group_does() {
+    costs_the_same("'g'", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_many_groups_costs_what_one_of_few_does() {
+    costs_the_same("'g' || n / 10", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_cannot_run_cost_nothing() {
+    for but in [
+        "claim = gen_random_uuid(), job_id = head_id, ready_at = now() + interval '1 hour'",
+        "ready_at = now() + interval '1 hour'",
+        "ready_at = 'infinity', halted_at = now(), halt_reason = 'a test'",
+    ] {
+        let most = format!(
+            "update seriatim.queue_group set {but} where group_id not in ('g1', 'g2', 'g3')"
+        );
+        costs_the_same(
+            "case when n % 2 = 0 then 'g' || n % 3 + 1 else 'of many ' || n / 10 end",
+            &most,
+        )
+        .await;
+    }
+}

@@ -1,0 +1,186 @@
+//! P9: an attempt is committed before its handler starts, so a job that takes its worker or its database down runs out
+//! of attempts like any other.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{Client, FailureKind, Job, JobStatus, RetryPolicy};
+use sqlx::PgPool;
+
+use super::{queue, worker};
+use crate::support::worker_process::{Settings, WorkerProcess, announced};
+use crate::support::{
+    Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
+    processor, until_groups, value,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_committed_before_its_handler_starts() {
+    let database = database().await;
+    let outside = database.pool().clone();
+    let log = Log::default();
+    let _running = processor(&database, 10)
+        .await
+        .queue(
+            queue("q"),
+            handler_with((log.clone(), outside), async |(log, outside), job, _| {
+                let id = job.id();
+                // As another session sees it, without waiting for the lock of this one.
+                let row = format!(
+                    "select concat_ws(' ', status, attempts, last_started_at <= clock_timestamp())
+                         from seriatim.job where id = {id}"
+                );
+                log.add(value::<String>(&outside, row).await);
+                if job.attempt() < 3 {
+                    Err("not yet".parse::<u32>().unwrap_err())?;
+                }
+                Ok(json!(null))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    for group in [Some("g"), None] {
+        let new = seriatim::NewJob::new("q", &1);
+        let new = match group {
+            Some(group) => new.group(group),
+            None => new,
+        };
+        let id = seriatim::enqueue(database.pool(), new).await.unwrap().id();
+        let job = ended(database.pool(), id).await;
+        assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 3));
+    }
+    let once = ["started 1 t", "started 2 t", "started 3 t"];
+    assert_eq!(log.entries(), [once, once].concat());
+}
+
+/// Runs workers, one at a time, until one outlives the job; how many died.
+async fn workers_die_of(pool: &PgPool, job: i64, settings: &Settings, log: &Log) -> u32 {
+    for died in 0.. {
+        let name = format!("worker {died}");
+        let mut worker = WorkerProcess::start(name, settings, log);
+        tokio::select! {
+            _ = worker.ended() => {}
+            _ = ended(pool, job) => {
+                worker.end().await;
+                return died;
+            }
+        }
+    }
+    unreachable!("the job ends or its worker does")
+}
+
+fn lost_attempts(job: &Job, expected: u32) {
+    assert_eq!((job.status, job.attempts), (JobStatus::Failed, expected));
+    let failure = job.error.as_ref().unwrap();
+    assert_eq!((failure.kind, failure.attempt), (FailureKind::WorkerLost, expected));
+    let history: Vec<_> = job.history.iter().map(|entry| (entry.attempt, entry.kind)).collect();
+    let each: Vec<_> = (1..=expected).map(|n| (n, FailureKind::WorkerLost)).collect();
+    assert_eq!(history, each);
+    for entry in &job.history {
+        assert!(entry.started_at.unwrap() < entry.finished_at, "{entry:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_kills_its_process_runs_out_of_attempts() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut settings = worker(database.url(), &["q"]);
+    settings.attempts = 2;
+    let log = Log::default();
+    let deadly = enqueue(pool, "q", "g", "always abort").await;
+    let next = enqueue(pool, "q", "g", "go on").await;
+    let loose = seriatim::NewJob::new("loose", &"always abort");
+    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
+
+    assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 2);
+    lost_attempts(&ended(pool, deadly).await, 2);
+    // The worker that survived may have been told to end before it came to the next job.
+    assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
+    let next = ended(pool, next).await;
+    assert_eq!((next.status, next.attempts), (JobStatus::Succeeded, 1));
+
+    // One without a group is no exception.
+    settings.queues = vec!["loose".to_owned()];
+    assert_eq!(workers_die_of(pool, loose, &settings, &log).await, 2);
+    lost_attempts(&ended(pool, loose).await, 2);
+    nothing_remains_for_the_next(pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_kills_its_process_can_halt_its_group() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut settings = worker(database.url(), &["q"]);
+    settings.attempts = 1;
+    settings.halt = true;
+    let log = Log::default();
+    let deadly = enqueue(pool, "q", "g", "always abort").await;
+    let next = enqueue(pool, "q", "g", "go on").await;
+
+    assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 1);
+    lost_attempts(&ended(pool, deadly).await, 1);
+    let client = Client::default();
+    let halted = client.halted_groups(pool, "q").await.unwrap();
+    assert_eq!(halted.len(), 1);
+    assert_eq!((halted[0].group.as_str(), halted[0].job), ("g", Some(deadly)));
+
+    // Another group's job, enqueued later, runs; the halted group's does not.
+    let other = enqueue(pool, "q", "other", "go on").await;
+    assert_eq!(workers_die_of(pool, other, &settings, &log).await, 0);
+    let waits = job_when(pool, next, |_| true).await;
+    assert_eq!((waits.status, waits.attempts), (JobStatus::Queued, 0));
+    client.unhalt_group(pool, "q", "g").await.unwrap();
+    assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
+    assert_eq!(announced(&log, "g", 1).await.job, deadly);
+    nothing_remains_for_the_next(pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
+    // A host that does not mind to lose its last transactions: attempts must be counted all the same.
+    let server = Server::builder().setting("synchronous_commit", "off");
+    let server = server.start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let pool = database.pool();
+    // Before the claim, whose flush covers them.
+    let deadly = enqueue(pool, "q", "g", "deadly").await;
+    let next = enqueue(pool, "q", "g", "harmless").await;
+    let log = Log::default();
+    let retry = RetryPolicy::new(3).base(Duration::from_millis(10));
+    let _running = processor(&database, 10)
+        .await
+        .queue(
+            queue("q").retry(retry),
+            handler_with(log.clone(), async |log, job, data| {
+                if data == json!("deadly") {
+                    // Under a lease, a handler without a transaction outlives the server.
+                    job.tx().await?;
+                    log.add(format!("in {}", job.attempt()));
+                    std::future::pending::<()>().await;
+                }
+                Ok(json!(null))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    for attempt in 1..=3 {
+        let entries = log.wait_for(attempt).await;
+        assert_eq!(entries[attempt - 1], format!("in {attempt}"), "each number once");
+        server.stop_immediately().await.unwrap();
+        server.start_again().await.unwrap();
+    }
+    drained(pool, "q").await;
+    let deadly = ended(pool, deadly).await;
+    assert_eq!((deadly.status, deadly.attempts), (JobStatus::Failed, 3));
+    let kinds = [FailureKind::ConnectionLost, FailureKind::WorkerLost];
+    let attempts: Vec<u32> = deadly.history.iter().map(|entry| entry.attempt).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+    assert!(deadly.history.iter().all(|entry| kinds.contains(&entry.kind)), "{deadly:?}");
+    assert_eq!(ended(pool, next).await.status, JobStatus::Succeeded);
+    assert_eq!(log.entries().len(), 3, "it did not run again");
+    until_groups(pool, "true", 0).await;
+}

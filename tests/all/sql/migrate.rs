@@ -1,0 +1,508 @@
+//! The schema: made once, by whoever comes first, beside whatever else is in the database.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::json;
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, MigrateError, NewJob};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, SqlSafeStr};
+
+use crate::support::{
+    Errors, by_hand, chain, database, ended, handler, job_of, processor, queue, value,
+};
+
+/// A database that was never migrated.
+async fn bare() -> TestDatabase {
+    let database = database().await;
+    by_hand(database.pool(), "drop schema seriatim cascade").await;
+    database
+}
+
+async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
+    let schema = schema.replace('\'', "''");
+    value(
+        pool,
+        format!(
+            "select coalesce(array_agg(relname::text order by relname), '{{}}') from pg_class c \
+             join pg_namespace n on n.oid = relnamespace where nspname = '{schema}' and relkind = 'r'"
+        ),
+    )
+    .await
+}
+
+const TABLES: [&str; 9] = [
+    "cancel_request",
+    "dedup",
+    "group_setting",
+    "job",
+    "migration",
+    "processor",
+    "queue",
+    "queue_group",
+    "receive_attempt",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_processes_migrate_at_once_and_again() {
+    let database = bare().await;
+    for _ in 0..2 {
+        // Connections of their own, as of processes of their own.
+        let pools = (0..8).map(|_| database.pool_with(PgPoolOptions::new().max_connections(1)));
+        let pools: Vec<PgPool> = join_all(pools).await.into_iter().map(Result::unwrap).collect();
+        for migrated in join_all(pools.iter().map(seriatim::migrate)).await {
+            migrated.unwrap();
+        }
+    }
+    let pool = database.pool();
+    assert_eq!(tables(pool, "seriatim").await, TABLES);
+    let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
+    assert_eq!(applied, 1);
+}
+
+fn host(sql: &'static str) -> Migrator {
+    let migration =
+        Migration::new(1, "the host's".into(), MigrationType::Simple, sql.into_sql_str(), false);
+    Migrator::with_migrations(vec![migration])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_own_migrations_stay_apart() {
+    let database = bare().await;
+    let pool = database.pool();
+    let host = host("create table account (n int)");
+    let (ours, theirs) = tokio::join!(seriatim::migrate(pool), host.run(pool));
+    ours.unwrap();
+    theirs.unwrap();
+    host.run(pool).await.expect("and again");
+    seriatim::migrate(pool).await.expect("and again");
+    assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
+    assert_eq!(tables(pool, "seriatim").await, TABLES);
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 1)] {
+        let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
+        assert_eq!(applied, count, "{history}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_schema_names_work_side_by_side() {
+    let database = bare().await;
+    let pool = database.pool();
+    let names = ["My \"odd\" schema's", "a.b; drop", "Größe ?1 $2 {}", "select", &"x".repeat(50)];
+    for name in names {
+        let client = Client::new(name).unwrap();
+        client.migrate(pool).await.unwrap();
+        client.migrate(pool).await.expect("and again");
+        assert_eq!(tables(pool, name).await, TABLES);
+        // Found by a wake-up: a poll would come too late.
+        let running = processor(&database, 10)
+            .await
+            .client(&client)
+            .poll_interval(Duration::from_hours(1))
+            .queue(queue("q"), handler(async |_, _| Ok(json!(1))))
+            .build()
+            .unwrap()
+            .start();
+        let listening = "select count(*) > 0 from pg_stat_activity where query ilike 'listen %' \
+                         and datname = current_database()";
+        crate::support::eventually(pool, listening, true).await;
+        let job = job_of("q", "g", 1);
+        let id = client.enqueue(pool, job).await.unwrap().id();
+        let ended = async {
+            loop {
+                let job = client.job(pool, id).await.unwrap().unwrap();
+                if job.status.is_final() {
+                    break;
+                }
+                // The database has no event to wait for here.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let ended = tokio::time::timeout(crate::support::PATIENCE, ended).await;
+        ended.expect("the job runs");
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+    assert!(tables(pool, "seriatim").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_with_both_versions() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         select n, 'of the future', checksum, 2 from seriatim.migration m, unnest('{2, 3}'::int[]) n where m.version = 1",
+    )
+    .await;
+    let role = Role::create(&database).await;
+    for pool in [pool, &role.pool] {
+        let error = seriatim::migrate(pool).await.unwrap_err();
+        assert!(
+            matches!(error, MigrateError::Newer { found: 3, known: 1, compatible_from: 2, .. }),
+            "{error:?}"
+        );
+        let text = chain(&error);
+        assert!(text.contains("version 3") && text.contains("up to 1"), "{text}");
+    }
+    role.remove(&database).await;
+}
+
+/// `migrate` calls it different, and says what differs and what to do; also to a role that may create nothing.
+async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
+    let role = Role::create(database).await;
+    for pool in [database.pool(), &role.pool] {
+        let error = seriatim::migrate(pool).await.expect_err(what);
+        assert!(matches!(error, MigrateError::Different { version: 1, .. }), "{error:?}");
+        let text = chain(&error);
+        assert!(text.contains(what) && text.contains(advice), "{what}, {advice} in {text}");
+    }
+    role.remove(database).await;
+}
+
+#[tokio::test]
+async fn a_changed_migration_is_refused() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "update seriatim.migration set checksum = '\\x00'").await;
+    is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
+    // An earlier one alone.
+    by_hand(
+        pool,
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (2, 'of the future', '\\x01', 1)",
+    )
+    .await;
+    is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
+}
+
+#[tokio::test]
+async fn a_changed_function_is_refused_until_it_is_asked_for() {
+    let database = database().await;
+    let pool = database.pool();
+    let again = "update \"seriatim\".\"migration\" set functions = null";
+    let changes = [
+        (
+            "update seriatim.migration set functions = jsonb_set(functions, '{hold_next()}', '\"00\"')",
+            "function hold_next() (another build made it)",
+        ),
+        (
+            "update seriatim.migration set functions = functions - 'hold_next()'",
+            "function hold_next() (another build made it)",
+        ),
+        (
+            "update seriatim.migration set functions = functions || '{\"of_another()\": \"00\"}'",
+            "function of_another() (this build has no such function)",
+        ),
+        (
+            "create or replace function seriatim.server_since() returns timestamptz language sql stable \
+             as $$ select now() $$",
+            "function server_since() (it was changed by hand)",
+        ),
+        ("drop function seriatim.hold_next()", "function hold_next() (it was dropped)"),
+    ];
+    let bodies = "select string_agg(proname || prosrc, '' order by proname) from pg_proc \
+                  where pronamespace = 'seriatim'::regnamespace";
+    let before: String = value(pool, bodies).await;
+    for (change, what) in changes {
+        by_hand(pool, change).await;
+        is_different(&database, what, again).await;
+        by_hand(pool, again).await;
+        seriatim::migrate(pool).await.expect(what);
+        assert_eq!(value::<String>(pool, bodies).await, before, "{what}");
+        seriatim::migrate(pool).await.expect("and again");
+    }
+}
+
+#[tokio::test]
+async fn a_schema_of_a_build_before_the_first_release_is_refused() {
+    let database = database().await;
+    by_hand(database.pool(), "alter table seriatim.migration drop column compatible_from").await;
+    is_different(&database, "the table migration", "drop the schema").await;
+}
+
+/// A role that may read and write but create nothing.
+struct Role {
+    name: String,
+    pool: PgPool,
+}
+
+impl Role {
+    async fn create(database: &TestDatabase) -> Self {
+        let name = format!("role_of_{}", database.name());
+        by_hand(
+            database.pool(),
+            format!(
+                "create role {name} login;
+                 grant usage on schema seriatim to {name};
+                 grant select, insert, update, delete on all tables in schema seriatim to {name}"
+            ),
+        )
+        .await;
+        let options = PgConnectOptions::from_str(&database.url()).unwrap();
+        let pool =
+            PgPoolOptions::new().max_connections(3).connect_lazy_with(options.username(&name));
+        Self { name, pool }
+    }
+
+    async fn remove(self, database: &TestDatabase) {
+        self.pool.close().await;
+        let name = self.name;
+        by_hand(database.pool(), format!("drop owned by {name}; drop role {name}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_may_create_nothing_can_migrate_what_is_current() {
+    let database = database().await;
+    let role = Role::create(&database).await;
+    seriatim::migrate(&role.pool).await.unwrap();
+    seriatim::enqueue(&role.pool, NewJob::new("q", &1)).await.expect("and it can enqueue");
+    let other = Client::new("another").unwrap();
+    let refused = other.migrate(&role.pool).await.unwrap_err();
+    let text = chain(&refused);
+    assert!(text.contains("another") && text.contains("permission denied"), "{text}");
+    role.remove(&database).await;
+}
+
+#[tokio::test]
+async fn a_failed_migration_leaves_nothing() {
+    let database = bare().await;
+    let pool = database.pool();
+    // In the way of the last table.
+    by_hand(pool, "create schema seriatim; create table seriatim.cancel_request ()").await;
+    let text = chain(&seriatim::migrate(pool).await.unwrap_err());
+    assert!(text.contains("seriatim") && text.contains("cancel_request"), "{text}");
+    assert_eq!(tables(pool, "seriatim").await, ["cancel_request"]);
+    let types = "select count(*) from pg_type where typname = 'job_status'";
+    assert_eq!(value::<i64>(pool, types).await, 0);
+    by_hand(pool, "drop table seriatim.cancel_request").await;
+    seriatim::migrate(pool).await.expect("and can be repeated");
+    assert_eq!(tables(pool, "seriatim").await, TABLES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_without_tables_says_so_and_starts_with_them() {
+    let database = bare().await;
+    let pool = database.pool();
+    let errors = Errors::default();
+    let builder = errors.of(processor(&database, 10).await);
+    let _running =
+        builder.queue(queue("q"), handler(async |_, _| Ok(json!(1)))).build().unwrap().start();
+    let said = errors
+        .0
+        .wait("it says that the tables are not there", |entries| {
+            entries.iter().any(|entry| entry.starts_with("NotMigrated"))
+        })
+        .await;
+    let said = said.iter().find(|entry| entry.starts_with("NotMigrated"));
+    let said = said.unwrap();
+    for word in ["call migrate", "\"seriatim\"", "does not exist"] {
+        assert!(said.contains(word), "{word} in {said}");
+    }
+    let text = chain(&seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap_err());
+    assert!(text.contains("does not exist"), "{text}");
+
+    seriatim::migrate(pool).await.unwrap();
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    assert_eq!(ended(pool, id).await.result, Some(json!(1)));
+}
+
+/// A processor that runs jobs of the queue `q`, and what it reports.
+async fn running(database: &TestDatabase) -> (seriatim::Running, Errors) {
+    let errors = Errors::default();
+    let builder = errors.of(processor(database, 10).await);
+    let run = handler(async |_, _| Ok(json!(1)));
+    (builder.queue(queue("q"), run).build().unwrap().start(), errors)
+}
+
+/// A processor on that schema says so, claims nothing, and goes on when the schema has been put in order.
+async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, change).await;
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    let (running, errors) = running(&database).await;
+    let said = errors.0.wait_for(1).await;
+    for word in words {
+        assert!(said[0].contains(word), "{word} in {said:?}");
+    }
+    // The gate asks each second, and must not open by itself.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let attempts = "select attempts from seriatim.job";
+    assert_eq!(value::<i32>(pool, attempts).await, 0);
+    assert_eq!(errors.0.entries().len(), 1, "it says it once: {:?}", errors.0.entries());
+    by_hand(pool, undo).await;
+    assert_eq!(ended(pool, id).await.result, Some(json!(1)));
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_waits_for_a_schema_that_is_too_old() {
+    waits_for_another_schema(
+        "update seriatim.migration set version = 0",
+        ["OldSchema", "is at version 0, and this seriatim needs 1", "call migrate()"],
+        "update seriatim.migration set version = 1",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
+    waits_for_another_schema(
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (3, 'of the future', '', 2)",
+        ["UnusableSchema", "is at version 3", "upgrade seriatim in this program"],
+        "delete from seriatim.migration where version = 3",
+    )
+    .await;
+}
+
+/// What is logged meanwhile, by this thread.
+#[derive(Clone, Default)]
+struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Logged {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_program_says_that_it_runs_on_a_newer_schema() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.migration (version, description, checksum, compatible_from) \
+         values (2, 'of the future', '', 1)",
+    )
+    .await;
+    let logged = Logged::default();
+    let writer = logged.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let words = "is at version 2; this program has version 1, and can run on it";
+
+    seriatim::migrate(pool).await.expect("it can run on it");
+    assert_eq!(logged.text().matches(words).count(), 1, "{}", logged.text());
+
+    let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
+    let (running, errors) = running(&database).await;
+    assert_eq!(ended(pool, id).await.result, Some(json!(1)));
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(logged.text().matches(words).count(), 2, "{}", logged.text());
+    assert_eq!(errors.0.entries(), [""; 0]);
+}
+
+/// What Citus has in its catalogue on a node of that group; 0 is the coordinator's. A stand-in: Citus is not here.
+async fn like_citus(database: &TestDatabase, group: i32) {
+    by_hand(
+        database.pool(),
+        format!(
+            "begin; set local allow_system_table_mods = on;
+             create table pg_catalog.pg_dist_partition (logicalrelid regclass not null, partmethod \"char\");
+             create table pg_catalog.pg_dist_local_group (groupid int not null);
+             insert into pg_catalog.pg_dist_local_group values ({group});
+             commit"
+        ),
+    )
+    .await;
+}
+
+/// A pool whose sessions have an option of Citus.
+fn pool_with_option(database: &TestDatabase, option: &str, value: &str) -> PgPool {
+    let options = PgConnectOptions::from_str(&database.url()).unwrap().options([(option, value)]);
+    PgPoolOptions::new().max_connections(2).connect_lazy_with(options)
+}
+
+#[tokio::test]
+async fn migrate_refuses_tables_that_citus_distributes() {
+    let database = database().await;
+    let pool = database.pool();
+    like_citus(&database, 0).await;
+    by_hand(
+        pool,
+        "create table account (); insert into pg_catalog.pg_dist_partition values ('account', 'h')",
+    )
+    .await;
+    seriatim::migrate(pool).await.expect("the application's own may be distributed");
+    by_hand(pool, "insert into pg_catalog.pg_dist_partition values ('seriatim.job', 'n')").await;
+    let error = seriatim::migrate(pool).await.unwrap_err();
+    assert!(
+        matches!(&error, MigrateError::Distributed { table, .. } if table == "job"),
+        "{error:?}"
+    );
+    let text = chain(&error);
+    assert!(text.contains("\"seriatim\"") && text.contains("local to one node"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_claims_nothing_from_tables_that_citus_distributes() {
+    waits_for_another_schema(
+        "begin; set local allow_system_table_mods = on;
+         create table pg_catalog.pg_dist_partition (logicalrelid regclass not null); commit;
+         insert into pg_catalog.pg_dist_partition values ('seriatim.queue_group')",
+        ["UnusableSchema", "Citus distributes table \"queue_group\"", "local to one node"],
+        "delete from pg_catalog.pg_dist_partition",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn migrate_names_the_option_that_a_citus_node_needs() {
+    let (propagation, by_schema) =
+        ("citus.enable_ddl_propagation", "citus.enable_schema_based_sharding");
+    for (group, set, option) in
+        [(1, (by_schema, "off"), propagation), (0, (by_schema, "on"), by_schema)]
+    {
+        let database = bare().await;
+        like_citus(&database, group).await;
+        let refused = pool_with_option(&database, set.0, set.1);
+        let error = seriatim::migrate(&refused).await.unwrap_err();
+        let text = chain(&error);
+        assert!(text.contains(&format!("{option} = off")), "{text}");
+        assert!(tables(database.pool(), "seriatim").await.is_empty(), "nothing was made");
+        let allowed = pool_with_option(&database, option, "off");
+        seriatim::migrate(&allowed).await.unwrap();
+        // From here on there is nothing to make, and no option is needed.
+        seriatim::migrate(&refused).await.unwrap();
+        for pool in [refused, allowed] {
+            pool.close().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_migration_that_citus_distributes_is_undone() {
+    let database = bare().await;
+    let pool = database.pool();
+    like_citus(&database, 0).await;
+    // As sharding by schema does, whatever switched it on.
+    by_hand(
+        pool,
+        "create function distribute() returns event_trigger language plpgsql as $$ begin
+           insert into pg_catalog.pg_dist_partition select objid::regclass, 'n'
+           from pg_event_trigger_ddl_commands() where object_identity = 'seriatim.job'; end $$;
+         create event trigger distribute on ddl_command_end when tag in ('CREATE TABLE')
+           execute function distribute()",
+    )
+    .await;
+    let error = seriatim::migrate(pool).await.unwrap_err();
+    assert!(matches!(error, MigrateError::Distributed { .. }), "{error:?}");
+    assert!(tables(pool, "seriatim").await.is_empty());
+}

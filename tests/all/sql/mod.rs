@@ -1,0 +1,11 @@
+//! The library without Rust: the schema, its migrations and roles, and the functions for other
+//! languages.
+//! A case that both languages can run belongs in `sql_functions`.
+//! What only the Rust library does belongs in `features`.
+
+mod hostile_schemas;
+mod migrate;
+mod pull;
+mod roles;
+mod sql_functions;
+mod sqs_fifo;

@@ -1,0 +1,220 @@
+//! Received by hand, beside processors: the promises hold for them too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
+use sqlx::PgPool;
+
+use crate::support::{
+    Log, by_hand, database, drained, ended, enqueue, handler_with, job, jobs_where, processor,
+    queue, value,
+};
+
+async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
+    Client::default().receive(pool, what).await.unwrap()
+}
+
+/// Ends the visibility of whatever is claimed in the queue `q`.
+async fn lapse(pool: &PgPool) {
+    by_hand(
+        pool,
+        "update seriatim.queue_group set ready_at = clock_timestamp() - interval '1 s' where queue = 'q'",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_commits_with_the_callers_writes_or_not_at_all() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    by_hand(pool, "create table effect (n int)").await;
+    let id = enqueue(pool, "q", "g", 1).await;
+    let receipt = receive(pool, Receive::new("q")).await.remove(0).receipt;
+
+    for commits in [false, true] {
+        let mut tx = pool.begin().await.unwrap();
+        sqlx::query("insert into effect values (1)").execute(&mut *tx).await.unwrap();
+        client.ack_with(&mut *tx, &receipt, &"sent").await.unwrap();
+        // What is locked is skipped, by receivers as by others; and another ack says so in the end.
+        assert!(receive(pool, Receive::new("q")).await.is_empty());
+        let error = client.ack(pool, &receipt).await.unwrap_err();
+        assert!(matches!(error, ReceiveError::Busy { job } if job == id), "{error}");
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+            assert_eq!(job(pool, id).await.status, JobStatus::Started);
+            assert!(receive(pool, Receive::new("q")).await.is_empty(), "still claimed");
+        }
+    }
+    let job = job(pool, id).await;
+    assert_eq!((job.status, job.result), (JobStatus::Succeeded, Some(json!("sent"))));
+    assert_eq!(value::<i64>(pool, "select count(*) from effect").await, 1);
+    let error = client.ack(pool, &receipt).await.unwrap_err();
+    assert!(error.to_string().contains("undo what this attempt did"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_takes_a_lapsed_batch_over_in_order() {
+    let database = database().await;
+    let pool = database.pool();
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(enqueue(pool, "q", "g", n).await);
+    }
+    let batch = receive(pool, Receive::new("q").max(3).group("g")).await;
+    assert_eq!(batch.len(), 3);
+    Client::default().ack(pool, &batch[0].receipt).await.unwrap();
+    lapse(pool).await;
+
+    let ran = Log::default();
+    let builder = processor(&database, 10).await;
+    let running = builder
+        .queue(
+            queue("q"),
+            handler_with(ran.clone(), async |ran, job, data| {
+                ran.add(format!("{data} attempt {}", job.attempt()));
+                Ok(json!(1))
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    ended(pool, ids[3]).await;
+    assert_eq!(ran.entries(), ["1 attempt 2", "2 attempt 2", "3 attempt 1"]);
+    let forgiven = "select array_agg(attempts_forgiven order by id) from seriatim.job";
+    assert_eq!(value::<Vec<i32>>(pool, forgiven).await, [0, 0, 1, 0]);
+    let error = Client::default().ack(pool, &batch[2].receipt).await.unwrap_err();
+    assert!(matches!(error, ReceiveError::Stale { .. }), "{error}");
+    running.shutdown(Duration::from_secs(10)).await;
+}
+
+/// What must be true of every run: the group's jobs before it are done, and no other one runs.
+#[derive(Clone, Default)]
+struct Oracle(Arc<Mutex<Books>>);
+
+#[derive(Default)]
+struct Books {
+    inside: HashMap<String, i64>,
+    done: HashMap<String, i64>,
+    violations: Vec<String>,
+}
+
+impl Oracle {
+    fn enter(&self, group: &str, n: i64) {
+        let mut books = self.0.lock().unwrap();
+        let done = books.done.get(group).copied().unwrap_or(0);
+        if done != n {
+            books.violations.push(format!("{group}: {n} begins when {done} are done"));
+        }
+        if let Some(other) = books.inside.insert(group.to_owned(), n) {
+            books.violations.push(format!("{group}: {n} beside {other}"));
+        }
+    }
+
+    /// Before the commit: the next one may begin at once.
+    fn leave(&self, group: &str, n: i64, done: bool) {
+        let mut books = self.0.lock().unwrap();
+        books.inside.remove(group);
+        if done {
+            books.done.insert(group.to_owned(), n + 1);
+        }
+    }
+
+    fn violation(&self, what: String) {
+        self.0.lock().unwrap().violations.push(what);
+    }
+}
+
+/// Receives, and acks, nacks or dies, until the queue is drained.
+async fn pull(pool: PgPool, oracle: Oracle, seed: u64, total: i64) {
+    let client = Client::default();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    while jobs_where(&pool, "status = 'succeeded'").await < total {
+        let jobs = receive(&pool, Receive::new("q").max(rng.u32(1..=6))).await;
+        if jobs.is_empty() {
+            // Nothing says when something is due.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut lost: Vec<String> = Vec::new();
+        for job in jobs {
+            let (group, n) = (job.group.clone().unwrap(), job.data.as_i64().unwrap());
+            if lost.contains(&group) {
+                continue;
+            }
+            match rng.u8(0..40) {
+                0 => {
+                    // Dies before the job: the visibility of what it has of the group is over.
+                    client.extend(&pool, &job.receipt, Duration::ZERO).await.unwrap();
+                    lost.push(group);
+                }
+                1..4 => {
+                    oracle.enter(&group, n);
+                    oracle.leave(&group, n, false);
+                    client.nack(&pool, &job.receipt, Duration::from_millis(5)).await.unwrap();
+                    lost.push(group);
+                }
+                _ => {
+                    oracle.enter(&group, n);
+                    tokio::time::sleep(Duration::from_millis(rng.u64(0..4))).await;
+                    oracle.leave(&group, n, true);
+                    if let Err(error) = client.ack(&pool, &job.receipt).await {
+                        oracle.violation(format!("{group}: the ack of {n}: {error}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_and_a_processor_keep_order_and_never_overlap() {
+    const GROUPS: i64 = 8;
+    const EACH: i64 = 40;
+    let database = database().await;
+    let pool = database.pool();
+    let oracle = Oracle::default();
+
+    let builder = processor(&database, 10).await;
+    let running = builder
+        .queue(
+            queue("q").concurrency(2),
+            handler_with(oracle.clone(), async |oracle, job, data| {
+                let n = data.as_i64().unwrap();
+                let group = job.group().unwrap().to_owned();
+                oracle.enter(&group, n);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let fails = fastrand::u8(0..20) == 0;
+                oracle.leave(&group, n, !fails);
+                if fails { Err(JobError::retry("no luck")) } else { Ok(json!(n)) }
+            }),
+        )
+        .build()
+        .unwrap()
+        .start();
+    let pullers: Vec<_> = (0..4)
+        .map(|seed| tokio::spawn(pull(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
+        .collect();
+    for n in 0..EACH {
+        for group in 0..GROUPS {
+            let sql = format!(
+                "select id from seriatim.enqueue('q', '{n}', 'g{group}', max_attempts => 1000)"
+            );
+            value::<i64>(pool, sql).await;
+        }
+    }
+    for puller in pullers {
+        puller.await.unwrap();
+    }
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(10)).await;
+    let books = std::mem::take(&mut *oracle.0.lock().unwrap());
+    assert_eq!(books.violations, [""; 0]);
+    assert!(books.done.values().all(|done| *done == EACH), "{:?}", books.done);
+    let by_hand = "select count(*) from seriatim.job where result is null";
+    let by_hand: i64 = value(pool, by_hand).await;
+    assert!(by_hand > 0 && by_hand < GROUPS * EACH, "{by_hand} by hand: one side did nothing");
+}

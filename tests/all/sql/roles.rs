@@ -1,0 +1,344 @@
+//! The roles of `docs/roles.sql`: each can do its work, and nothing else.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::testing::TestDatabase;
+use seriatim::{
+    Client, DedupScope, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueSettings, Receive,
+    Retention,
+};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::support::{
+    Errors, by_hand, chain, database, ended, enqueue, handler, job_of, job_when, jobs_where, queue,
+    until_jobs, value,
+};
+
+const SQL: &str = include_str!("../../../docs/roles.sql");
+
+/// The roles, under names of this database's own: roles are the server's.
+struct Roles<'a> {
+    database: &'a TestDatabase,
+    producer: PgPool,
+    worker: PgPool,
+    observer: PgPool,
+}
+
+impl<'a> Roles<'a> {
+    async fn create(database: &'a TestDatabase) -> Self {
+        let pool = database.pool();
+        let sql = Self::named(database, SQL);
+        by_hand(pool, &sql).await;
+        by_hand(pool, &sql).await; // and again, as after a migration
+        let login = |role: &str| {
+            let user = Self::named(database, &format!("seriatim_{role}"));
+            let login = format!("create role {user}_login login in role {user}");
+            (login, format!("{user}_login"))
+        };
+        let mut pools = Vec::new();
+        for role in ["producer", "worker", "observer"] {
+            let (create, user) = login(role);
+            by_hand(pool, create).await;
+            let options = PgConnectOptions::from_str(&database.url()).unwrap().username(&user);
+            pools.push(PgPoolOptions::new().max_connections(10).connect_lazy_with(options));
+        }
+        let [producer, worker, observer] = pools.try_into().unwrap();
+        Self { database, producer, worker, observer }
+    }
+
+    fn named(database: &TestDatabase, sql: &str) -> String {
+        ["producer", "worker", "observer"].iter().fold(sql.to_owned(), |sql, role| {
+            sql.replace(&format!("seriatim_{role}"), &format!("{}_{role}", database.name()))
+        })
+    }
+
+    async fn remove(self) {
+        for (pool, role) in
+            [(self.producer, "producer"), (self.worker, "worker"), (self.observer, "observer")]
+        {
+            pool.close().await;
+            let role = Self::named(self.database, &format!("seriatim_{role}"));
+            let drop = format!("drop role {role}_login; drop owned by {role}; drop role {role}");
+            // The worker is a member of the producer's.
+            by_hand(self.database.pool(), drop).await;
+        }
+    }
+}
+
+/// Refused for want of a right.
+async fn may_not(pool: &PgPool, statements: &[&str]) {
+    for sql in statements {
+        let refused = sqlx::raw_sql(AssertSqlSafe((*sql).to_owned())).execute(pool).await;
+        let error = refused.expect_err(sql);
+        let code = error.as_database_error().and_then(|error| error.code().map(String::from));
+        assert_eq!(code.as_deref(), Some("42501"), "{sql}: {error}");
+    }
+}
+
+fn is_denied(error: &dyn std::error::Error) {
+    let words = chain(error);
+    assert!(words.contains("permission denied"), "{words}");
+}
+
+/// What nobody of the three may do.
+const OWNERS: [&str; 8] = [
+    "create table seriatim.mine ()",
+    "drop table seriatim.job",
+    "truncate seriatim.job",
+    "alter table seriatim.job add column mine int",
+    "create or replace function seriatim.enqueue() returns int language sql as 'select 1'",
+    "update seriatim.migration set version = 99",
+    "insert into seriatim.queue (name) values ('mine')",
+    "select setval('seriatim.job_id_seq', 1)",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_may_only_enqueue() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let by_group = QueueSettings::new("q").dedup_scope(DedupScope::Group);
+    client.configure_queue(pool, by_group.delay(Duration::from_millis(1))).await.unwrap();
+    let roles = Roles::create(&database).await;
+    let producer = &roles.producer;
+    client.migrate(producer).await.unwrap();
+
+    // All that a job can have, in a transaction too, with a group in line and without one.
+    let full = || {
+        let job = job_of("q", "g", 1).name("n").reference("r").dedup_id("d").priority(3);
+        let hour = Duration::from_hours(1);
+        job.time_to_live(hour).timeout(hour).lease(hour).max_attempts(2)
+    };
+    let jobs =
+        [full(), full(), NewJob::bytes("q", "x", [1]), NewJob::new("q", &1).dedup_by_content()];
+    let enqueued = client.enqueue_many(producer, jobs).await.unwrap();
+    assert_eq!(enqueued.iter().filter(|job| job.is_duplicate()).count(), 1);
+    let mut tx = producer.begin().await.unwrap();
+    client.enqueue(&mut *tx, job_of("other", "g", 1)).await.unwrap();
+    tx.commit().await.unwrap();
+    client.clone().notify(false).enqueue(producer, full().delay(Duration::ZERO)).await.unwrap();
+    for sql in [
+        "select seriatim.enqueue('q', '1', 'g')",
+        "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2', reference => 'r', priority => 1, max_attempts => 1)",
+        "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2')",
+        "select seriatim.enqueue('loose', null, payload => 'x', content_type => 'y', expires_at => now() + interval '1 h')",
+    ] {
+        sqlx::query(sql).execute(producer).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    assert_eq!(jobs_where(pool, "true").await, 7);
+
+    may_not(producer, &OWNERS).await;
+    may_not(
+        producer,
+        &[
+            "select data from seriatim.job",
+            "select payload from seriatim.job",
+            "select * from seriatim.job",
+            "select result from seriatim.job",
+            "select error, history from seriatim.job",
+            "table seriatim.queue_group",
+            "update seriatim.job set priority = 9",
+            "update seriatim.dedup set dedup_id = 'x'",
+            "delete from seriatim.job",
+            "delete from seriatim.dedup",
+            "insert into seriatim.job (queue, data, status) values ('q', '1', 'succeeded')",
+            "insert into seriatim.job (queue, data, result) values ('q', '1', '1')",
+            "insert into seriatim.job (queue, data) values ('q', '1') returning data",
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) values ('q', 'g', now(), 1)",
+            "insert into seriatim.cancel_request (job_id) values (1)",
+            "select seriatim.receive('q')",
+            "select seriatim.ack('1.x')",
+            "select seriatim.hold_job(1, gen_random_uuid())",
+            "table seriatim.processor",
+        ],
+    )
+    .await;
+    is_denied(&client.job(producer, 1).await.unwrap_err());
+    is_denied(&client.cancel(producer, 1).await.unwrap_err());
+    is_denied(&client.pause_queue(producer, "q", None).await.unwrap_err());
+    is_denied(&client.receive(producer, Receive::new("q")).await.unwrap_err());
+    roles.remove().await;
+}
+
+async fn work(roles: &Roles<'_>, hold: Hold) {
+    let (pool, worker, client) = (roles.database.pool(), &roles.worker, Client::default());
+    let errors = Errors::default();
+    let run = || {
+        handler(async |job, data| match data.as_str() {
+            Some("error") if job.attempt() < 3 => Err(JobError::retry("again")),
+            Some("fail") => Err(JobError::fail("no")),
+            Some("enqueue") => {
+                let next = job_of("q", "next", 1).dedup_id(format!("{}", job.id()));
+                seriatim::enqueue(job.tx().await?, next).await?;
+                Ok(Value::Null)
+            }
+            Some("slow") => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Value::Null)
+            }
+            Some("stuck") => std::future::pending().await,
+            _ => Ok(data),
+        })
+    };
+    let builder = errors.of(Processor::builder(worker.clone()));
+    let running = builder
+        .poll_interval(Duration::from_millis(50))
+        .maintenance_interval(Duration::from_millis(100))
+        .slots(4)
+        .queue(queue("q").hold(hold), run())
+        .queue(queue("several").hold(hold).jobs_per_turn(5), run())
+        .queue(queue("limited").hold(hold), run())
+        .queue(queue("parks").hold(hold).out_of_attempts(OutOfAttempts::Park), run())
+        .queue(queue("gone").hold(hold).keep_succeeded(Retention::Never), run())
+        .queue(queue("short").hold(hold).keep_failed(Retention::For(Duration::ZERO)), run())
+        .build()
+        .unwrap()
+        .start();
+    client.configure_queue(pool, QueueSettings::new("limited").in_flight_limit(1)).await.unwrap();
+    client.pause_group(pool, "q", "paused", None).await.unwrap();
+    let mut ids = Vec::new();
+    for queue in ["q", "several", "limited", "parks"] {
+        for data in ["ok", "error", "slow", "enqueue", "fail", "ok"] {
+            ids.push(enqueue(&roles.producer, queue, "g", data).await);
+        }
+        let loose = NewJob::new(queue, "error");
+        ids.push(client.enqueue(&roles.producer, loose).await.unwrap().id());
+    }
+    let paused = enqueue(&roles.producer, "q", "paused", 1).await;
+    let parked = ids.remove(3 * 7 + 5);
+    let failed = ids[3 * 7 + 4];
+    for id in ids {
+        ended(pool, id).await;
+    }
+    job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
+    client.redrive_parked(worker, "parks", "g", None).await.unwrap();
+    // It fails again.
+    job_when(pool, failed, |job| job.attempts > 1 && job.status.is_final()).await;
+    job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
+    client.discard_parked(worker, "parks", "g", None).await.unwrap();
+    client.unpause_group(pool, "q", "paused").await.unwrap();
+    ended(pool, paused).await;
+    // Cancelled while it runs; one that is deleted as it ends, or soon after.
+    let stuck = enqueue(&roles.producer, "q", "stuck", "stuck").await;
+    job_when(pool, stuck, |job| job.status == seriatim::JobStatus::Started).await;
+    client.cancel(worker, stuck).await.unwrap();
+    client.explain_job(worker, stuck).await.unwrap().unwrap();
+    enqueue(&roles.producer, "gone", "g", "ok").await;
+    enqueue(&roles.producer, "short", "g", "fail").await;
+    until_jobs(pool, "queue in ('gone', 'short')", 0).await;
+    client.release_node(worker, "nobody").await.unwrap();
+    client.redrive(worker, "q", 10).await.unwrap();
+    client.purge(worker, "q").await.unwrap();
+    running.shutdown(Duration::from_secs(1)).await;
+    let denied = errors.0.entries();
+    let denied: Vec<_> = denied.iter().filter(|error| error.contains("denied")).collect();
+    assert!(denied.is_empty(), "{denied:?}");
+    assert_eq!(errors.named("Claim"), [""; 0]);
+    assert_eq!(errors.named("Janitor"), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_may_run_jobs_and_change_nothing_else() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let (worker, client) = (&roles.worker, Client::default());
+    client.migrate(worker).await.unwrap();
+    work(&roles, Hold::Transaction).await;
+    work(&roles, Hold::Lease(Duration::from_mins(10))).await;
+
+    // By hand, through the library and in SQL.
+    for _ in 0..3 {
+        enqueue(worker, "hand", "g", 1).await;
+    }
+    let what = Receive::new("hand").attempt_id("a");
+    let received = client.receive(worker, what).await.unwrap().remove(0);
+    client.extend(worker, &received.receipt, Duration::from_mins(1)).await.unwrap();
+    client.nack_with(worker, &received.receipt, Duration::ZERO, "no").await.unwrap();
+    for end in ["ack(receipt)", "nack(receipt)"] {
+        let sql = format!("select seriatim.{end} from seriatim.receive('hand')");
+        assert_eq!(value::<String>(worker, sql).await, "done");
+    }
+    client.run_maintenance(worker, queue("hand")).await.unwrap();
+    assert!(!client.group_jobs(worker, "hand", "g", 10).await.unwrap().is_empty());
+
+    may_not(worker, &OWNERS).await;
+    may_not(
+        worker,
+        &[
+            "update seriatim.queue set in_flight_limit = null",
+            "delete from seriatim.queue",
+            "update seriatim.group_setting set paused_at = null",
+            "delete from seriatim.group_setting",
+        ],
+    )
+    .await;
+    is_denied(&client.pause_queue(worker, "q", None).await.unwrap_err());
+    is_denied(&client.configure_queue(worker, QueueSettings::new("q")).await.unwrap_err());
+    let policy = client.set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
+    is_denied(&policy.unwrap_err());
+    roles.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let (pool, observer, client) = (database.pool(), &roles.observer, Client::default());
+    client.migrate(observer).await.unwrap();
+    let id = enqueue(pool, "q", "g", json!("carried")).await;
+    client.pause_queue(pool, "q", Some("audit")).await.unwrap();
+    client.pause_group(pool, "q", "g", Some("audit")).await.unwrap();
+
+    assert_eq!(client.counts(observer, "q").await.unwrap().queued, 1);
+    assert!(client.paused_queue(observer, "q").await.unwrap().is_some());
+    assert_eq!(client.paused_groups(observer, "q").await.unwrap().len(), 1);
+    client.queue_settings(observer, "q").await.unwrap();
+    let list = "select name, reference, status::text, attempts, run_at from seriatim.job where queue = 'q' order by id";
+    assert_eq!(sqlx::query(list).fetch_all(observer).await.unwrap().len(), 1);
+
+    may_not(observer, &OWNERS).await;
+    let columns = ["data", "payload", "result", "error", "history", "job", "*"];
+    for column in columns {
+        may_not(observer, &[&format!("select {column} from seriatim.job")]).await;
+    }
+    may_not(
+        observer,
+        &[
+            "select seriatim.enqueue('q', '1')",
+            "select seriatim.receive('q')",
+            "insert into seriatim.job (queue, data) values ('q', '1')",
+            "update seriatim.job set priority = 9",
+            "delete from seriatim.job",
+            "update seriatim.queue set paused_at = null",
+            "delete from seriatim.queue_group",
+            "select nextval('seriatim.job_id_seq')",
+            "table seriatim.dedup",
+            "select halt_reason from seriatim.queue_group",
+        ],
+    )
+    .await;
+    is_denied(&client.job(observer, id).await.unwrap_err());
+    is_denied(&client.group_jobs(observer, "q", "g", 1).await.unwrap_err());
+    is_denied(&client.jobs_by_reference(observer, "q", "r", 1).await.unwrap_err());
+    is_denied(&client.explain_job(observer, id).await.unwrap_err());
+    is_denied(&client.halted_groups(observer, "q").await.unwrap_err());
+    is_denied(&client.parked_groups(observer, "q").await.unwrap_err());
+    is_denied(&client.cancel(observer, id).await.unwrap_err());
+
+    // With the messages of errors, as the file says.
+    let more: Vec<&str> = SQL
+        .lines()
+        .filter_map(|line| line.strip_prefix("--   "))
+        .filter(|line| line.ends_with("to seriatim_observer;"))
+        .collect();
+    assert_eq!(more.len(), 2);
+    by_hand(pool, Roles::named(&database, &more.join("\n"))).await;
+    let why = client.explain_job(observer, id).await.unwrap().unwrap().to_string();
+    assert!(why.contains("audit") && !why.contains("carried"), "{why}");
+    client.explain_group(observer, "q", "g").await.unwrap();
+    assert!(client.halted_groups(observer, "q").await.unwrap().is_empty());
+    assert!(client.parked_groups(observer, "q").await.unwrap().is_empty());
+    roles.remove().await;
+}
