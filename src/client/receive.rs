@@ -378,7 +378,7 @@ impl Client {
         receipt: &Receipt,
         visibility: Duration,
     ) -> Result<(), ReceiveError> {
-        let state = self.store.extend_pulled(executor, &receipt.to_string(), visibility).await?;
+        let state = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
         check_receipt(state, receipt)
     }
 }

@@ -47,7 +47,7 @@ async fn two_claims_that_meet_two_flagged_jobs_of_one_group_do_not_wait() {
     assert!(scene.take_and_write(&mut two).await.is_empty());
     let turns = scene.store.take_turns(&mut one, Q, 1).await.unwrap();
     assert!(scene.claim(&mut two, 10).await.is_empty());
-    let looks = scene.store.look(&mut one, Q, &turns, TERMS).await.unwrap();
+    let looks = scene.store.read_heads(&mut one, Q, &turns, TERMS).await.unwrap();
     assert!(scene.claim(&mut two, 10).await.is_empty());
     let started = scene.write(&mut one, &turns, &looks).await;
     assert_eq!(started.len(), 1);
@@ -80,8 +80,8 @@ async fn two_claims_take_different_groups_and_an_adopter_beside_them_waits_for_n
     }
     // All four rows are locked, and all four flags stay.
     assert_eq!(scene.adopt(&mut adopter).await, 0);
-    let look_two = scene.store.look(&mut two, Q, &take_two, TERMS).await.unwrap();
-    let look_one = scene.store.look(&mut one, Q, &take_one, TERMS).await.unwrap();
+    let look_two = scene.store.read_heads(&mut two, Q, &take_two, TERMS).await.unwrap();
+    let look_one = scene.store.read_heads(&mut one, Q, &take_one, TERMS).await.unwrap();
     let two = scene.write(&mut two, &take_two, &look_two).await;
     commit(&mut adopter).await;
     let one = scene.write(&mut one, &take_one, &look_one).await;

@@ -204,7 +204,7 @@ async fn nobody_who_looks_for_a_groups_row_or_writes_it_reads_past_its_dead_ones
     assert_eq!(store.still_claimed(&mut worker, &leased).await.unwrap().len(), 1);
     store.clear_suspicion(&mut worker, &turn, Duration::from_secs(1)).await.unwrap();
     let asks = HeartbeatQuery::new(7, 7, true, chrono::Utc::now());
-    run(&mut worker, &store.presence_sql(asks)).await;
+    run(&mut worker, &store.heartbeat_sql(asks)).await;
     let reads = read(&mut worker).await - before;
     assert!(reads < 50, "{reads}");
     commit(&mut worker).await;

@@ -121,7 +121,7 @@ async fn a_look_where_nothing_of_a_claim_is_left_reads_no_further() {
         let turns = scene.store.take_turns(&mut conn, Q, 1).await.unwrap();
         assert_eq!(turns.len(), 1);
         let before = reads(&mut conn).await.pages;
-        scene.store.look(&mut conn, Q, &turns, options).await.unwrap();
+        scene.store.read_heads(&mut conn, Q, &turns, options).await.unwrap();
         let looked = reads(&mut conn).await.pages - before;
         assert!(looked < FEW, "look, {jobs_per_turn} a turn: {looked} pages");
         rollback(&mut conn).await;

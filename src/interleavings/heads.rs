@@ -80,7 +80,7 @@ async fn a_look_sees_what_was_adopted_before_its_group_was_locked_or_after() {
             commit(&mut adopter).await;
             assert!(scene.flagged(job).await);
         }
-        let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
+        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
         // By this transaction's clock the job is not due yet.
         assert_eq!(looks["g"].head.as_ref().map(|head| head.id), Some(job));
         scene.write(&mut worker, &turns, &looks).await;
@@ -98,7 +98,7 @@ async fn a_job_that_comes_after_the_look_is_not_retired_with_its_group() {
         drained_group(&scene, &mut worker).await;
         begin(&mut worker).await;
         let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-        let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
+        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
         assert!(looks["g"].drained);
         let job = scene.enqueue("g").await;
         if wrong {

@@ -20,7 +20,7 @@ async fn in_flight(scene: &Scene) -> i64 {
 /// The rest of a claim: what is due is started.
 async fn start_one(scene: &Scene, conn: &mut PgConnection) {
     let turns = scene.store.take_turns(conn, Q, 1).await.unwrap();
-    let looks = scene.store.look(conn, Q, &turns, TERMS).await.unwrap();
+    let looks = scene.store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
     assert_eq!(scene.write(conn, &turns, &looks).await.len(), 1);
 }
 

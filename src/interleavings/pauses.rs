@@ -35,7 +35,7 @@ async fn a_resume_between_a_claims_look_and_its_write_is_not_lost() {
         let (mut worker, mut operator) = (scene.session().await, scene.session().await);
         begin(&mut worker).await;
         let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-        let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
+        let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
         assert_eq!(plans(&turns, &looks)[0].plan, Plan::Pause { head: job });
         if wrong {
             run(&mut operator, FORGET).await;
@@ -64,7 +64,7 @@ async fn a_resume_that_comes_after_the_write_waits_for_its_commit_and_wakes_the_
     let (mut worker, mut operator) = (scene.session().await, scene.session().await);
     begin(&mut worker).await;
     let turns = scene.store.take_turns(&mut worker, Q, 10).await.unwrap();
-    let looks = scene.store.look(&mut worker, Q, &turns, TERMS).await.unwrap();
+    let looks = scene.store.read_heads(&mut worker, Q, &turns, TERMS).await.unwrap();
     let plans = plans(&turns, &looks);
     scene.store.defer(&mut worker, Q, &plans).await.unwrap();
     let operator_pid = pid(&mut operator).await;

@@ -106,13 +106,13 @@ async fn before_the_turns(
     let server = store.server_since(conn).await.unwrap();
     let asks = HeartbeatQuery {
         queues: &[BESIDE],
-        house: true,
+        maintenance: true,
         ..HeartbeatQuery::new(7, 1, false, server)
     };
-    run(conn, &store.presence_sql(asks)).await;
+    run(conn, &store.heartbeat_sql(asks)).await;
     meter.check(conn, "presence look", [20, 80]).await;
     // Past the flags and rows of the round before, like a peek.
-    run(conn, &store.presence_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
+    run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "look for a queue", [600, 600]).await;
     store.take_lapsed(conn, Q, slots).await.unwrap();
     // Behind what the adoptions of all rounds have left, of which more or less is marked as dead (an insert marks it only in a unique index).
@@ -138,7 +138,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     let adopted = before_the_turns(scene, conn, &mut meter, slots).await;
     let turns = store.take_turns(conn, Q, slots).await.unwrap();
     meter.check(conn, "take", [32 * slots, 200]).await;
-    let looks = store.look(conn, Q, &turns, TERMS).await.unwrap();
+    let looks = store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
     meter.check(conn, "look", [16 * slots + 300, 50 * slots]).await;
     let plans = plans(&turns, &looks);
     let heads: Vec<(&str, i64)> = plans
@@ -148,7 +148,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             _ => None,
         })
         .collect();
-    store.ahead(conn, Q, &heads, 9, TERMS).await.unwrap();
+    store.lock_followers(conn, Q, &heads, 9, TERMS).await.unwrap();
     meter.check(conn, "ahead", [9 * 6 * slots, 90 * slots]).await;
     let started = store.start(conn, Q, &plans, TERMS).await.unwrap();
     meter.check(conn, "start", [24 * slots, 60 * slots]).await;

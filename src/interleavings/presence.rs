@@ -31,7 +31,7 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     assert_eq!(scene.adopt(&mut claim).await, 1);
     let turns = scene.store.take_turns(&mut claim, Q, 10).await.unwrap();
     let options = ClaimOptions { processor: Some(DEAD), ..TERMS };
-    let looks = scene.store.look(&mut claim, Q, &turns, options).await.unwrap();
+    let looks = scene.store.read_heads(&mut claim, Q, &turns, options).await.unwrap();
     let started = scene.store.start(&mut claim, Q, &plans(&turns, &looks), options).await.unwrap();
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();
@@ -42,7 +42,7 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
 async fn judge(scene: &Scene, conn: &mut PgConnection) -> u64 {
     let server = scene.store.server_since(conn).await.unwrap();
     begin(conn).await;
-    let suspected = scene.store.judge(conn, JUDGE, false, server).await.unwrap();
+    let suspected = scene.store.suspect_dead_processors(conn, JUDGE, false, server).await.unwrap();
     commit(conn).await;
     suspected
 }
@@ -94,7 +94,7 @@ async fn waits(scene: &Scene) -> (Option<u64>, bool) {
     let mut conn = scene.session().await;
     let server = scene.store.server_since(&mut conn).await.unwrap();
     let asks = HeartbeatQuery::new(JUDGE, KEY, false, server);
-    let asks = HeartbeatQuery { queues: &["it's another", "NULL", Q], house: true, ..asks };
+    let asks = HeartbeatQuery { queues: &["it's another", "NULL", Q], maintenance: true, ..asks };
     let (due_in, awaits_maintenance) = look_at_all(scene, &mut conn, asks).await;
     let [None, None, due_in] = due_in[..] else { panic!("{due_in:?}") };
     (due_in.map(|due_in| (due_in + Duration::from_millis(500)).as_secs()), awaits_maintenance)
@@ -108,7 +108,7 @@ async fn look_at_all(
 ) -> (Vec<Option<Duration>>, bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let found = scene.store.presence_look(&mut *conn, asks).await.unwrap();
+        let found = scene.store.heartbeat(&mut *conn, asks).await.unwrap();
         if let Some(waits) = found.awaits_maintenance
             && found.due_in.len() == asks.queues.len()
         {
@@ -172,10 +172,10 @@ async fn a_look_for_queues_that_cannot_be_had_costs_no_presence() {
         .await;
     let asks = HeartbeatQuery {
         queues: &[Q],
-        house: true,
+        maintenance: true,
         ..HeartbeatQuery::new(JUDGE, KEY, false, server)
     };
-    let found = scene.store.presence_look(&mut conn, asks).await.unwrap();
+    let found = scene.store.heartbeat(&mut conn, asks).await.unwrap();
     assert!(found.held && found.awaits_maintenance.is_none(), "{found:?}");
     commit(&mut host).await;
     assert_eq!(look_at_all(&scene, &mut conn, asks).await, (vec![None], false));

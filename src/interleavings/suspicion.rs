@@ -122,7 +122,7 @@ async fn a_take_over_that_ends_its_job_and_retires_loses_what_came_meanwhile() {
         let mut other = scene.session().await;
         begin(&mut other).await;
         let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-        let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
+        let looks = scene.store.read_heads(&mut other, Q, &turns, TERMS).await.unwrap();
         // A claimed row can be shared while the take-over has it locked, and the flag goes.
         let meanwhile = scene.enqueue("g").await;
         let mut adopter = scene.session().await;
@@ -163,7 +163,7 @@ async fn a_take_over_that_finds_its_job_gone_frees_the_row_and_does_not_delete_i
     let mut other = scene.session().await;
     begin(&mut other).await;
     let turns = scene.store.take_turns(&mut other, Q, 10).await.unwrap();
-    let looks = scene.store.look(&mut other, Q, &turns, TERMS).await.unwrap();
+    let looks = scene.store.read_heads(&mut other, Q, &turns, TERMS).await.unwrap();
     let meanwhile = scene.enqueue("g").await;
     let mut adopter = scene.session().await;
     assert_eq!(scene.adopt(&mut adopter).await, 1);

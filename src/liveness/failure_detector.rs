@@ -17,8 +17,10 @@ pub(in crate::liveness) async fn suspect_dead_processors(
     settled: bool,
     server: DateTime<Utc>,
 ) -> Result<(), sqlx::Error> {
-    let suspected =
-        in_short_tx(conn, async |conn| store.judge(conn, own, settled, server).await).await;
+    let suspected = in_short_tx(conn, async |conn| {
+        store.suspect_dead_processors(conn, own, settled, server).await
+    })
+    .await;
     let suspected = match suspected {
         // Another transaction has the rows; the next tick tries again.
         Err(error) if gave_up_waiting(&error) => return Ok(()),

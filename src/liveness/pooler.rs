@@ -59,7 +59,7 @@ pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool
     if context.pooler_state.pooled.is_cancelled() {
         return;
     }
-    context.store.sends_no_names();
+    context.store.send_no_names();
     context.pooler_state.pooled.cancel();
     if sessions_wanted {
         context.report(&BackgroundError::TransactionPooler);

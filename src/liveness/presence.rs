@@ -330,7 +330,7 @@ async fn send_heartbeat(
     let names: Vec<_> = queues.iter().map(String::as_str).collect();
     let found = context
         .store
-        .presence_look(conn, HeartbeatQuery { queues: &names, house: maintenance, ..query })
+        .heartbeat(conn, HeartbeatQuery { queues: &names, maintenance, ..query })
         .await?;
     let maintenance = found
         .awaits_maintenance

@@ -1,4 +1,4 @@
-//! Producers only insert.
+//! Enqueue: producers only insert (P5).
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -11,32 +11,25 @@ use sqlx::{PgExecutor, Postgres, Row};
 use crate::job::bytes::JobData;
 use crate::job::job::Enqueued;
 use crate::job::new_job::CheckedJob;
-use crate::store::Store;
-use crate::store::claim::start::PRIORITY_AGING;
-use crate::store::statement::{Names, Template, cte, rows_of, select, select_into, sql, sub, with};
+use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
+use crate::store::fragments::PRIORITY_AGING;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    /// By whether it notifies.
-    one: [Template; 2],
-    many: [Template; 2],
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            one: [false, true].map(|notify| insert(names, false, notify)),
-            many: [false, true].map(|notify| insert(names, true, notify)),
-        }
-    }
+statements! {
+    ONE = |names| insert(names, false, false);
+    ONE_NOTIFIED = |names| insert(names, false, true);
+    MANY = |names| insert(names, true, false);
+    MANY_NOTIFIED = |names| insert(names, true, true);
 }
 
 /// One INSERT for one job, or for any number; the first of each group is flagged.
 ///
-/// Locks nothing but its own rows and, for jobs with a deduplication id only, those of their ids; looks nothing else up
-/// that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once per queue, and only for a queue
-/// in which an unlocked look shows an idle group (at SERIALIZABLE: always).
-fn insert(names: &Names, many: bool, notify: bool) -> Template {
+/// Locks only its own rows and, for jobs with a deduplication id, the rows of these ids. Reads
+/// nothing else that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once
+/// per queue, if an unlocked read shows an idle group (at SERIALIZABLE: always).
+fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
@@ -144,8 +137,8 @@ fn given(names: &Names, many: bool) -> SelectStatement {
         .from_subquery(input(names, many), "i")
         .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"));
     if many {
-        // One after the other in an order of their own, so that two statements do not wait for each other's ids; of those
-        // with the same id the first one counts.
+        // One after the other in an order of their own, so that two statements do not wait for each
+        // other's ids; of those with the same id the first one counts.
         given
             .exprs(["i.leads", "i.place"].map(sql))
             .order_by_expr(sql("i.queue"), Order::Asc)
@@ -199,7 +192,8 @@ fn rows(many: bool) -> SelectStatement {
     select()
         .exprs(COLUMNS.map(|(_, value)| sql(value)))
         .expr(sql(flagged))
-        // The place in line of a job without a group. One that is not due yet gets its head start when it is.
+        // The turn of a job without a group. One that is not due yet gets its priority's aging
+        // later.
         .expr(sql(format!(
             "case when run_at <= clock_timestamp() then run_at - priority * interval '{step} s' \
              else least(run_at, expires_at) end"
@@ -209,7 +203,7 @@ fn rows(many: bool) -> SelectStatement {
         .to_owned()
 }
 
-/// Wakes the queues that look idle: a hint. See the SQL function `looks_idle`.
+/// Wakes the queues with idle groups: a hint. See the schema's function `looks_idle`.
 fn woken(names: &Names) -> SelectStatement {
     let looks_idle = names.quoted("looks_idle");
     let mut due = select();
@@ -227,7 +221,8 @@ fn woken(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-/// The same of the row that was inserted. What its session has seen is asked first: a function of the server's costs more.
+/// The same of the row that was inserted. What its session has seen is asked first: a function of
+/// the server's costs more.
 fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, looks_idle) = (names.quoted("saw_burst"), names.quoted("looks_idle"));
     sql(format!(
@@ -236,8 +231,8 @@ fn woken_by_one(names: &Names) -> Expr {
     ))
 }
 
-/// One value per job, or none at all where no job has one: `unnest` fills that up with nulls, and most batches use few
-/// of the columns.
+/// One value per job, or no values if no job has one: `unnest` fills up with nulls, and a typical
+/// batch uses few of the columns.
 fn column<T>(
     jobs: &mut [CheckedJob],
     take: impl Fn(&mut CheckedJob) -> Option<T>,
@@ -248,7 +243,7 @@ fn column<T>(
 
 /// Binds the jobs column by column, in the order of [`INPUT`].
 fn bind_many(
-    template: &Template,
+    query: Query<'static, Postgres, PgArguments>,
     mut jobs: Vec<CheckedJob>,
 ) -> Query<'static, Postgres, PgArguments> {
     let jobs = &mut jobs[..];
@@ -270,8 +265,7 @@ fn bind_many(
             content_types.push(content_type);
         }
     }
-    template
-        .query()
+    query
         .bind(queues)
         .bind(column(jobs, |job| job.group.take()))
         .bind(data)
@@ -292,7 +286,8 @@ fn bind_many(
         .bind(leads)
 }
 
-/// Whether each is the first job of its group: a window over the batch cost the server more.
+/// Returns whether each job is the first of its group: a window over the batch cost the server
+/// more.
 fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
     let mut seen = HashSet::new();
     jobs.iter()
@@ -304,13 +299,15 @@ fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
 }
 
 /// Binds a job in the order of [`INPUT`].
-fn bind_one(template: &Template, job: CheckedJob) -> Query<'static, Postgres, PgArguments> {
+fn bind_one(
+    query: Query<'static, Postgres, PgArguments>,
+    job: CheckedJob,
+) -> Query<'static, Postgres, PgArguments> {
     let (data, payload, content_type) = match job.content {
         JobData::Json(data) => (Some(data), None, None),
         JobData::Bytes { content_type, bytes } => (None, Some(bytes), content_type),
     };
-    template
-        .query()
+    query
         .bind(job.queue)
         .bind(job.group)
         .bind(data)
@@ -331,20 +328,19 @@ fn bind_one(template: &Template, job: CheckedJob) -> Query<'static, Postgres, Pg
 }
 
 impl Store {
-    /// Inserts `jobs` in one statement; the answers come in input order.
+    /// Inserts `jobs` in one statement; returns the answers in input order.
     pub(crate) async fn insert_jobs(
         &self,
         executor: impl PgExecutor<'_>,
         mut jobs: Vec<CheckedJob>,
         notify: bool,
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
-        let Statements { one, many } = &self.enqueue;
-        let of_kind = usize::from(notify);
+        let (one, many) = if notify { (&ONE_NOTIFIED, &MANY_NOTIFIED) } else { (&ONE, &MANY) };
         let mut query = match (jobs.pop(), jobs.is_empty()) {
-            (Some(job), true) => bind_one(&one[of_kind], job),
+            (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
                 jobs.extend(last);
-                bind_many(&many[of_kind], jobs)
+                bind_many(self.query(many), jobs)
             }
         };
         if notify {

@@ -10,9 +10,9 @@ use sqlx::{AssertSqlSafe, SqlSafeStr};
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
-use crate::store::claim::adopt::LOOK_AT;
-use crate::store::claim::start::{GRACE, PRIORITY_AGING};
-use crate::store::statement::Names;
+use crate::store::claim::adopt::FLAG_DUE_AT;
+use crate::store::fragments::{GRACE, PRIORITY_AGING};
+use crate::store::names::Names;
 
 /// How long processes have to come back after a restart of the server before a claim is taken over.
 const RESTART_GRACE: Duration = Duration::from_secs(15);
@@ -79,7 +79,7 @@ fn constants() -> [(&'static str, String); 18] {
         ("{start}", START.into()),
         ("{claimed}", CLAIMED.into()),
         ("{disposition}", DISPOSITION.into()),
-        ("{look_at}", LOOK_AT.into()),
+        ("{look_at}", FLAG_DUE_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),

@@ -5,24 +5,102 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sea_query::{Expr, JoinType, LockBehavior, LockType, Query, UpdateStatement};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::bytes::JobData;
-use crate::store::Store;
-use crate::store::claim::start::Claim;
-use crate::store::index_terms::{in_group, keyed, started, unfinished};
-use crate::store::statement::{Names, PG, Template, cte, select, sql, with};
+use crate::store::claim::claim::Claim;
+use crate::store::names::Names;
+use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    group: Template,
-    ungrouped: Template,
-    group_is_ours: Template,
-    ungrouped_is_ours: Template,
-    trust_group: Template,
-    trust_ungrouped: Template,
+statements! {
+    /// Locks the group row by its token, then the job row, both for the transaction. Writes
+    /// neither: an adopter that skips locked rows would wait for a row that was written. The
+    /// `between` does not match the index of all claimed groups, by which all of them would be
+    /// read. From here on the transaction is the handler's, and may wait.
+    HOLD_GROUP = |names| names.sql_with(
+        "with held as materialized (
+            select g.suspect is not null as suspected from {queue_group} g
+            where g.claim = $3
+                and $4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+            for no key update of g skip locked
+        ), held_job as materialized (
+            select j.* from {job} j
+            where j.id = $4 and j.finished_at is null and j.status not in ('queued', 'parked')
+                and exists (select from held)
+            for no key update of j skip locked
+        )
+        select held.suspected, {columns}, set_config('lock_timeout', '0', true)
+        from held
+        left join held_job as job on true",
+        &[("columns", &held_columns(names, &names.sql(FOLLOWED)))],
+    );
+
+    /// Locks the job's own row by its token.
+    HOLD_UNGROUPED = |names| names.sql_with(
+        "with held_job as materialized (
+            select j.* from {job} j
+            where j.id = $1 and j.claim = $2
+                and j.finished_at is null and j.status not in ('queued', 'parked')
+            for no key update of j skip locked
+        )
+        select job.suspect is not null as suspected, {columns},
+            set_config('lock_timeout', '0', true)
+        from held_job as job",
+        &[("columns", &held_columns(names, "false"))],
+    );
+
+    /// A plain read: only another token, or no row, says that a claim is lost.
+    GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
+    UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
+
+    /// Clears the suspicion of a claim and gives it a fresh lease, if no other transaction has the
+    /// row.
+    CLEAR_GROUP = |names| names.sql(
+        "with ours as materialized (
+            select claim from {queue_group} g where g.claim = $1
+            for no key update of g skip locked
+        )
+        update {queue_group} as g set
+            suspect = null,
+            ready_at = clock_timestamp() + make_interval(secs => $2)
+        where g.claim = $1 and (select claim from ours) is not null",
+    );
+    CLEAR_UNGROUPED = |names| names.sql(
+        "with ours as materialized (
+            select id from {job} j where j.id = $1 and j.claim = $2
+            for no key update of j skip locked
+        )
+        update {job} as j set
+            suspect = null,
+            lease_until = clock_timestamp() + make_interval(secs => $3)
+        from ours
+        where j.id = any (array[ours.id]) and j.claim = $2
+        returning j.id",
+    );
+}
+
+/// Whether more unfinished jobs are behind `job` in its group.
+const FOLLOWED: &str = "exists(
+        select 1 from {job} o
+        where o.queue = $1 and (o.group_id, o.id) > ($2, job.id) and o.group_id <= $2
+            and o.group_id is not null and o.status in ('queued', 'started')
+    )";
+
+/// What [`held_job`] reads of a `job`, and of the session that holds it.
+pub(in crate::store) fn held_columns(names: &Names, followed: &str) -> String {
+    names.sql_with(
+        "job.id, job.data::text, job.attempts, job.attempts_forgiven, job.max_attempts,
+        job.timeout_ms, job.created_at, job.run_at,
+        exists(select 1 from {cancel_request} r where r.job_id = job.id),
+        {followed},
+        pg_backend_pid(),
+        (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
+        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority",
+        &[("followed", followed)],
+    )
 }
 
 /// A job that this session holds.
@@ -34,7 +112,7 @@ pub(crate) struct HeldJob {
     pub(crate) priority: u8,
     /// Which attempt this is, from 1.
     pub(crate) attempt: u32,
-    /// How many attempts do not count against the limit.
+    /// The number of attempts that do not count against the limit.
     pub(crate) forgiven: u32,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
@@ -47,177 +125,45 @@ pub(crate) struct HeldJob {
     /// More unfinished jobs were in the group: a hint that retiring is not worth trying.
     pub(crate) followed: bool,
     pub(crate) session: SessionId,
-    /// A first look has doubted the claim. Before a handler runs that must be cleared, in a transaction of its own: a
-    /// hold that broke later would be taken over without a grace.
+    /// The claim is suspected. That must be cleared before the handler runs, in a transaction of
+    /// its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
 }
 
-/// Which session of the server this is; a process id alone may be used again.
+/// A session of the server. The process id alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionId {
     pub(crate) pid: i32,
     pub(crate) since: DateTime<Utc>,
 }
 
-/// What a try to hold came to.
+/// The answer to a try to hold.
 #[derive(Debug)]
 pub(crate) enum HoldAnswer {
     Held(Box<HeldJob>),
-    /// The token is still ours, but somebody is looking at a row for a moment.
+    /// The token still stands, but another transaction has a row for a moment.
     Skipped,
     /// Another token, or no row: the claim was taken over.
     Lost,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            group: hold_group(names),
-            ungrouped: hold_ungrouped(names),
-            group_is_ours: group_is_ours(names),
-            ungrouped_is_ours: ungrouped_is_ours(names),
-            trust_group: trust_group(names),
-            trust_ungrouped: trust_ungrouped(names),
-        }
-    }
+/// A job that is held.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HoldReceipt {
+    /// The server's process.
+    pub(crate) pid: i32,
+    /// Its session, if it was asked for.
+    pub(crate) session: Option<SessionId>,
 }
 
-/// What is read of a held job, and of the session that holds it.
-pub(in crate::store) fn held_columns(names: &Names, followed: Expr) -> Vec<Expr> {
-    let requested = select()
-        .expr(sql("1"))
-        .from_as(names.cancel_request(), "r")
-        .and_where(sql("r.job_id = job.id"))
-        .to_owned();
-    vec![
-        sql("job.id"),
-        sql("job.data::text"),
-        sql("job.attempts"),
-        sql("job.attempts_forgiven"),
-        sql("job.max_attempts"),
-        sql("job.timeout_ms"),
-        sql("job.created_at"),
-        sql("job.run_at"),
-        Expr::exists(requested),
-        followed,
-        sql("pg_backend_pid()"),
-        sql("(select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid()))"),
-        sql("job.lease_ms"),
-        sql("job.payload"),
-        sql("job.content_type"),
-        sql("job.name"),
-        sql("job.reference"),
-        sql("job.priority"),
-    ]
-}
+/// The begin of the session, in microseconds: independent of how the session writes times.
+const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigint \
+    from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
 
-/// From here on the transaction is the handler's, and may wait.
-fn may_wait() -> Expr {
-    sql("set_config('lock_timeout', '0', true)")
-}
-
-/// Locks the group row by its token, then the job row; both for the transaction. Writes neither: an adopter that skips
-/// locked rows would wait for a row that was written.
-fn hold_group(names: &Names) -> Template {
-    let held = select()
-        .expr_as(sql("g.suspect is not null"), "doubted")
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?3"))
-        // Said so, it does not match `queue_group_claimed`, by which all claims would be read.
-        .and_where(sql("?4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let job = select()
-        .expr(sql("j.*"))
-        .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?4 and {} and exists (select from held)", started("j."))))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let later = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "o")
-        .and_where(in_group("o", "?1", "?2", Some("> job.id")))
-        .and_where(unfinished("o"))
-        .to_owned();
-    let query = select()
-        .expr_as(sql("held.doubted"), "doubted")
-        .exprs(held_columns(names, Expr::exists(later)))
-        .expr(may_wait())
-        .from("held")
-        .join(JoinType::LeftJoin, "job", sql("true"))
-        .to_owned();
-    with([cte("held", held), cte("job", job)], query)
-}
-
-/// Locks the job's own row by its token.
-fn hold_ungrouped(names: &Names) -> Template {
-    let job = select()
-        .expr(sql("j.*"))
-        .from_as(names.job(), "j")
-        .and_where(sql(format!("j.id = ?1 and j.claim = ?2 and {}", started("j."))))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = select()
-        .expr_as(sql("job.suspect is not null"), "doubted")
-        .exprs(held_columns(names, sql("false")))
-        .expr(may_wait())
-        .from("job")
-        .to_owned();
-    with([cte("job", job)], query)
-}
-
-/// A plain read: only another token, or no row, says that a claim is lost.
-fn group_is_ours(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?1"))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-fn ungrouped_is_ours(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.claim = ?2"))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// Clears the doubt about a claim and gives it a fresh lease, if nobody else is at the row.
-fn trust_group(names: &Names) -> Template {
-    let ours = select()
-        .column("claim")
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?1"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = UpdateStatement::new()
-        .table(names.queue_group().alias("g"))
-        .value("suspect", sql("null"))
-        .value("ready_at", sql("clock_timestamp() + make_interval(secs => ?2)"))
-        .and_where(sql("g.claim = ?1 and (select claim from ours) is not null"))
-        .to_owned();
-    with([cte("ours", ours)], query)
-}
-
-fn trust_ungrouped(names: &Names) -> Template {
-    let ours = select()
-        .column("id")
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id = ?1 and j.claim = ?2"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .value("suspect", sql("null"))
-        .value("lease_until", sql("clock_timestamp() + make_interval(secs => ?3)"))
-        .from("ours")
-        .and_where(sql(format!("{} and j.claim = ?2", keyed("j.id", "ours.id"))))
-        .returning(Query::returning().columns([("j", "id")]))
-        .to_owned();
-    with([cte("ours", ours)], query)
+/// The begin of a hold's transaction.
+pub(in crate::store) fn begin_text(conn: &PgConnection) -> String {
+    let knows = knows_transaction_timeout(conn);
+    format!("{BEGIN}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
 }
 
 impl Store {
@@ -230,35 +176,81 @@ impl Store {
     ) -> Result<HoldAnswer, sqlx::Error> {
         let hold = match &claim.group {
             Some(group) => {
-                self.hold.group.query().bind(queue).bind(group).bind(claim.token).bind(claim.job)
+                self.query(&HOLD_GROUP).bind(queue).bind(group).bind(claim.token).bind(claim.job)
             }
-            None => self.hold.ungrouped.query().bind(claim.job).bind(claim.token),
+            None => self.query(&HOLD_UNGROUPED).bind(claim.job).bind(claim.token),
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
                 Ok(HoldAnswer::Held(Box::new(held_job(&row)?)))
             }
-            // The group is ours and the job's row is not to be had: locked for a moment, or no longer started.
+            // The group is ours, but the job's row is locked for a moment or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
             None if self.is_ours(conn, claim).await? => Ok(HoldAnswer::Skipped),
             None => Ok(HoldAnswer::Lost),
         }
     }
 
-    /// Whether the token is still that of its claim.
+    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. `None` if
+    /// a row is locked for a moment, the claim is suspected or lost, or the job is to be cancelled:
+    /// the transaction is to be rolled back then.
+    ///
+    /// `first` is given for the session's first hold: the session is set to
+    /// [notice](super::notice_lost_clients) that its client is gone, and its identity is read.
+    /// Error 22023 says that the server cannot.
+    pub(crate) async fn begin_and_hold(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Claim,
+        first: Option<&SessionLimits>,
+    ) -> Result<Option<HoldReceipt>, sqlx::Error> {
+        let mut text = self.hold_message(conn, claim, claim.job);
+        if let Some(limits) = first {
+            // In a transaction of its own: a job that fails must not undo it.
+            text = format!("begin; {}; commit; {text}; {SINCE}", notice(limits));
+        }
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let Some(pid) = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)? else {
+            return Ok(None);
+        };
+        let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
+        let since = since.and_then(DateTime::from_timestamp_micros);
+        Ok(Some(HoldReceipt { pid, session: since.map(|since| SessionId { pid, since }) }))
+    }
+
+    /// Returns the message that begins a transaction and holds a job in it.
+    pub(in crate::store) fn hold_message(
+        &self,
+        conn: &PgConnection,
+        claim: &Claim,
+        job: i64,
+    ) -> String {
+        let (begin, hold) = (begin_text(conn), self.names.quoted("hold_job"));
+        format!("{begin}; select {hold}({job}, '{}')", claim.token)
+    }
+
+    /// Returns the session of the connection.
+    pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
+        let sql =
+            "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
+        let row = sqlx::query(sql).persistent(!self.is_nameless()).fetch_one(conn).await?;
+        Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
+    }
+
+    /// Returns whether the token still stands.
     pub(in crate::store) async fn is_ours(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
         let ours = match &claim.group {
-            Some(_) => self.hold.group_is_ours.query().bind(claim.token),
-            None => self.hold.ungrouped_is_ours.query().bind(claim.job).bind(claim.token),
+            Some(_) => self.query(&GROUP_IS_OURS).bind(claim.token),
+            None => self.query(&UNGROUPED_IS_OURS).bind(claim.job).bind(claim.token),
         };
         Ok(ours.fetch_optional(conn).await?.is_some())
     }
 
-    /// Clears a first look's doubt, in the short transaction that is open on `conn`.
+    /// Clears the suspicion of a claim, in the short transaction that is open on `conn`.
     pub(crate) async fn clear_suspicion(
         &self,
         conn: &mut PgConnection,
@@ -266,8 +258,8 @@ impl Store {
         lease: Duration,
     ) -> Result<(), sqlx::Error> {
         let clear_suspicion = match &claim.group {
-            Some(_) => self.hold.trust_group.query().bind(claim.token),
-            None => self.hold.trust_ungrouped.query().bind(claim.job).bind(claim.token),
+            Some(_) => self.query(&CLEAR_GROUP).bind(claim.token),
+            None => self.query(&CLEAR_UNGROUPED).bind(claim.job).bind(claim.token),
         };
         clear_suspicion.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
     }

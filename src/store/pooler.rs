@@ -1,11 +1,11 @@
-//! What is between a client and its sessions.
+//! Detection of a pooler between a client and the server.
 
 use sqlx::{PgConnection, Row};
 
-/// Who hands out the server's sessions.
+/// What hands out the server's sessions.
 #[derive(Debug)]
 pub(crate) enum PoolerKind {
-    /// A connection keeps its session: nobody is between, or a pooler of sessions.
+    /// A connection keeps its session: there is no pooler, or one of sessions.
     Nothing,
     /// A connection has a session for a transaction at a time.
     Transactions,
@@ -13,10 +13,11 @@ pub(crate) enum PoolerKind {
     Statements(sqlx::Error),
 }
 
-/// How often it looks. One look finds a pooler that is idle; others' transactions may come between.
-const LOOKS: usize = 3;
+/// The number of tries. One finds an idle pooler; transactions of other clients may come between.
+const TRIES: usize = 3;
 
-/// Which session it is. A process id alone may come again, and is another process on another host.
+/// Reads which session it is. A process id alone may be reused, and is another process on another
+/// host.
 macro_rules! session {
     ($before:literal) => {
         concat!(
@@ -26,28 +27,29 @@ macro_rules! session {
     };
 }
 
-/// Looks who hands out the sessions of two connections that are open at once: never a false alarm, since such connections
-/// have two sessions, and keep them, unless a pooler takes them away. After an error neither is to be used again.
+/// Finds out what hands out the sessions of two connections that are open at once. Never a false
+/// alarm: without a pooler, two connections have two sessions and keep them. After an error both
+/// are to be closed.
 pub(crate) async fn detect_pooler(
     one: &mut PgConnection,
     other: &mut PgConnection,
 ) -> Result<PoolerKind, sqlx::Error> {
     let own = session(one, session!("")).await?;
-    for _ in 0..LOOKS {
-        // Busy with a transaction, so that `one` cannot have its session for the next one. One message each, which a pooler
-        // of transactions gives to one session.
+    for _ in 0..TRIES {
+        // Busy with a transaction, so that `one` cannot have its session for the next one. One
+        // message each, which a pooler of transactions gives to one session.
         let others = match session(other, session!("begin; ")).await {
             Err(error) if refuses_transactions(&error) => return Ok(PoolerKind::Statements(error)),
             others => others?,
         };
         if own == others {
-            // Said now: where it is the only session, `one` would wait for it.
+            // Rolled back at once: if it is the only session, `one` would wait for it.
             sqlx::raw_sql("rollback").execute(&mut *other).await?;
             return Ok(PoolerKind::Transactions);
         }
-        let again = session(one, session!("")).await?;
+        let now = session(one, session!("")).await?;
         sqlx::raw_sql("rollback").execute(&mut *other).await?;
-        if own != again {
+        if own != now {
             return Ok(PoolerKind::Transactions);
         }
     }

@@ -1,42 +1,29 @@
-//! Pull: the functions of the schema that any language calls (`sql/functions/`: receive, ack, nack, extend), bound.
+//! Receive: the functions of the schema that any language calls, bound.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sea_query::Values;
 use serde_json::Value;
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{PgExecutor, Postgres, Row};
+use sqlx::postgres::PgRow;
+use sqlx::{PgExecutor, Row};
 
 use crate::job::json::Readable;
-use crate::store::Store;
-use crate::store::statement::{Names, Template};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-/// The calls, with the schema's name in them.
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    receive: Template,
-    ack: Template,
-    nack: Template,
-    extend: Template,
+statements! {
+    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5");
+    ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
+    NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
+    EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let call = |columns: &str, function: &str, arguments: &str| {
-            let call = format!("select {columns} from {}({arguments})", names.quoted(function));
-            Template::new((call, Values(Vec::new())))
-        };
-        let columns = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
-                       enqueued_at, visible_until";
-        Self {
-            receive: call(columns, "receive", "?1, ?2, make_interval(secs => ?3), ?4, ?5"),
-            ack: call("*", "ack", "?1, ?2::jsonb"),
-            nack: call("*", "nack", "?1, make_interval(secs => ?2), ?3"),
-            extend: call("*", "extend", "?1, make_interval(secs => ?2)"),
-        }
-    }
+const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
+                        enqueued_at, visible_until";
+
+fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
+    format!("select {columns} from {}({arguments})", names.quoted(function))
 }
 
 /// A row that `receive` returned.
@@ -55,7 +42,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) visible_until: DateTime<Utc>,
 }
 
-/// What a receipt was good for.
+/// The answer to a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiptState {
     Done,
@@ -64,19 +51,21 @@ pub(crate) enum ReceiptState {
 }
 
 impl Store {
-    /// Claims jobs for a receiver: locks as a claim does, and commits unless `executor` is in a transaction.
+    /// Claims jobs for a receiver: locks as a claim does, and commits unless `executor` is in a
+    /// transaction.
     pub(crate) async fn receive(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        most: i32,
+        limit: i32,
         visibility: Duration,
         group: Option<&str>,
         attempt_id: Option<&str>,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
-        let receive = query_of(&self.pull.receive, queue).bind(most).bind(visibility.as_secs_f64());
+        let receive =
+            self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
         let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
-        rows.iter().map(received).collect()
+        rows.iter().map(received_row).collect()
     }
 
     /// Ends a job as succeeded; `result` is JSON. Locks the group's row, then the job's.
@@ -86,7 +75,7 @@ impl Store {
         receipt: &str,
         result: Option<&str>,
     ) -> Result<ReceiptState, sqlx::Error> {
-        said(&query_of(&self.pull.ack, receipt).bind(result).fetch_one(executor).await?)
+        state(&self.query(&ACK).bind(receipt.to_owned()).bind(result).fetch_one(executor).await?)
     }
 
     /// Gives a job back. Locks the group's row, then the job's.
@@ -97,29 +86,23 @@ impl Store {
         delay: Duration,
         error: Option<&str>,
     ) -> Result<ReceiptState, sqlx::Error> {
-        let nack = query_of(&self.pull.nack, receipt).bind(delay.as_secs_f64()).bind(error);
-        said(&nack.fetch_one(executor).await?)
+        let nack = self.query(&NACK).bind(receipt.to_owned()).bind(delay.as_secs_f64()).bind(error);
+        state(&nack.fetch_one(executor).await?)
     }
 
     /// Extends a claim. Locks the group's row, then the job's.
-    pub(crate) async fn extend_pulled(
+    pub(crate) async fn extend_received(
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &str,
         visibility: Duration,
     ) -> Result<ReceiptState, sqlx::Error> {
-        let extend = query_of(&self.pull.extend, receipt).bind(visibility.as_secs_f64());
-        said(&extend.fetch_one(executor).await?)
+        let extend = self.query(&EXTEND).bind(receipt.to_owned()).bind(visibility.as_secs_f64());
+        state(&extend.fetch_one(executor).await?)
     }
 }
 
-/// A call with its first argument.
-fn query_of<'q>(call: &Template, first: &'q str) -> Query<'q, Postgres, PgArguments> {
-    let query: Query<'q, Postgres, PgArguments> = call.query();
-    query.bind(first.to_owned())
-}
-
-fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
+fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
     let attempt: i32 = row.try_get("attempt")?;
     Ok(ReceivedRow {
         receipt: row.try_get("receipt")?,
@@ -136,7 +119,7 @@ fn received(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
     })
 }
 
-fn said(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
+fn state(row: &PgRow) -> Result<ReceiptState, sqlx::Error> {
     match row.try_get(0)? {
         "done" => Ok(ReceiptState::Done),
         "stale" => Ok(ReceiptState::Stale),

@@ -1,4 +1,5 @@
-//! How transactions begin. Each one names its isolation level and its limits, whatever the host's defaults are.
+//! How transactions begin. Each one names its isolation level and its limits, whatever the host's
+//! defaults are.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,10 +11,10 @@ use sqlx_core::transaction::TransactionManager;
 /// `transaction_timeout` came with version 17.
 const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
 
-/// What this server's sessions can be told.
+/// The settings that this server's sessions have.
 #[derive(Debug)]
 pub(crate) struct SessionLimits {
-    /// Not on every platform: the server says so when it is first asked for it.
+    /// Not on every platform: the server says so when it is first set.
     check_interval: AtomicBool,
 }
 
@@ -26,36 +27,37 @@ impl Default for SessionLimits {
 /// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
 pub(in crate::store) const BEGIN: &str = "begin isolation level read committed read write";
 
-/// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing here is meant to wait
-/// for a lock. But `SKIP LOCKED` does wait for one thing: where the writer of a row commits just as it is being skipped,
-/// the row's next version is locked without skipping, and that may be a handler's by then. Hence 100 ms.
-/// And a claim must survive a server crash.
+/// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing
+/// here is meant to wait for a lock, but `SKIP LOCKED` does wait in one case: if a row's writer
+/// commits just as the row is skipped, its next version is locked without skipping. A handler may
+/// hold that version by then. Hence 100 ms. The commit is synchronous: a claim must survive a
+/// server crash.
 const SHORT: &str = "; set local statement_timeout = '2s'; set local lock_timeout = '100ms'\
     ; set local idle_in_transaction_session_timeout = '2s'\
     ; set local synchronous_commit = on; ";
 
-/// Plans must not depend on statistics taken while the tables were empty: what is left of them is a look-up by an index
-/// for each row of a batch. So one plan is as good as another, and is made once: left to itself the server plans most of
-/// them anew each time, which costs more than running them. For the library's own statements.
+/// Plans must not depend on statistics of empty tables: each row of a batch is found by an index. A
+/// generic plan is as good as another, and is made once: planning anew each time costs more than
+/// running. For the library's own statements.
 pub(crate) const PINNED_PLANS: &str = "set local plan_cache_mode = force_generic_plan\
     ; set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off\
     ; set local enable_mergejoin = off; set local enable_hashjoin = off; set local jit = off";
 
-/// The session's own settings again, for a handler's statements.
+/// The session's own settings, for a handler's statements.
 pub(crate) const FREE_PLANS: &str = "set local plan_cache_mode = default\
     ; set local enable_seqscan = default; set local enable_bitmapscan = default; set local enable_sort = default\
     ; set local enable_mergejoin = default; set local enable_hashjoin = default; set local jit = default";
 
-/// A handler may take its time, also between statements. The lock timeout is the short one, until the hold stands and
-/// lifts it.
+/// A handler may take its time, also between statements. The lock timeout is the short one until
+/// the hold stands.
 const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = '100ms'\
     ; set local idle_in_transaction_session_timeout = 0; ";
 
-/// A host that vanished without a word must be noticed: by TCP, in about 10 s.
+/// A host that vanished without a FIN must be noticed: by TCP, in about 10 s.
 const NOTICE_HOST: &str = "set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2\
     ; set tcp_keepalives_count = 3; set tcp_user_timeout = '10s'";
 
-/// And a client that is gone, inside of a query too.
+/// A client that is gone must be noticed inside of a query too.
 const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 
 /// Begins a short transaction of the library's own (claim, settle by token, maintenance).
@@ -78,11 +80,11 @@ pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Erro
     begin(conn, statement).await
 }
 
-/// Has the server notice when the client of a session is gone that will hold jobs. Once for a connection: for each
-/// transaction these settings would cost as much as the rest of its begin.
+/// Has the server notice that the client of a session is gone, for sessions that hold jobs. Once
+/// per connection: in each transaction these settings would cost as much as the rest of its begin.
 ///
-/// Nothing else but settings of our own may be set for a session: it goes back to the host's pool, or behind a transaction
-/// pooler to strangers.
+/// Only these settings may be set for a session: it goes back to the host's pool, or through a
+/// transaction pooler to other clients.
 pub(crate) async fn notice_lost_clients(
     conn: &mut PgConnection,
     limits: &SessionLimits,
@@ -100,7 +102,7 @@ pub(in crate::store) fn notice(limits: &SessionLimits) -> String {
     format!("{NOTICE_HOST}{}", if check { NOTICE_CLIENT } else { "" })
 }
 
-/// 22023: this platform cannot check for clients inside of a query. It is not asked again.
+/// 22023: this platform cannot check for clients inside of a query. It is asked only once.
 pub(crate) fn cannot_check(error: &sqlx::Error, limits: &SessionLimits) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     let cannot = code.is_some_and(|code| code == "22023");
@@ -110,8 +112,8 @@ pub(crate) fn cannot_check(error: &sqlx::Error, limits: &SessionLimits) -> bool 
     cannot
 }
 
-/// Does some of the library's own work in a short transaction. After an error the connection is not to be used again,
-/// unless the work [gave up waiting](gave_up_waiting): then nothing of it was done.
+/// Does work of the library in a short transaction. After an error the connection is to be closed,
+/// unless the work [gave up waiting](gave_up_waiting): then nothing was done.
 pub(crate) async fn in_short_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -128,8 +130,8 @@ pub(crate) async fn in_short_tx<T>(
     }
 }
 
-/// Does some work in a transaction with the session's own limits: its statements stay together behind a transaction pooler. Not
-/// cancel safe, and after an error the connection is not to be used again.
+/// Does work in a transaction with the session's own limits: its statements stay in one session of
+/// a transaction pooler. Not cancel safe, and after an error the connection is to be closed.
 pub(crate) async fn in_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -139,7 +141,8 @@ pub(crate) async fn in_tx<T>(
     PgTransactionManager::commit(conn).await.map(|()| done)
 }
 
-/// Keeps a session open without a transaction, for as long as its host is there. See [`notice_lost_clients`].
+/// Keeps a session open without a transaction, for as long as its host is there. See
+/// [`notice_lost_clients`].
 pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     let statement = format!("set idle_session_timeout = 0; {NOTICE_HOST}");
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(session).await.map(drop)

@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres};
 
-/// A connection for work that may be given up half-way, which leaves it in an unknown state: closed when it is dropped,
-/// unless the work was done.
+/// Closed when it is dropped, unless the work was done: work that is given up leaves it in an
+/// unknown state.
 #[derive(Debug)]
 pub(crate) struct WorkConnection {
     conn: PoolConnection<Postgres>,

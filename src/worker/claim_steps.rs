@@ -136,12 +136,12 @@ async fn try_claim(
         in_line = result.groups;
         claimed.more |= result.more;
     }
-    if peek.boosts {
+    if peek.aging {
         let (boosted, more) = store.age_priority_groups(conn, queue).await?;
         in_line += boosted;
         claimed.more |= more;
     }
-    if peek.ungrouped_boosts {
+    if peek.ungrouped_aging {
         claimed.more |= store.age_priority_ungrouped(conn, queue).await?.1;
     }
     let room = |claimed: &Claimed| slots - claimed.jobs.len().min(slots);
@@ -205,7 +205,7 @@ async fn claim_groups(
     if !batches.is_empty() {
         store.return_batches(conn, queue, &batches).await?;
     }
-    let mut looks = store.look(conn, queue, &turns, options).await?;
+    let mut looks = store.read_heads(conn, queue, &turns, options).await?;
     let mut plans: Vec<GroupPlan> = turns
         .iter()
         .map(|turn| {
@@ -251,7 +251,7 @@ async fn claim_ahead(
         return Ok(());
     }
     let n = as_limit(n);
-    let mut ahead = store.ahead(conn, queue, &heads, n, options).await?;
+    let mut ahead = store.lock_followers(conn, queue, &heads, n, options).await?;
     for turn in plans {
         turn.behind = ahead.remove(&turn.group).unwrap_or_default();
     }

@@ -209,7 +209,7 @@ impl Scene {
         conn: &mut PgConnection,
     ) -> Vec<Claim> {
         let turns = self.store.take_turns(conn, Q, 10).await.unwrap();
-        let looks = self.store.look(conn, Q, &turns, TERMS).await.unwrap();
+        let looks = self.store.read_heads(conn, Q, &turns, TERMS).await.unwrap();
         self.write(conn, &turns, &looks).await
     }
 

@@ -1,4 +1,5 @@
-//! What people ask about jobs and groups: cancel, retry, skip, resume. Each is one statement and waits for no handler.
+//! Requests about one job or group: cancel, retry, skip, unhalt. Each is one statement and waits
+//! for no handler.
 
 use sea_query::{
     Expr, ExprTrait, InsertStatement, JoinType, LockBehavior, LockType, Query, SelectStatement,
@@ -7,23 +8,24 @@ use sea_query::{
 use sqlx::{PgExecutor, Row};
 
 use crate::job::job::JobStatus;
-use crate::store::Store;
-use crate::store::claim::start::history_entry;
+use crate::store::builder::{PG, cte, render, select, select_into, sql, sub, with};
+use crate::store::fragments::history_entry;
 use crate::store::index_terms::status_in;
-use crate::store::statement::{Names, PG, Template, cte, select, select_into, sql, sub, with};
+use crate::store::names::Names;
+use crate::store::statement::{Statement, statements};
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    cancel: Template,
-    retry: Template,
-    skip: Template,
-    unhalt_group: Template,
+statements! {
+    CANCEL = cancel;
+    RETRY = retry;
+    SKIP = skip;
+    UNHALT_GROUP = unhalt_group;
 }
 
 /// What a request found and did.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestReport {
-    /// The job's status before the request; none: no such job.
+    /// The job's status before the request; `None` if there is no such job.
     pub(crate) status: Option<JobStatus>,
     /// The request was carried out on the job's row.
     pub(crate) done: bool,
@@ -33,18 +35,7 @@ pub(crate) struct RequestReport {
     pub(crate) overtaken: u64,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            cancel: cancel(names),
-            retry: retry(names),
-            skip: skip(names),
-            unhalt_group: unhalt_group(names),
-        }
-    }
-}
-
-/// The job's row, locked if it is in one of the statuses and nobody else has it.
+/// The job's row, locked if it has one of the statuses and no other transaction has it.
 fn target(names: &Names, statuses: &str) -> SelectStatement {
     select()
         .columns(["id", "queue", "group_id"])
@@ -76,14 +67,14 @@ fn report(names: &Names, overtaken: Expr) -> sea_query::SelectStatement {
         .to_owned()
 }
 
-/// What a dead job gets when it is queued again: it is asked for by someone, so an expiry no longer counts.
+/// What a dead job gets when it is queued. An expiry that is over no longer counts.
 pub(in crate::store) fn requeued() -> Vec<(&'static str, Expr)> {
     [
         ("status", "'queued'"),
         ("finished_at", "null"),
         ("run_at", "now()"),
         ("turn_at", "now()"),
-        // Over already, it would only end again.
+        // Over already, it would end the job at once.
         ("expires_at", "case when j.expires_at > now() then j.expires_at end"),
         ("attempts_forgiven", "j.attempts"),
         ("parked_with", "null"),
@@ -92,14 +83,14 @@ pub(in crate::store) fn requeued() -> Vec<(&'static str, Expr)> {
     .to_vec()
 }
 
-/// What a job gets that will not run.
+/// What a job gets when it is cancelled.
 pub(in crate::store) fn cancelled() -> Vec<(&'static str, Expr)> {
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")]
         .map(|(column, value)| (column, sql(value)))
         .to_vec()
 }
 
-/// Jobs are parked with the failed job `j`, or are being parked.
+/// Whether jobs are parked with the failed job `j`, or are being parked.
 pub(in crate::store) fn has_unit(names: &Names) -> Expr {
     let parked = select()
         .expr(sql("1"))
@@ -116,8 +107,8 @@ pub(in crate::store) fn has_unit(names: &Names) -> Expr {
     Expr::cust_with_exprs("($1 or $2)", [Expr::exists(parked), Expr::exists(parking)])
 }
 
-/// A group's row goes on.
-pub(in crate::store) fn going_on() -> Vec<(&'static str, Expr)> {
+/// What a halted group's row gets when its halt ends.
+pub(in crate::store) fn unhalted() -> Vec<(&'static str, Expr)> {
     ["halted_at", "halt_reason", "halt_job_id", "halt_until", "halt_then", "park_to"]
         .map(|column| (column, sql("null")))
         .into_iter()
@@ -125,9 +116,9 @@ pub(in crate::store) fn going_on() -> Vec<(&'static str, Expr)> {
         .collect()
 }
 
-/// Cancels a queued job and flags it, so that its group is looked at again. A job that runs, or whose row somebody has
-/// for a moment, gets a request instead: its worker, or the janitor, carries it out.
-fn cancel(names: &Names) -> Template {
+/// Cancels a queued job and flags it, so that its group's heads are read. A job that runs, or whose
+/// row is locked for a moment, gets a request instead: its worker or maintenance carries it out.
+fn cancel(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values(cancelled())
@@ -157,11 +148,11 @@ fn cancel(names: &Names) -> Template {
     )
 }
 
-/// Queues a dead job again, with all its attempts, and flags it: it has the lowest id of its group and so runs next.
-/// A group that it halted goes on.
+/// Queues a dead job with all its attempts and flags it: it has the lowest id of its group and so
+/// runs next. Unhalts a group that it halted.
 ///
-/// Not a job that others were parked with: they go on together.
-fn retry(names: &Names) -> Template {
+/// Not a job that others were parked with: they are redriven together.
+fn retry(names: &Names) -> String {
     let target = target(names, "'failed', 'cancelled'").and_where(has_unit(names).not()).to_owned();
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
@@ -182,13 +173,13 @@ fn retry(names: &Names) -> Template {
         .and_where(sql("l.id > ?1 and l.attempts > 0"))
         .to_owned();
     with(
-        [cte("target", target), cte("written", written), resumed(names)],
+        [cte("target", target), cte("written", written), unhalt_halted_by(names)],
         report(names, sub(later)),
     )
 }
 
-/// Gives a queued job up, or goes on behind the failed job that halted its group.
-fn skip(names: &Names) -> Template {
+/// Gives a queued job up, or unhalts the group that the failed job halted.
+fn skip(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values([
@@ -210,35 +201,35 @@ fn skip(names: &Names) -> Template {
         [
             cte("target", target(names, "'queued', 'failed'")),
             cte("written", written),
-            resumed(names),
+            unhalt_halted_by(names),
         ],
         report(names, sql("0::int8")),
     )
 }
 
-/// Lets the group go on that the written job had halted. No handler holds a halted group's row.
-pub(in crate::store) fn resumed(names: &Names) -> sea_query::CommonTableExpression {
+/// Unhalts the group that the written job had halted. No handler holds a halted group's row.
+pub(in crate::store) fn unhalt_halted_by(names: &Names) -> sea_query::CommonTableExpression {
     let update = UpdateStatement::new()
         .table(names.queue_group().alias("g"))
-        .values(going_on())
+        .values(unhalted())
         .from("written")
         .and_where(sql("g.queue = written.queue and g.group_id = written.group_id"))
         .and_where(sql(
             "g.halt_job_id = written.id and g.halted_at is not null and g.park_to is null",
         ))
         .to_owned();
-    cte("resumed", update)
+    cte("unhalted", update)
 }
 
-fn unhalt_group(names: &Names) -> Template {
+fn unhalt_group(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.queue_group())
-        .values(going_on())
+        .values(unhalted())
         .and_where(sql(
             "queue = ?1 and group_id = ?2 and halted_at is not null and park_to is null",
         ))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -247,7 +238,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.cancel, executor, job).await
+        self.request(&CANCEL, executor, job).await
     }
 
     pub(crate) async fn retry(
@@ -255,7 +246,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.retry, executor, job).await
+        self.request(&RETRY, executor, job).await
     }
 
     pub(crate) async fn skip(
@@ -263,28 +254,27 @@ impl Store {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        self.request(&self.control.skip, executor, job).await
+        self.request(&SKIP, executor, job).await
     }
 
-    /// Whether the group was halted.
+    /// Ends the group's halt; returns whether it was halted.
     pub(crate) async fn unhalt_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let resume =
-            self.control.unhalt_group.query().bind(queue).bind(group).execute(executor).await?;
-        Ok(resume.rows_affected() > 0)
+        let unhalt = self.query(&UNHALT_GROUP).bind(queue).bind(group).execute(executor).await?;
+        Ok(unhalt.rows_affected() > 0)
     }
 
     async fn request(
         &self,
-        template: &Template,
+        statement: &'static Statement,
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<RequestReport, sqlx::Error> {
-        let row = template.query().bind(job).fetch_one(executor).await?;
+        let row = self.query(statement).bind(job).fetch_one(executor).await?;
         let status: Option<String> = row.try_get("status")?;
         let overtaken: i64 = row.try_get("overtaken")?;
         Ok(RequestReport {

@@ -1,4 +1,7 @@
-//! What operators and applications change: settings, pauses, halts, cancels, dead letters, retention.
+//! Statements of operators and of maintenance: settings, pauses, halts, cancels, dead letters,
+//! retention.
+//!
+//! They wait for no handler. What a worker does for each job does not belong here.
 
 pub(in crate::store) mod control;
 pub(in crate::store) mod park;

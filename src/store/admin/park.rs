@@ -1,33 +1,36 @@
-//! Park: a failed job and those behind it step aside, so that their group goes on; and come back, or are given up.
+//! Park: a failed job and the jobs behind it step aside, so that their group continues. Later they
+//! are redriven or discarded.
 //!
-//! A large group does so in batches, while it is halted with `park_to`: nothing of it runs before the last one has stepped aside.
+//! A large group is parked in batches, while it is halted with `park_to`: none of its jobs runs
+//! before the last is parked.
 
 use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::counts::ParkedUnit;
-use crate::store::Store;
-use crate::store::admin::control::{cancelled, going_on};
+use crate::store::admin::control::{cancelled, unhalted};
 use crate::store::admin::redrive::{RedriveReport, is_first, redriven};
+use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
+
+statements! {
+    BATCH_JOBS = batch;
+    DUE = due;
+    BEGIN = begin;
+    UNHALT = |names| set(names, unhalted());
+    KEEP_PARKING = keep_parking;
+    REDRIVE = redrive;
+    DISCARD = discard;
+    UNITS = units;
+}
 
 /// How many jobs one transaction parks of one group.
 const BATCH: i64 = 1000;
-/// How many groups one transaction of the janitor treats.
+/// How many groups one transaction of maintenance treats.
 const GROUPS: i64 = 4;
-
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    batch: Template,
-    due: Template,
-    begin: Template,
-    go_on: Template,
-    keep_on: Template,
-    redrive: Template,
-    discard: Template,
-    units: Template,
-}
 
 /// What one batch did.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,7 +41,7 @@ pub(crate) struct ParkBatch {
     pub(crate) moved: bool,
 }
 
-/// A halted group that is to go on, or whose jobs are stepping aside. Its row is locked.
+/// A group whose halt is over, or whose jobs are being parked. Its row is locked.
 #[derive(Debug)]
 struct Due {
     queue: String,
@@ -48,29 +51,10 @@ struct Due {
     park_to: Option<i64>,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            batch: batch(names),
-            due: due(names),
-            begin: begin(names),
-            go_on: set(names, going_on()),
-            keep_on: set(
-                names,
-                [("park_to", "?3"), ("halt_until", "null"), ("halt_then", "null")]
-                    .map(|(column, value)| (column, sql(value)))
-                    .to_vec(),
-            ),
-            redrive: redrive(names),
-            discard: discard(names),
-            units: units(names),
-        }
-    }
-}
-
-/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one is given; gives the last id
-/// that is left. The transaction has the group's row. Flags stay: they speak for jobs beside these.
-fn batch(names: &Names) -> Template {
+/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one
+/// is given; gives the last id that is left. The transaction has the group's row. Flags stay: they
+/// speak for jobs beside these.
+fn batch(names: &Names) -> String {
     let behind = || {
         select()
             .from_as(names.job(), "j")
@@ -102,9 +86,9 @@ fn batch(names: &Names) -> Template {
     with([cte("next", next), cte("written", written)], query)
 }
 
-/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At random, so that a large one
-/// does not keep others waiting.
-fn due(names: &Names) -> Template {
+/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At
+/// random, so that a large one does not keep others waiting.
+fn due(names: &Names) -> String {
     let query = select()
         .columns(["queue", "group_id", "halt_job_id"])
         .expr(sql("coalesce(g.halt_then = 'park', false)"))
@@ -116,31 +100,37 @@ fn due(names: &Names) -> Template {
         .limit(limit(1))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 /// The failed job becomes the one that others are parked with.
-fn begin(names: &Names) -> Template {
+fn begin(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("parked_with", sql("id"))
         .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> Template {
+fn keep_parking(names: &Names) -> String {
+    let values = [("park_to", "?3"), ("halt_until", "null"), ("halt_then", "null")];
+    set(names, values.map(|(column, value)| (column, sql(value))).to_vec())
+}
+
+fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> String {
     let query = UpdateStatement::new()
         .table(names.queue_group())
         .values(values)
         .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of them could be locked. While
-/// jobs are still stepping aside they are left alone: those that follow would stay behind.
+/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of
+/// them could be locked. While jobs are still stepping aside they are left alone: those that follow
+/// would stay behind.
 fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
     let unit = select()
         .column(("j", "id"))
@@ -172,8 +162,9 @@ fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
     [cte("unit", unit), cte("locked", locked), cte("answer", busy)]
 }
 
-/// Queues what is parked again, all at once: the lowest id, the failed one, is flagged and so goes first (P1).
-fn redrive(names: &Names) -> Template {
+/// Queues all parked jobs at once. The lowest id, the failed one, is flagged and so goes first
+/// (P1).
+fn redrive(names: &Names) -> String {
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values(
@@ -200,7 +191,7 @@ fn redrive(names: &Names) -> Template {
 }
 
 /// Cancels what is parked; the failed job stays a dead letter of its own.
-fn discard(names: &Names) -> Template {
+fn discard(names: &Names) -> String {
     let mut values = cancelled();
     for (column, value) in &mut values {
         match *column {
@@ -225,7 +216,7 @@ fn discard(names: &Names) -> Template {
     with(unit(names).into_iter().chain([cte("written", written)]), query)
 }
 
-fn units(names: &Names) -> Template {
+fn units(names: &Names) -> String {
     let parked = select()
         .columns(["group_id", "parked_with"])
         .expr_as(sql("count(*)"), "jobs")
@@ -243,7 +234,7 @@ fn units(names: &Names) -> Template {
         .order_by(("u", "group_id"), Order::Asc)
         .order_by(("u", "parked_with"), Order::Asc)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -256,14 +247,15 @@ impl Store {
         failed: i64,
         to: Option<i64>,
     ) -> Result<ParkBatch, sqlx::Error> {
-        let batch = self.park.batch.query().bind(queue).bind(group).bind(failed).bind(to);
+        let batch = self.query(&BATCH_JOBS).bind(queue).bind(group).bind(failed).bind(to);
         let row = batch.bind(BATCH).fetch_one(conn).await?;
         Ok(ParkBatch { rest: row.try_get(0)?, moved: row.try_get(1)? })
     }
 
-    /// Goes on with some of the halted groups whose time is over or whose jobs are stepping aside; whether it got on.
+    /// Treats some of the groups whose halt is over or whose jobs are being parked; returns whether
+    /// any got further.
     pub(crate) async fn end_halts(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let rows = self.park.due.query().bind(GROUPS).fetch_all(&mut *conn).await?;
+        let rows = self.query(&DUE).bind(GROUPS).fetch_all(&mut *conn).await?;
         let mut got_on = false;
         for row in &rows {
             let due = Due {
@@ -281,9 +273,9 @@ impl Store {
     async fn end_halt(&self, conn: &mut PgConnection, due: &Due) -> Result<bool, sqlx::Error> {
         let Due { queue, group, job, park, park_to } = due;
         let failed = match job {
-            // Without the failed job (gone by hand) there is nothing to park with.
+            // If an operator deleted the failed job, there is nothing to park with.
             Some(job) if *park && park_to.is_none() => {
-                let begun = self.park.begin.query().bind(job).fetch_optional(&mut *conn).await?;
+                let begun = self.query(&BEGIN).bind(job).fetch_optional(&mut *conn).await?;
                 begun.map(|_| *job)
             }
             Some(job) if park_to.is_some() => Some(*job),
@@ -294,11 +286,11 @@ impl Store {
             None => ParkBatch::default(),
         };
         let set = match batch.rest {
-            Some(rest) => self.park.keep_on.query().bind(queue).bind(group).bind(rest),
-            None => self.park.go_on.query().bind(queue).bind(group),
+            Some(rest) => self.query(&KEEP_PARKING).bind(queue).bind(group).bind(rest),
+            None => self.query(&UNHALT).bind(queue).bind(group),
         };
         set.execute(conn).await?;
-        // What is left may be locked by somebody: then the next tick is soon enough.
+        // Another transaction may have locked the rest: the next tick is soon enough.
         Ok(batch.moved || batch.rest.is_none())
     }
 
@@ -309,7 +301,7 @@ impl Store {
         group: &str,
         job: Option<i64>,
     ) -> Result<RedriveReport, sqlx::Error> {
-        let redrive = self.park.redrive.query().bind(queue).bind(group).bind(job);
+        let redrive = self.query(&REDRIVE).bind(queue).bind(group).bind(job);
         let row = redrive.fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(RedriveReport {
@@ -320,7 +312,7 @@ impl Store {
         })
     }
 
-    /// How many jobs were cancelled; none: somebody has one of them.
+    /// Returns how many jobs were cancelled; `None` if another transaction has one of them.
     pub(crate) async fn discard_parked(
         &self,
         executor: impl PgExecutor<'_>,
@@ -328,7 +320,7 @@ impl Store {
         group: &str,
         job: Option<i64>,
     ) -> Result<Option<u64>, sqlx::Error> {
-        let discard = self.park.discard.query().bind(queue).bind(group).bind(job);
+        let discard = self.query(&DISCARD).bind(queue).bind(group).bind(job);
         let row = discard.fetch_one(executor).await?;
         let busy: bool = row.try_get(1)?;
         Ok((!busy).then_some(row.try_get::<i64, _>(0)?.unsigned_abs()))
@@ -339,7 +331,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<ParkedUnit>, sqlx::Error> {
-        let rows = self.park.units.query().bind(queue).fetch_all(executor).await?;
+        let rows = self.query(&UNITS).bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
                 Ok(ParkedUnit {

@@ -1,4 +1,4 @@
-//! Pause and resume queues and groups: what an operator says about them, in rows that workers only read.
+//! Pause and unpause queues and groups, in rows that workers only read.
 
 use std::time::Duration;
 
@@ -9,36 +9,23 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
-use crate::store::Store;
+use crate::store::builder::{PG, cte, groups_of, render, select, select_into, sql, sub, with};
 use crate::store::index_terms::{in_group, in_order, status_in, unfinished};
-use crate::store::statement::{
-    Names, PG, Template, cte, groups_of, literal, select, select_into, sql, sub, with,
-};
+use crate::store::literal::literal;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    pause_queue: Template,
-    unpause_queue: Template,
-    pause_group: Template,
-    still_paused: Template,
-    paused_queue: Template,
-    paused_groups: Template,
+statements! {
+    PAUSE_QUEUE = pause_queue;
+    UNPAUSE_QUEUE = unpause_queue;
+    PAUSE_GROUP = pause_group;
+    STILL_PAUSED = still_paused;
+    PAUSED_QUEUE = paused_queue;
+    PAUSED_GROUPS = paused_groups;
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self {
-            pause_queue: pause_queue(names),
-            unpause_queue: unpause_queue(names),
-            pause_group: pause_group(names),
-            still_paused: still_paused(names),
-            paused_queue: paused_queue(names),
-            paused_groups: paused_groups(names),
-        }
-    }
-}
-
-/// Who paused first says since when, who paused last says why.
+/// The first pause gives the time, the last one the reason.
 fn say_paused(conflict: &mut OnConflict, table: &str) -> OnConflict {
     conflict
         .value("paused_at", sql(format!("coalesce({table}.paused_at, excluded.paused_at)")))
@@ -47,7 +34,7 @@ fn say_paused(conflict: &mut OnConflict, table: &str) -> OnConflict {
 }
 
 /// Waits for a claim of a queue with a limit, for its milliseconds.
-fn pause_queue(names: &Names) -> Template {
+fn pause_queue(names: &Names) -> String {
     let mut insert = InsertStatement::new();
     insert
         .into_table(names.queue().alias("old"))
@@ -57,23 +44,23 @@ fn pause_queue(names: &Names) -> Template {
         &mut insert,
         select().exprs([sql("?1"), sql("clock_timestamp()"), sql("?2")]).to_owned(),
     );
-    Template::new(insert.build(PG))
+    render(insert.build(PG))
 }
 
-fn unpause_queue(names: &Names) -> Template {
-    let resumed = UpdateStatement::new()
+fn unpause_queue(names: &Names) -> String {
+    let unpaused = UpdateStatement::new()
         .table(names.queue())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
         .and_where(sql("name = ?1 and paused_at is not null"))
         .returning(Query::returning().column("name"))
         .to_owned();
-    let query = select().expr(sql("pg_notify(?2, resumed.name)")).from("resumed").to_owned();
-    with([cte("resumed", resumed)], query)
+    let query = select().expr(sql("pg_notify(?2, unpaused.name)")).from("unpaused").to_owned();
+    with([cte("unpaused", unpaused)], query)
 }
 
-/// Waits for a claim that is about to send the group to rest, for its milliseconds. Touches no group's row: a handler may
-/// have that.
-fn pause_group(names: &Names) -> Template {
+/// Waits for a claim that defers the group as paused, for its milliseconds. Touches no group's row:
+/// a handler may have that.
+fn pause_group(names: &Names) -> String {
     let mut insert = InsertStatement::new();
     insert
         .into_table(names.group_setting().alias("old"))
@@ -83,12 +70,13 @@ fn pause_group(names: &Names) -> Template {
         &mut insert,
         select().exprs([sql("?1"), sql("?2"), sql("clock_timestamp()"), sql("?3")]).to_owned(),
     );
-    Template::new(insert.build(PG))
+    render(insert.build(PG))
 }
 
-/// Which of the groups are paused, and stay so until this transaction ends: a resume waits for it, and then sees every
-/// job that its look saw. A group whose setting is being changed is not among them.
-fn still_paused(names: &Names) -> Template {
+/// Locks the settings of the groups that are paused, so that they stay paused until this
+/// transaction ends. An unpause waits for it, and then sees every head that this claim saw. A group
+/// whose setting is being changed is not returned.
+fn still_paused(names: &Names) -> String {
     let setting = select()
         .column(("s", "group_id"))
         .from_as(names.group_setting(), "s")
@@ -105,12 +93,13 @@ fn still_paused(names: &Names) -> Template {
     with([cte("turn", groups_of(&[(2, "group_id")]))], query)
 }
 
-/// Lets a group go on, in two statements of one message: the second one's snapshot is younger than the setting's lock.
-/// A claim that saw the group paused has then either written that already, so that the flag wakes it, or will find the
-/// setting locked or gone. In one statement, a job that was running when it began would not be flagged.
+/// Unpauses a group in two statements of one message: the second one's snapshot is younger than the
+/// setting's lock. A claim that saw the group paused has either written that already, and the flag
+/// wakes the group; or it will find the setting locked or gone. In one statement, a job that ran at
+/// its begin would not be flagged.
 fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
     let (of_queue, of_group) = (literal(queue), literal(group));
-    let resumed = UpdateStatement::new()
+    let unpaused = UpdateStatement::new()
         .table(names.group_setting())
         .values([("paused_at", sql("null")), ("pause_reason", sql("null"))])
         .and_where(sql(format!("queue = {of_queue} and group_id = {of_group}")))
@@ -135,24 +124,24 @@ fn unpause_group(names: &Names, queue: &str, group: &str) -> String {
         .to_owned();
     let channel = literal(&names.channel());
     [
-        resumed.to_string(PG),
+        unpaused.to_string(PG),
         flagged.to_string(PG),
         format!("select pg_notify({channel}, {of_queue})"),
     ]
     .join("; ")
 }
 
-fn paused_queue(names: &Names) -> Template {
+fn paused_queue(names: &Names) -> String {
     let query = select()
         .columns(["name", "paused_at", "pause_reason"])
         .expr(sql("extract(epoch from clock_timestamp() - q.paused_at)::float8"))
         .from_as(names.queue(), "q")
         .and_where(sql("q.name = ?1 and q.paused_at is not null"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-fn paused_groups(names: &Names) -> Template {
+fn paused_groups(names: &Names) -> String {
     let query = select()
         .columns(["group_id", "paused_at", "pause_reason"])
         .expr(sql("extract(epoch from clock_timestamp() - s.paused_at)::float8"))
@@ -160,7 +149,7 @@ fn paused_groups(names: &Names) -> Template {
         .and_where(sql("s.queue = ?1 and s.paused_at is not null"))
         .order_by("paused_at", Order::Asc)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -170,16 +159,16 @@ impl Store {
         queue: &str,
         reason: Option<&str>,
     ) -> Result<(), sqlx::Error> {
-        self.pause.pause_queue.query().bind(queue).bind(reason).execute(executor).await.map(drop)
+        self.query(&PAUSE_QUEUE).bind(queue).bind(reason).execute(executor).await.map(drop)
     }
 
-    /// Whether the queue was paused.
+    /// Ends the queue's pause; returns whether it was paused.
     pub(crate) async fn unpause_queue(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<bool, sqlx::Error> {
-        let unpause = self.pause.unpause_queue.query().bind(queue).bind(self.names.channel());
+        let unpause = self.query(&UNPAUSE_QUEUE).bind(queue).bind(self.names.channel());
         Ok(unpause.fetch_optional(executor).await?.is_some())
     }
 
@@ -190,11 +179,11 @@ impl Store {
         group: &str,
         reason: Option<&str>,
     ) -> Result<(), sqlx::Error> {
-        let pause = self.pause.pause_group.query().bind(queue).bind(group).bind(reason);
+        let pause = self.query(&PAUSE_GROUP).bind(queue).bind(group).bind(reason);
         pause.execute(executor).await.map(drop)
     }
 
-    /// Whether the group was paused.
+    /// Ends the group's pause; returns whether it was paused.
     pub(crate) async fn unpause_group(
         &self,
         executor: impl PgExecutor<'_>,
@@ -207,14 +196,14 @@ impl Store {
         Ok(rows.len() > 1)
     }
 
-    /// Which of the groups stay paused until this transaction ends.
+    /// Returns the groups that stay paused until this transaction ends.
     pub(in crate::store) async fn still_paused(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         groups: &[&str],
     ) -> Result<Vec<String>, sqlx::Error> {
-        let paused = self.pause.still_paused.query().bind(queue).bind(groups);
+        let paused = self.query(&STILL_PAUSED).bind(queue).bind(groups);
         let rows = paused.fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
     }
@@ -224,7 +213,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Option<PausedQueue>, sqlx::Error> {
-        let row = self.pause.paused_queue.query().bind(queue).fetch_optional(executor).await?;
+        let row = self.query(&PAUSED_QUEUE).bind(queue).fetch_optional(executor).await?;
         row.map(|row| {
             Ok(PausedQueue {
                 queue: row.try_get(0)?,
@@ -241,7 +230,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<PausedGroup>, sqlx::Error> {
-        let rows = self.pause.paused_groups.query().bind(queue).fetch_all(executor).await?;
+        let rows = self.query(&PAUSED_GROUPS).bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
                 Ok(PausedGroup {

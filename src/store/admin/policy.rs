@@ -1,4 +1,4 @@
-//! What a group does with a job that is out of attempts, where that differs from its queue.
+//! What a group does with a job that is out of attempts, if that differs from its queue.
 
 use std::time::Duration;
 
@@ -6,43 +6,41 @@ use sea_query::{DeleteStatement, InsertStatement, OnConflict, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::queue_options::{AfterHalt, OutOfAttempts};
-use crate::store::Store;
-use crate::store::statement::{Names, PG, Template, cte, select, select_into, sql, with};
+use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    get: Template,
-    set: Template,
-    unset: Template,
+statements! {
+    GET = get;
+    SET = set;
+    UNSET = unset;
 }
 
 const COLUMNS: [&str; 3] = ["out_of_attempts", "halt_for_ms", "halt_then"];
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let get = select()
-            .columns(COLUMNS)
-            .from_as(names.group_setting(), "s")
-            .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.out_of_attempts is not null"))
-            .to_owned();
-        let mut set = InsertStatement::new();
-        set.into_table(names.group_setting())
-            .columns(["queue", "group_id"].into_iter().chain(COLUMNS))
-            .on_conflict(
-                OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned(),
-            );
-        let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
-        select_into(&mut set, select().exprs(row).to_owned());
-        Self {
-            get: Template::new(get.build(PG)),
-            set: Template::new(set.build(PG)),
-            unset: unset(names),
-        }
-    }
+fn get(names: &Names) -> String {
+    let query = select()
+        .columns(COLUMNS)
+        .from_as(names.group_setting(), "s")
+        .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.out_of_attempts is not null"))
+        .to_owned();
+    render(query.build(PG))
 }
 
-/// Takes a group's policy back; its row goes unless it says something else.
-fn unset(names: &Names) -> Template {
+fn set(names: &Names) -> String {
+    let mut insert = InsertStatement::new();
+    insert
+        .into_table(names.group_setting())
+        .columns(["queue", "group_id"].into_iter().chain(COLUMNS))
+        .on_conflict(OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned());
+    let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
+    select_into(&mut insert, select().exprs(row).to_owned());
+    render(insert.build(PG))
+}
+
+/// Unsets a group's policy; its row goes unless the group is paused.
+fn unset(names: &Names) -> String {
     let key = "queue = ?1 and group_id = ?2";
     let delete = DeleteStatement::new()
         .from_table(names.group_setting())
@@ -57,14 +55,14 @@ fn unset(names: &Names) -> Template {
 }
 
 impl Store {
-    /// What the group does, if it says so itself.
+    /// Returns the group's own policy, if it has one.
     pub(crate) async fn group_policy(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         group: &str,
     ) -> Result<Option<OutOfAttempts>, sqlx::Error> {
-        let get = self.policy.get.query().bind(queue).bind(group);
+        let get = self.query(&GET).bind(queue).bind(group);
         let Some(row) = get.fetch_optional(conn).await? else { return Ok(None) };
         let word: String = row.try_get(0)?;
         let time: Option<i64> = row.try_get(1)?;
@@ -87,7 +85,7 @@ impl Store {
         policy: Option<OutOfAttempts>,
     ) -> Result<(), sqlx::Error> {
         let Some(policy) = policy else {
-            let unset = self.policy.unset.query().bind(queue).bind(group);
+            let unset = self.query(&UNSET).bind(queue).bind(group);
             return unset.execute(executor).await.map(drop);
         };
         let (word, halt) = match policy {
@@ -97,7 +95,7 @@ impl Store {
             OutOfAttempts::HaltFor { deadline, then } => ("halt", Some((deadline, then))),
         };
         let ms = halt.map(|(deadline, _)| i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX));
-        let set = self.policy.set.query().bind(queue).bind(group).bind(word).bind(ms);
+        let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(ms);
         set.bind(halt.map(|(_, then)| then.as_str())).execute(executor).await.map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! Housekeeping: retention, and the sweep for what nothing would wake.
+//! Maintenance: retention, and the sweep for jobs that nothing would wake.
 
 use std::time::Duration;
 
@@ -9,46 +9,32 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::job::JobStatus;
-use crate::store::Store;
 use crate::store::admin::control::cancelled;
+use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
+use crate::store::names::Names;
 use crate::store::session::{BEGIN, PINNED_PLANS};
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    janitor_lock: Template,
-    prune: [Template; 3],
-    cancel_requested: Template,
-    forget_requests: Template,
-    groups: Template,
-    stranded: Template,
-    flag: Template,
-    expired: [Template; 2],
+statements! {
+    MAINTENANCE_LOCK = |_| "select pg_try_advisory_xact_lock(hashtextextended($1, 0))".to_owned();
+    PRUNE_SUCCEEDED = |names| prune(names, JobStatus::Succeeded);
+    PRUNE_FAILED = |names| prune(names, JobStatus::Failed);
+    PRUNE_CANCELLED = |names| prune(names, JobStatus::Cancelled);
+    CANCEL_REQUESTED = cancel_requested;
+    FORGET_REQUESTS = forget_requests;
+    NEXT_GROUP = groups;
+    STRANDED = stranded;
+    FLAG = flag;
+    EXPIRED_DEDUP = |names| expired(names.dedup());
+    EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
 }
 
-const FINISHED: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let lock =
-            select().expr(sql("pg_try_advisory_xact_lock(hashtextextended(?1, 0))")).to_owned();
-        Self {
-            janitor_lock: Template::new(lock.build(PG)),
-            prune: FINISHED.map(|status| prune(names, status)),
-            cancel_requested: cancel_requested(names),
-            forget_requests: forget_requests(names),
-            groups: groups(names),
-            stranded: stranded(names),
-            flag: flag(names),
-            expired: [names.dedup(), names.receive_attempt()].map(expired),
-        }
-    }
-}
-
-/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to be looked at.
-/// Nor the job that halted a group, or that others are parked with: those that decide need it.
-fn prune(names: &Names, status: JobStatus) -> Template {
+/// Deletes a batch of finished jobs that are old enough. Never a flagged one: its group is still to
+/// be adopted. Nor the job that halted a group, or that others are parked with: an operator needs
+/// it to decide.
+fn prune(names: &Names, status: JobStatus) -> String {
     let halting = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
@@ -80,8 +66,9 @@ fn prune(names: &Names, status: JobStatus) -> Template {
     with([cte("old", old)], delete)
 }
 
-/// Carries out requests that came while a job's row was locked and that no handler will see: the job is queued, or parked.
-fn cancel_requested(names: &Names) -> Template {
+/// Carries out requests that came while the job's row was locked and that no handler will see: the
+/// job is queued or parked.
+fn cancel_requested(names: &Names) -> String {
     let asked = select()
         .column(("j", "id"))
         .from_as(names.cancel_request(), "r")
@@ -100,7 +87,7 @@ fn cancel_requested(names: &Names) -> Template {
 }
 
 /// Deletes requests whose job has ended or is gone.
-fn forget_requests(names: &Names) -> Template {
+fn forget_requests(names: &Names) -> String {
     let open = select()
         .expr(sql("1"))
         .from_as(names.job(), "j")
@@ -121,19 +108,20 @@ fn forget_requests(names: &Names) -> Template {
 }
 
 /// The next group with unfinished jobs behind a name: one index probe, whatever the backlog.
-fn groups(names: &Names) -> Template {
+fn groups(names: &Names) -> String {
     let query = select()
         .expr(sql("min(j.group_id)"))
         .from_as(names.job(), "j")
         .and_where(sql("j.queue = ?1 and j.group_id > ?2"))
         .and_where(unfinished("j"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row that would come to it,
-/// and no pause, whose end flags it. One snapshot: in each, a flag or a row covers every job that was not written by hand.
-fn stranded(names: &Names) -> Template {
+/// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row
+/// that would come to it, and no pause, whose end flags it. One snapshot: in each, a flag or a row
+/// covers every job that the library wrote.
+fn stranded(names: &Names) -> String {
     let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
         .from_as(names.job(), "j")
@@ -175,8 +163,8 @@ fn stranded(names: &Names) -> Template {
     with([cte("lowest", lowest)], query)
 }
 
-/// Puts a stranded job before the next adopter.
-fn flag(names: &Names) -> Template {
+/// Flags a stranded job for the next adopter.
+fn flag(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.job())
         .value("flagged", sql("true"))
@@ -184,11 +172,11 @@ fn flag(names: &Names) -> Template {
         .and_where(sql(status_in("", "'queued', 'started'")))
         .returning(Query::returning().columns(["id"]))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// Deletes a batch of rows whose time is over. One that somebody is renewing at the moment stays.
-fn expired(table: TableRef) -> Template {
+/// Deletes a batch of rows whose time is over. One that a transaction is renewing stays.
+fn expired(table: TableRef) -> String {
     let over = select()
         .column("ctid")
         .from_as(table.clone(), "t")
@@ -205,16 +193,16 @@ fn expired(table: TableRef) -> Template {
 }
 
 impl Store {
-    /// Whether this transaction is the one janitor.
+    /// Returns whether this transaction is the one that does maintenance.
     pub(crate) async fn lock_maintenance(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
-        let lock = format!("seriatim janitor {}", self.names.schema());
-        self.prune.janitor_lock.query().bind(lock).fetch_one(conn).await?.try_get(0)
+        let lock = format!("seriatim maintenance {}", self.names.schema());
+        self.query(&MAINTENANCE_LOCK).bind(lock).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Deletes up to `batch` finished jobs that are older than `age`; how many it were.
+    /// Deletes up to `batch` finished jobs that are older than `age`; returns how many.
     pub(crate) async fn prune(
         &self,
         conn: &mut PgConnection,
@@ -223,73 +211,78 @@ impl Store {
         age: Duration,
         batch: i64,
     ) -> Result<u64, sqlx::Error> {
-        let Some(at) = FINISHED.iter().position(|finished| *finished == status) else {
-            return Ok(0);
+        let prune = match status {
+            JobStatus::Succeeded => &PRUNE_SUCCEEDED,
+            JobStatus::Failed => &PRUNE_FAILED,
+            JobStatus::Cancelled => &PRUNE_CANCELLED,
+            _ => return Ok(0),
         };
-        let prune = self.prune.prune[at].query().bind(queue).bind(age.as_secs_f64()).bind(batch);
+        let prune = self.query(prune).bind(queue).bind(age.as_secs_f64()).bind(batch);
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
-    /// Whether there are requests, or groups to park or whose halt is over. In one message, a transaction of its own.
+    /// Returns whether there are requests, or groups to park or whose halt is over. One message, a
+    /// transaction of its own.
     pub(crate) async fn awaits_maintenance(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
-        let look = format!(
+        let text = format!(
             "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
             self.names.quoted("awaits_house")
         );
-        let rows = sqlx::raw_sql(AssertSqlSafe(look)).fetch_all(conn).await?;
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
     }
 
-    /// Carries out what was asked of jobs that are queued, and forgets what is done.
+    /// Carries out the requests for queued and parked jobs, and deletes those that are done.
+    /// Returns how many jobs it cancelled.
     pub(crate) async fn settle_requests(
         &self,
         conn: &mut PgConnection,
     ) -> Result<u64, sqlx::Error> {
-        let cancelled = self.prune.cancel_requested.query().execute(&mut *conn).await?;
-        self.prune.forget_requests.query().execute(conn).await?;
+        let cancelled = self.query(&CANCEL_REQUESTED).execute(&mut *conn).await?;
+        self.query(&FORGET_REQUESTS).execute(conn).await?;
         Ok(cancelled.rows_affected())
     }
 
-    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive attempts; how many it were
-    /// of the one of which there were more.
+    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive
+    /// attempts. Returns the larger number.
     pub(crate) async fn forget_expired(
         &self,
         conn: &mut PgConnection,
         batch: i64,
     ) -> Result<u64, sqlx::Error> {
-        let mut most = 0;
-        for expired in &self.prune.expired {
-            let deleted = expired.query().bind(batch).execute(&mut *conn).await?;
-            most = most.max(deleted.rows_affected());
+        let mut larger = 0;
+        for expired in [&EXPIRED_DEDUP, &EXPIRED_RECEIVE] {
+            let deleted = self.query(expired).bind(batch).execute(&mut *conn).await?;
+            larger = larger.max(deleted.rows_affected());
         }
-        Ok(most)
+        Ok(larger)
     }
 
-    /// The group with unfinished jobs that comes behind `after`.
+    /// Returns the next group with unfinished jobs behind `after`.
     pub(crate) async fn next_group(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         after: &str,
     ) -> Result<Option<String>, sqlx::Error> {
-        self.prune.groups.query().bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
+        self.query(&NEXT_GROUP).bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Flags the group's next job if nothing would wake it; whether it had to.
+    /// Flags the group's next job if nothing would wake it; returns whether it did.
     pub(crate) async fn rescue(
         &self,
         conn: &mut PgConnection,
         queue: &str,
         group: &str,
     ) -> Result<bool, sqlx::Error> {
-        let stranded = self.prune.stranded.query().bind(queue).bind(group);
+        let stranded = self.query(&STRANDED).bind(queue).bind(group);
         let Some(row) = stranded.fetch_optional(&mut *conn).await? else {
             return Ok(false);
         };
         let job: i64 = row.try_get(0)?;
-        Ok(self.prune.flag.query().bind(job).fetch_optional(conn).await?.is_some())
+        Ok(self.query(&FLAG).bind(job).fetch_optional(conn).await?.is_some())
     }
 }

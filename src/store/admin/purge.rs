@@ -7,51 +7,52 @@ use sea_query::{
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::store::Store;
 use crate::store::admin::control::cancelled;
 use crate::store::admin::redrive::is_first;
+use crate::store::builder::{PG, cte, limit, render, select, sql, with};
 use crate::store::index_terms::{keyed, unfinished, ungrouped};
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, with};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
+
+statements! {
+    GROUPS = groups;
+    GROUP = group;
+    UNGROUPED = ungrouped_jobs;
+    LEFT = |names| left(names, true);
+    LEFT_IN_GROUP = |names| left(names, false);
+}
 
 /// How many jobs one batch cancels.
 const BATCH: i64 = 1000;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    groups: Template,
-    group: Template,
-    ungrouped: Template,
-    left: Template,
-    left_in_group: Template,
-}
-
-/// What one batch did, and behind which job the next one begins; none: it was the last one. By group and id, or where there is no
-/// group by place in line and id.
+/// What one batch did, and behind which job the next one begins; `None` after the last batch. By
+/// group and id, or by `turn_at` and id for jobs without a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Purge<T> {
     pub(crate) cancelled: u64,
     pub(crate) next: Option<(T, i64)>,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let groups = "(j.group_id, j.id) > (?3, ?4) and ?5::text is null";
-        let group = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
-        let ungrouped =
-            "(j.turn_at, j.id) > (coalesce(?3::timestamptz, '-infinity'), ?4) and ?5::text is null";
-        Self {
-            groups: purge(names, "group_id", unfinished("j"), groups),
-            group: purge(names, "group_id", unfinished("j"), group),
-            ungrouped: purge(names, "turn_at", self::ungrouped("j", "queued"), ungrouped),
-            left: left(names, true),
-            left_in_group: left(names, false),
-        }
-    }
+fn groups(names: &Names) -> String {
+    let after = "(j.group_id, j.id) > (?3, ?4) and ?5::text is null";
+    purge(names, "group_id", unfinished("j"), after)
 }
 
-/// Cancels a batch of queued jobs up to an id (argument 2), from a place in line (3) and id (4) on, of one group (5)
-/// perhaps. Locks them, skipping those that somebody has.
-fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static str) -> Template {
+fn group(names: &Names) -> String {
+    let after = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
+    purge(names, "group_id", unfinished("j"), after)
+}
+
+fn ungrouped_jobs(names: &Names) -> String {
+    let after =
+        "(j.turn_at, j.id) > (coalesce(?3::timestamptz, '-infinity'), ?4) and ?5::text is null";
+    purge(names, "turn_at", ungrouped("j", "queued"), after)
+}
+
+/// Cancels a batch of queued jobs up to an id (argument 2), behind a place (3) and id (4), perhaps
+/// of one group (5). Locks them, skipping locked ones.
+fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static str) -> String {
     let target = select()
         .columns([("j", "id"), ("j", "group_id")])
         .expr_as(Expr::col(("j", place)), "place")
@@ -67,7 +68,7 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
         .values(cancelled())
-        // One look per group is enough, and one flag calls it.
+        // One flag per group is enough.
         .value("flagged", is_first("target"))
         .from("target")
         .and_where(sql(keyed("j.id", "target.id")))
@@ -84,9 +85,9 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
     with([cte("target", target), cte("written", written)], query)
 }
 
-/// What a purge has left: running jobs, and queued ones that somebody has, up to an id (argument 2); of one group (3), or of all
-/// and of none.
-fn left(names: &Names, whole: bool) -> Template {
+/// What a purge has left: running jobs, and locked queued ones up to an id (argument 2). Of one
+/// group (3), or of the whole queue.
+fn left(names: &Names, whole: bool) -> String {
     let count = |which: Expr, condition: &'static str| -> SelectStatement {
         select()
             .expr_as(sql("j.status = 'started'"), "runs")
@@ -109,7 +110,7 @@ fn left(names: &Names, whole: bool) -> Template {
         .expr(sql("count(*) filter (where not runs)"))
         .from_subquery(jobs, "left_over")
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -122,8 +123,8 @@ impl Store {
         to: i64,
         after: &(String, i64),
     ) -> Result<Purge<String>, sqlx::Error> {
-        let purge = if group.is_some() { &self.purge.group } else { &self.purge.groups };
-        let purge = purge.query().bind(queue).bind(to).bind(&after.0).bind(after.1);
+        let purge = if group.is_some() { &GROUP } else { &GROUPS };
+        let purge = self.query(purge).bind(queue).bind(to).bind(&after.0).bind(after.1);
         batch(&purge.bind(group).bind(BATCH).fetch_one(conn).await?)
     }
 
@@ -135,13 +136,13 @@ impl Store {
         to: i64,
         after: &(Option<DateTime<Utc>>, i64),
     ) -> Result<Purge<Option<DateTime<Utc>>>, sqlx::Error> {
-        let purge = self.purge.ungrouped.query().bind(queue).bind(to).bind(after.0).bind(after.1);
+        let purge = self.query(&UNGROUPED).bind(queue).bind(to).bind(after.0).bind(after.1);
         let row = purge.bind(None::<&str>).bind(BATCH).fetch_one(conn).await?;
         let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
     }
 
-    /// How many jobs run, and how many up to an id are queued still.
+    /// Returns how many jobs run, and how many up to an id are still queued.
     pub(crate) async fn left(
         &self,
         conn: &mut PgConnection,
@@ -149,8 +150,8 @@ impl Store {
         group: Option<&str>,
         to: i64,
     ) -> Result<(u64, u64), sqlx::Error> {
-        let left = if group.is_some() { &self.purge.left_in_group } else { &self.purge.left };
-        let row = left.query().bind(queue).bind(to).bind(group).fetch_one(conn).await?;
+        let left = if group.is_some() { &LEFT_IN_GROUP } else { &LEFT };
+        let row = self.query(left).bind(queue).bind(to).bind(group).fetch_one(conn).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))
     }

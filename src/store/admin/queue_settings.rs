@@ -1,4 +1,4 @@
-//! What a queue says about itself, fleet-wide. Producers and workers read it without a lock.
+//! The settings of a queue, for all processes. Producers and workers read them without a lock.
 
 use std::time::Duration;
 
@@ -6,19 +6,14 @@ use sea_query::{InsertStatement, OnConflict};
 use sqlx::{PgExecutor, Row};
 
 use crate::job::queue_settings::{CheckedSettings, DedupScope, QueueSettings, StoredQueueSettings};
-use crate::store::Store;
-use crate::store::statement::{Names, PG, Template, select, select_into, sql};
+use crate::store::builder::{PG, render, select, select_into, sql};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    configure: Template,
-    read: Template,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { configure: configure(names), read: read(names) }
-    }
+statements! {
+    CONFIGURE = configure;
+    READ = read;
 }
 
 /// (column, its value, whether it is named).
@@ -31,8 +26,8 @@ const SETTINGS: [(&str, &str, &str); 6] = [
     ("max_attempts", "?11", "?10"),
 ];
 
-/// Inserts or changes one row, and locks it. What is not named stays.
-fn configure(names: &Names) -> Template {
+/// Inserts or changes one row, and locks it. A setting that is not named stays.
+fn configure(names: &Names) -> String {
     let mut changed = OnConflict::column("name");
     for (column, _, named) in SETTINGS {
         let value = format!("case when {named} then excluded.{column} else queue.{column} end");
@@ -45,16 +40,16 @@ fn configure(names: &Names) -> Template {
         .on_conflict(changed);
     let row = select().expr(sql("?1")).exprs(SETTINGS.map(|(_, value, _)| sql(value))).to_owned();
     select_into(&mut insert, row);
-    Template::new(insert.build(PG))
+    render(insert.build(PG))
 }
 
-fn read(names: &Names) -> Template {
+fn read(names: &Names) -> String {
     let query = select()
         .columns(SETTINGS.map(|(column, _, _)| column))
         .from(names.queue())
         .and_where(sql("name = ?1"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -72,7 +67,7 @@ impl Store {
             in_flight_limit,
             max_attempts,
         } = change;
-        let query = self.queue_settings.configure.query();
+        let query = self.query(&CONFIGURE);
         query
             .bind(queue)
             .bind(delay_ms.is_some())
@@ -95,7 +90,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<StoredQueueSettings, sqlx::Error> {
-        let row = self.queue_settings.read.query().bind(queue).fetch_optional(executor).await?;
+        let row = self.query(&READ).bind(queue).fetch_optional(executor).await?;
         let Some(row) = row else {
             return Ok(StoredQueueSettings {
                 delay: None,

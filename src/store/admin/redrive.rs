@@ -1,4 +1,4 @@
-//! What operators ask of many jobs at once: redrive, release a node. Each statement waits for no handler.
+//! Operations on many jobs at once: redrive, release a node. Each statement waits for no handler.
 
 use sea_query::{
     CommonTableExpression, Expr, ExprTrait, JoinType, LockBehavior, LockType, Order, Query,
@@ -6,48 +6,39 @@ use sea_query::{
 };
 use sqlx::{PgConnection, PgExecutor, Row};
 
-use crate::store::Store;
-use crate::store::admin::control::{has_unit, requeued, resumed};
-use crate::store::claim::start::GRACE;
+use crate::store::admin::control::{has_unit, requeued, unhalt_halted_by};
+use crate::store::builder::{cte, limit, select, sql, sub, with};
+use crate::store::fragments::GRACE;
 use crate::store::index_terms::{keyed, same_group, status_in};
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    redrive: Template,
-    last_job: Template,
-    release: Template,
+statements! {
+    REDRIVE = redrive;
+    LAST_JOB = |names| names.sql("select coalesce(max(id), 0) from {job}");
+    RELEASE = release;
 }
 
-/// What a redrive queued again.
+/// What a redrive queued.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RedriveReport {
     pub(crate) jobs: u64,
     pub(crate) groups: u64,
     pub(crate) overtaken: u64,
-    /// Nothing was done: somebody else has a row of what belongs together.
+    /// Nothing was done: another transaction has a row of the unit.
     pub(crate) busy: bool,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let last = select().expr(sql("coalesce(max(id), 0)")).from(names.job()).to_owned();
-        Self {
-            redrive: redrive(names),
-            last_job: Template::new(last.build(PG)),
-            release: release(names),
-        }
-    }
-}
-
-/// The first job of each group among `of`: its flag brings the look to all of them.
+/// Whether `j` is the first job of its group among `of`: its flag is enough for all of them.
 pub(in crate::store) fn is_first(of: &str) -> Expr {
     sql(format!(
         "j.flagged or j.id in (select min(id) from {of} where group_id is not null group by group_id)"
     ))
 }
 
-/// Later jobs, in the groups of `of` and behind the first of them, that have begun to run and are none of them.
+/// Later jobs, in the groups of `of` and behind the first of them, that have begun to run and are
+/// none of them.
 pub(in crate::store) fn overtaken(names: &Names, of: &'static str) -> Expr {
     let first = select()
         .columns(["queue", "group_id"])
@@ -70,7 +61,7 @@ pub(in crate::store) fn overtaken(names: &Names, of: &'static str) -> Expr {
     sub(later)
 }
 
-/// How many jobs and groups were written, and how many later jobs have run.
+/// The numbers of jobs and groups written, and of later jobs that have run.
 pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
     select()
         .expr(sql("(select count(*) from written)"))
@@ -79,16 +70,17 @@ pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-/// Queues a batch of a queue's dead letters again, the lowest ids first; groups that they halted go on. Locks the jobs
-/// (skipping those that somebody has), then the halted groups' rows.
-fn redrive(names: &Names) -> Template {
+/// Queues a batch of a queue's dead letters, the lowest ids first, and unhalts the groups that they
+/// halted. Locks the jobs, skipping locked ones, then the rows of the halted groups.
+fn redrive(names: &Names) -> String {
     let dead = select()
         .column(("j", "id"))
         .from_as(names.job(), "j")
         .and_where(sql("j.queue = ?1 and j.status = 'failed'"))
         .and_where(has_unit(names).not())
         .to_owned();
-    // Sorted here, from the index of finished jobs: the order of the primary key would go through all history.
+    // Sorted here, from the index of finished jobs: the order of the primary key would go through
+    // all history.
     let first =
         select().column("id").from("dead").order_by("id", Order::Asc).limit(limit(2)).to_owned();
     let target = select()
@@ -112,15 +104,16 @@ fn redrive(names: &Names) -> Template {
             cte("first_dead", first),
             cte("target", target),
             cte("written", written),
-            resumed(names),
+            unhalt_halted_by(names),
         ],
         redriven(names),
     )
 }
 
-/// Doubts the claims of a node's processors, and has them taken over a grace later. Locks group rows, then the rows of jobs
-/// without a group; what a living transaction holds is skipped. A claim that is in doubt already keeps its time.
-fn release(names: &Names) -> Template {
+/// Suspects the claims of a node's processors, which are taken over a grace later. Locks group
+/// rows, then the rows of jobs without a group, skipping those that a transaction holds. A claim
+/// that is suspected already keeps its time.
+fn release(names: &Names) -> String {
     let suspect = |table: sea_query::TableRef, until: &'static str| {
         UpdateStatement::new()
             .table(table)
@@ -174,30 +167,30 @@ fn release(names: &Names) -> Template {
 }
 
 impl Store {
-    /// Queues up to `most` dead letters again.
+    /// Queues up to `limit` dead letters.
     pub(crate) async fn redrive(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        most: i64,
+        limit: i64,
     ) -> Result<RedriveReport, sqlx::Error> {
-        let row = self.operate.redrive.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let row = self.query(&REDRIVE).bind(queue).bind(limit).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
     }
 
-    /// The highest id so far.
+    /// Returns the highest id so far.
     pub(crate) async fn last_job(&self, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
-        self.operate.last_job.query().fetch_one(conn).await?.try_get(0)
+        self.query(&LAST_JOB).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Doubts the claims of a node; how many groups and jobs without a group.
+    /// Suspects the claims of a node; returns how many groups and jobs without a group.
     pub(crate) async fn release_node(
         &self,
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<(u64, u64), sqlx::Error> {
-        let release = self.operate.release.query().bind(node).bind(GRACE.as_secs_f64());
+        let release = self.query(&RELEASE).bind(node).bind(GRACE.as_secs_f64());
         let row = release.fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))

@@ -2,91 +2,68 @@
 
 use std::time::Duration;
 
-use sea_query::{DeleteStatement, JoinType, LockBehavior, LockType, UpdateStatement};
 use sqlx::PgConnection;
 
 use crate::job::group_plan::Plan;
-use crate::store::Store;
-use crate::store::claim::start::GroupPlan;
-use crate::store::index_terms::{none_of, same_group, unfinished};
-use crate::store::statement::{Names, Template, cte, groups_of, select, sql, with};
+use crate::store::claim::claim::GroupPlan;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-/// When a head that somebody is changing is looked at again.
+/// When a head that another transaction has locked is read again.
 const SOON: Duration = Duration::from_millis(20);
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    defer: Template,
-    retire: Template,
-}
+statements! {
+    /// Writes what follows for taken groups that start nothing: sleep, recheck, suspect or free.
+    /// The rows are locked.
+    DEFER = |names| names.sql_with(
+        "with turn as materialized (
+            select unnest($2) as group_id, unnest($3) as until, unnest($4) as after,
+                unnest($5) as head_id, unnest($6) as suspected, unnest($7) as free,
+                unnest($8) as aging, unnest($9) as rests, $1::text as queue
+        )
+        update {queue_group} as g set
+            ready_at = case
+                when turn.rests then 'infinity'
+                when turn.suspected then {suspect_until}
+                else coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))
+                end,
+            boost = turn.aging,
+            head_id = coalesce(turn.head_id, g.head_id),
+            suspect = case when turn.suspected then g.claim else g.suspect end,
+            claim = case when turn.free then null else g.claim end,
+            job_id = case when turn.free then null else g.job_id end,
+            claimed_by = case when turn.free then null else g.claimed_by end,
+            batch_end = case when turn.free then null else g.batch_end end,
+            batch_size = case when turn.free then 1 else g.batch_size end
+        from turn
+        where g.queue = any (array[turn.queue])
+            and g.group_id between turn.group_id and turn.group_id",
+        &[("suspect_until", &names.suspect_until("g"))],
+    );
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { defer: defer(names), retire: retire(names) }
-    }
-}
-
-/// Writes what follows for taken groups that start nothing: sleep, look again, doubt or free. The rows are locked.
-fn defer(names: &Names) -> Template {
-    let query = UpdateStatement::new()
-        .table(names.queue_group().alias("g"))
-        .values([
-            (
-                "ready_at",
-                sql(format!(
-                    "case when turn.rests then 'infinity' when turn.suspect then {} else \
-                     coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after)) end",
-                    names.doubt_until("g")
-                )),
-            ),
-            ("boost", sql("turn.boost")),
-            ("head_id", sql("coalesce(turn.head_id, g.head_id)")),
-            ("suspect", sql("case when turn.suspect then g.claim else g.suspect end")),
-            ("claim", sql("case when turn.free then null else g.claim end")),
-            ("job_id", sql("case when turn.free then null else g.job_id end")),
-            ("claimed_by", sql("case when turn.free then null else g.claimed_by end")),
-            ("batch_end", sql("case when turn.free then null else g.batch_end end")),
-            ("batch_size", sql("case when turn.free then 1 else g.batch_size end")),
-        ])
-        .from("turn")
-        .and_where(sql(same_group("g", "turn")))
-        .to_owned();
-    let turn = groups_of(&[
-        (2, "group_id"),
-        (3, "until"),
-        (4, "after"),
-        (5, "head_id"),
-        (6, "suspect"),
-        (7, "free"),
-        (8, "boost"),
-        (9, "rests"),
-    ]);
-    with([cte("turn", turn)], query)
-}
-
-/// Retires drained groups. Their rows have been locked since before the look; the stronger lock fails while an adopter
-/// shares the row, and the row then stays for another look.
-fn retire(names: &Names) -> Template {
-    let sole = select()
-        .columns([("g", "queue"), ("g", "group_id"), ("g", "ctid")])
-        .from_as(names.queue_group(), "g")
-        .join(JoinType::InnerJoin, "turn", sql(same_group("g", "turn")))
-        .and_where(sql("g.claim is null and g.halted_at is null"))
-        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let any = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "u")
-        .and_where(sql("u.queue = sole.queue and u.group_id = sole.group_id"))
-        .and_where(unfinished("u"))
-        .to_owned();
-    let drained = select().column("ctid").from("sole").and_where(none_of(any)).to_owned();
-    let query = DeleteStatement::new()
-        .from_table(names.queue_group())
-        .and_where(sql("ctid = any (array(select ctid from drained))"))
-        .to_owned();
-    let turn = groups_of(&[(2, "group_id")]);
-    with([cte("turn", turn), cte("sole", sole), cte("drained", drained)], query)
+    /// Retires drained groups. Their rows have been locked since before their heads were read. The
+    /// stronger lock fails while an adopter shares the row, and the row then stays to be read
+    /// again.
+    RETIRE = |names| names.sql(
+        "with turn as materialized (
+            select unnest($2) as group_id, $1::text as queue
+        ), sole as materialized (
+            select g.queue, g.group_id, g.ctid
+            from {queue_group} g
+            join turn on g.queue = any (array[turn.queue])
+                and g.group_id between turn.group_id and turn.group_id
+            where g.claim is null and g.halted_at is null
+            for update of g skip locked
+        ), drained as materialized (
+            select ctid from sole where (
+                select 1 from {job} u
+                where u.queue = sole.queue and u.group_id = sole.group_id
+                    and u.group_id is not null and u.status in ('queued', 'started')
+                limit 1
+            ) is null
+        )
+        delete from {queue_group} where ctid = any (array(select ctid from drained))",
+    );
 }
 
 impl Store {
@@ -99,8 +76,8 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let mut groups = Vec::new();
         let (mut untils, mut afters, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut doubts, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut boosts, mut rests) = (Vec::new(), Vec::new());
+        let (mut suspects, mut frees, mut drained) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut agings, mut rests) = (Vec::new(), Vec::new());
         let still_paused = self.paused_of(conn, queue, plans).await?;
         for GroupPlan { group, plan, .. } in plans {
             let resting = still_paused.contains(group);
@@ -112,7 +89,7 @@ impl Store {
                 }
                 Plan::Sleep { head, until, .. } => (Some(until), None, Some(head)),
                 Plan::Pause { head } if resting => (None, None, Some(head)),
-                // Somebody is resuming the group, or has.
+                // An unpause of the group is under way, or done.
                 Plan::Pause { .. } | Plan::Recheck { .. } => (None, Some(SOON), None),
                 Plan::Suspect => (None, None, None),
                 Plan::Free => (None, Some(Duration::ZERO), None),
@@ -121,27 +98,27 @@ impl Store {
             untils.push(until);
             afters.push(after.map(|time| time.as_secs_f64()));
             heads.push(head);
-            doubts.push(*plan == Plan::Suspect);
+            suspects.push(*plan == Plan::Suspect);
             frees.push(*plan == Plan::Free);
-            boosts.push(match *plan {
+            agings.push(match *plan {
                 Plan::Sleep { aging, .. } | Plan::Recheck { aging } => aging,
                 _ => 0,
             });
             rests.push(resting);
         }
         if !groups.is_empty() {
-            let defer = self.defer.defer.query().bind(queue).bind(groups).bind(untils);
+            let defer = self.query(&DEFER).bind(queue).bind(groups).bind(untils);
             let defer =
-                defer.bind(afters).bind(heads).bind(doubts).bind(frees).bind(boosts).bind(rests);
+                defer.bind(afters).bind(heads).bind(suspects).bind(frees).bind(agings).bind(rests);
             defer.execute(&mut *conn).await?;
         }
         if !drained.is_empty() {
-            self.defer.retire.query().bind(queue).bind(drained).execute(conn).await?;
+            self.query(&RETIRE).bind(queue).bind(drained).execute(conn).await?;
         }
         Ok(())
     }
 
-    /// Which of the groups that are to be paused stay so until this transaction ends.
+    /// Returns the groups among the plans that stay paused until this transaction ends.
     async fn paused_of(
         &self,
         conn: &mut PgConnection,

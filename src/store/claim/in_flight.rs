@@ -1,96 +1,73 @@
-//! In flight: the limit of a queue's jobs that are claimed at once, over the whole fleet.
+//! In flight: the limit of a queue's jobs that are claimed at once, over all processes.
 //!
-//! Whoever may add to them has the queue's row locked, and counts in a new statement. What others settle meanwhile only
-//! makes it less. So the limit holds exactly, and after crashes too: a claim counts until its job is settled, and a
-//! take-over, which does not add to the count, is allowed beyond it (or a fleet that crashed would never go on).
+//! A claim that may add to them has the queue's row locked, and counts in a new statement. What is
+//! settled meanwhile only makes it less. So the limit holds exactly, and after crashes too: a claim
+//! counts until its job is settled. A take-over does not add to the count and is allowed beyond it,
+//! or a fleet that crashed would never continue.
 
-use sea_query::{Expr, JoinType, LockBehavior, LockType, Order, SelectStatement};
 use sqlx::{PgConnection, Row};
 
 use crate::job::group_plan::LockedGroup;
-use crate::store::Store;
-use crate::store::claim::start::taken;
-use crate::store::index_terms::same_group;
-use crate::store::statement::{Names, PG, Template, cte, limit, select, sql, sub, with};
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    lock: Template,
-    count: Template,
-    take_lapsed: Template,
+statements! {
+    /// The limit, under the lock that every claim of such a queue takes.
+    LOCK = |names| names.sql(
+        "select q.in_flight_limit, q.paused_at is not null
+        from {queue} q
+        where q.name = $1
+        for no key update of q skip locked",
+    );
+
+    /// The jobs that are claimed, whether their leases lapsed or not. In the order of the one index
+    /// that has only claimed groups: no plan reads a backlog then.
+    COUNT = |names| names.sql(
+        "select (
+            select coalesce(sum(claimed.batch_size), 0)
+            from (
+                select g.queue, g.group_id, g.ready_at, g.batch_size
+                from {queue_group} g
+                where g.queue = $1 and g.job_id is not null
+                order by g.claimed_by
+            ) as claimed
+        ) + (
+            select count(*) from {job} j
+            where j.queue = $1 and j.group_id is null and j.status = 'started'
+        )",
+    );
+
+    /// Locks the rows of up to n groups whose claim's lease ran out, the longest lapsed first.
+    /// Skips those that are still held. The coalesce is no `is not null`, which the index of all
+    /// claimed groups would serve once for each lapsed one.
+    TAKE_LAPSED = |names| names.sql_with(
+        "with lapsed as materialized (
+            select g.queue, g.group_id, g.ready_at, g.batch_size
+            from {queue_group} g
+            where g.queue = $1 and g.job_id is not null and g.ready_at <= now()
+            order by g.claimed_by
+        )
+        select g.group_id, g.job_id, g.head_id, g.batch_end, {suspected} as suspected
+        from lapsed
+        join {queue_group} as g on g.queue = any (array[lapsed.queue])
+            and g.group_id between lapsed.group_id and lapsed.group_id
+        where coalesce(g.job_id, 0) > 0 and g.ready_at <= now()
+        order by lapsed.ready_at
+        limit $2
+        for no key update of g skip locked",
+        &[("suspected", &names.is_suspected("g", "ready_at"))],
+    );
 }
 
 /// How many more jobs of a queue may be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// So many; none: any number.
+    /// So many; `None` if any number.
     For(Option<usize>),
-    /// It was paused meanwhile.
+    /// The queue was paused meanwhile.
     Paused,
-    /// Another claim is counting, or somebody is changing the queue's settings.
+    /// Another transaction has the queue's row: a claim that counts, or a change of settings.
     Busy,
-}
-
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { lock: lock(names), count: count(names), take_lapsed: take_lapsed(names) }
-    }
-}
-
-/// The limit, under the lock that every claim of such a queue takes.
-fn lock(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("q.in_flight_limit"))
-        .expr(sql("q.paused_at is not null"))
-        .from_as(names.queue(), "q")
-        .and_where(sql("q.name = ?1"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["q"], LockBehavior::SkipLocked)
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// The claimed groups of a queue. In the order of the one index that has only such rows: no plan reads a backlog then.
-fn claimed(names: &Names) -> SelectStatement {
-    select()
-        .columns([("g", "queue"), ("g", "group_id"), ("g", "ready_at"), ("g", "batch_size")])
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.job_id is not null"))
-        .order_by(("g", "claimed_by"), Order::Asc)
-        .to_owned()
-}
-
-/// Locks the rows of up to n groups whose claim's lease ran out, the longest lapsed first. Those that are only held for
-/// longer than that are skipped.
-fn take_lapsed(names: &Names) -> Template {
-    let lapsed = claimed(names).and_where(sql("g.ready_at <= now()")).to_owned();
-    let query = select()
-        .columns([("g", "group_id"), ("g", "job_id"), ("g", "head_id"), ("g", "batch_end")])
-        .expr_as(sql(names.is_doubted("g", "ready_at")), "doubted")
-        .from("lapsed")
-        .join_as(JoinType::InnerJoin, names.queue_group(), "g", sql(same_group("g", "lapsed")))
-        // Not `is not null`: the index of all claimed groups would do as well then, once for each that lapsed.
-        .and_where(sql("coalesce(g.job_id, 0) > 0 and g.ready_at <= now()"))
-        .order_by(("lapsed", "ready_at"), Order::Asc)
-        .limit(limit(2))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    with([cte("lapsed", lapsed)], query)
-}
-
-/// The jobs that are claimed. Their leases do not matter.
-fn count(names: &Names) -> Template {
-    let groups = select()
-        .expr(sql("coalesce(sum(claimed.batch_size), 0)"))
-        .from_subquery(claimed(names), "claimed")
-        .to_owned();
-    let ungrouped = select()
-        .expr(sql("count(*)"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.group_id is null and j.status = 'started'"))
-        .to_owned();
-    let query =
-        select().expr(Expr::cust_with_exprs("$1 + $2", [sub(groups), sub(ungrouped)])).to_owned();
-    Template::new(query.build(PG))
 }
 
 impl Store {
@@ -101,7 +78,7 @@ impl Store {
         queue: &str,
         n: i64,
     ) -> Result<Vec<LockedGroup>, sqlx::Error> {
-        taken(&self.in_flight.take_lapsed, conn, queue, n).await
+        self.take(&TAKE_LAPSED, conn, queue, n).await
     }
 
     /// Locks the queue for this claim, and counts what is in flight.
@@ -110,7 +87,7 @@ impl Store {
         conn: &mut PgConnection,
         queue: &str,
     ) -> Result<Room, sqlx::Error> {
-        let lock = self.in_flight.lock.query().bind(queue);
+        let lock = self.query(&LOCK).bind(queue);
         let Some(row) = lock.fetch_optional(&mut *conn).await? else {
             return Ok(Room::Busy);
         };
@@ -120,7 +97,7 @@ impl Store {
         let Some(limit) = row.try_get::<Option<i32>, _>(0)? else {
             return Ok(Room::For(None));
         };
-        let count = self.in_flight.count.query().bind(queue);
+        let count = self.query(&COUNT).bind(queue);
         let claimed: i64 = count.fetch_one(conn).await?.try_get(0)?;
         Ok(Room::For(Some(usize::try_from(i64::from(limit) - claimed).unwrap_or(0))))
     }

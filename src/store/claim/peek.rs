@@ -1,20 +1,21 @@
-//! Peek: an unlocked first look at a queue, which says what a claim has to do.
+//! Peek: an unlocked read of a queue, which says what a claim has to do.
 
 use std::time::Duration;
 
 use sea_query::{Expr, Order};
 use sqlx::{PgConnection, Row};
 
-use crate::store::Store;
-use crate::store::claim::adopt::LOOK_AT;
-use crate::store::statement::{Names, PG, Template, select, sql, sub};
+use crate::store::builder::{PG, render, select, sql, sub};
+use crate::store::claim::adopt::FLAG_DUE_AT;
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    peek: Template,
+statements! {
+    PEEK = peek;
 }
 
-/// An unlocked first look at a queue.
+/// What a claim has to do.
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::struct_excessive_bools)] // What the probes answered.
 pub(crate) struct Peek {
@@ -28,26 +29,21 @@ pub(crate) struct Peek {
     pub(crate) ungrouped: bool,
     /// The lease of a job without a group ran out.
     pub(crate) lapsed: bool,
-    /// A group slept until its time, and is to get its head start.
-    pub(crate) boosts: bool,
+    /// A group slept until its time, and is to get its priority's aging.
+    pub(crate) aging: bool,
     /// So is a job without a group.
-    pub(crate) ungrouped_boosts: bool,
+    pub(crate) ungrouped_aging: bool,
     /// Nothing is claimed.
     pub(crate) paused: bool,
     /// The queue has a limit of jobs in flight.
     pub(crate) limited: bool,
-    /// When the next one will be due.
+    /// How long it is until the next job or group is due.
     pub(crate) next: Option<Duration>,
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        Self { peek: peek(names) }
-    }
-}
-
-fn peek(names: &Names) -> Template {
-    // Each in its index's order, so that no plan reads another index, or a backlog, to find one row.
+fn peek(names: &Names) -> String {
+    // Each in its index's order, so that no plan reads another index, or a backlog, to find one
+    // row.
     let first = |condition: &'static str, order: &'static str| {
         select()
             .column(("j", order))
@@ -59,10 +55,10 @@ fn peek(names: &Names) -> Template {
     };
     let flag = |condition: &str| {
         select()
-            .expr(sql(LOOK_AT))
+            .expr(sql(FLAG_DUE_AT))
             .from_as(names.job(), "j")
-            .and_where(sql(format!("j.queue = ?1 and j.flagged and {LOOK_AT} {condition}")))
-            .order_by_expr(sql(LOOK_AT), Order::Asc)
+            .and_where(sql(format!("j.queue = ?1 and j.flagged and {FLAG_DUE_AT} {condition}")))
+            .order_by_expr(sql(FLAG_DUE_AT), Order::Asc)
             .limit(1)
             .to_owned()
     };
@@ -91,8 +87,8 @@ fn peek(names: &Names) -> Template {
     };
     let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
     let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
-    let boosts = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
-    let ungrouped_boosts = first(
+    let aging = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
+    let ungrouped_aging = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.priority > 0 \
          and j.turn_at >= j.run_at and j.run_at <= now()",
         "run_at",
@@ -118,18 +114,18 @@ fn peek(names: &Names) -> Template {
             "adopter",
         )
         .expr_as(is_some(due), "groups")
-        .expr_as(is_some(ungrouped), "loose")
+        .expr_as(is_some(ungrouped), "ungrouped")
         .expr_as(is_some(lapsed), "lapsed")
-        .expr_as(is_some(boosts), "boosts")
-        .expr_as(is_some(ungrouped_boosts), "loose_boosts")
+        .expr_as(is_some(aging), "aging")
+        .expr_as(is_some(ungrouped_aging), "ungrouped_aging")
         .expr_as(is_some(setting("paused_at")), "paused")
         .expr_as(is_some(setting("in_flight_limit")), "limited")
         .expr_as(seconds, "next")
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// How long it is until then.
+/// Returns the time until then.
 pub(in crate::store) fn until(seconds: Option<f64>) -> Option<Duration> {
     seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
 }
@@ -142,17 +138,17 @@ impl Store {
         queue: &str,
     ) -> Result<Peek, sqlx::Error> {
         let lock = format!("seriatim adopt {} {queue}", self.names.schema());
-        let row = self.peek.peek.query().bind(queue).bind(lock).fetch_one(conn).await?;
+        let row = self.query(&PEEK).bind(queue).bind(lock).fetch_one(conn).await?;
         let adopter: Option<bool> = row.try_get("adopter")?;
         let next: Option<f64> = row.try_get("next")?;
         Ok(Peek {
             adopter: adopter == Some(true),
             others_adopt: adopter == Some(false),
             groups: row.try_get("groups")?,
-            ungrouped: row.try_get("loose")?,
+            ungrouped: row.try_get("ungrouped")?,
             lapsed: row.try_get("lapsed")?,
-            boosts: row.try_get("boosts")?,
-            ungrouped_boosts: row.try_get("loose_boosts")?,
+            aging: row.try_get("aging")?,
+            ungrouped_aging: row.try_get("ungrouped_aging")?,
             paused: row.try_get("paused")?,
             limited: row.try_get("limited")?,
             next: until(next),

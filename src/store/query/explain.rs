@@ -7,17 +7,18 @@ use sqlx::{PgConnection, Row};
 use crate::job::explanation::{BoundedCount, ProcessorInfo, SessionInfo};
 use crate::job::facts::{Facts, JobFacts, LineFacts};
 use crate::job::job::JobStatus;
-use crate::store::Store;
+use crate::store::builder::{PG, render, select, sql, sub};
 use crate::store::index_terms::{in_group, in_order, unfinished};
-use crate::store::statement::{Names, PG, Template, select, sql, sub};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    job: Template,
-    group: Template,
-    group_locker: Template,
-    job_locker: Template,
-    members: Template,
+statements! {
+    JOB_FACTS = job_facts;
+    GROUP_FACTS = group_facts;
+    GROUP_LOCKER = |names| locker(names, "queue_group");
+    JOB_LOCKER = |names| locker(names, "job");
+    MEMBERS = |_| members();
 }
 
 /// What is asked about.
@@ -27,30 +28,26 @@ pub(crate) enum Subject<'a> {
     Group(&'a str, &'a str),
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let job = select()
-            .columns(["queue", "group_id"])
-            .expr_as(sql("id"), "job_id")
-            .from(names.job())
-            .and_where(sql("id = ?1"))
-            .to_owned();
-        let group = select()
-            .expr_as(sql("?1::text"), "queue")
-            .expr_as(sql("?2::text"), "group_id")
-            .expr_as(sql("null::int8"), "job_id")
-            .to_owned();
-        Self {
-            job: facts(names, job),
-            group: facts(names, group),
-            group_locker: locker(names, "queue_group"),
-            job_locker: locker(names, "job"),
-            members: members(),
-        }
-    }
+fn job_facts(names: &Names) -> String {
+    let job = select()
+        .columns(["queue", "group_id"])
+        .expr_as(sql("id"), "job_id")
+        .from(names.job())
+        .and_where(sql("id = ?1"))
+        .to_owned();
+    facts(names, job)
 }
 
-/// How many rows a query has, counted up to one more than the limit.
+fn group_facts(names: &Names) -> String {
+    let group = select()
+        .expr_as(sql("?1::text"), "queue")
+        .expr_as(sql("?2::text"), "group_id")
+        .expr_as(sql("null::int8"), "job_id")
+        .to_owned();
+    facts(names, group)
+}
+
+/// The number of rows of a query, counted up to one more than the limit.
 fn count(mut query: SelectStatement) -> Expr {
     let some = query.expr(sql("1")).limit(BoundedCount::LIMIT + 1).to_owned();
     sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
@@ -75,8 +72,9 @@ const JOB: [&str; 14] = [
 const LINE: usize = 2 * JOB.len();
 const REST: usize = LINE + 8;
 
-/// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further than the limit.
-fn facts(names: &Names, subject: SelectStatement) -> Template {
+/// Everything in one statement, so in one snapshot. Each probe reads by an index, and no further
+/// than the limit.
+fn facts(names: &Names, subject: SelectStatement) -> String {
     let mut lowest = select()
         .column(("l", "id"))
         .from_as(names.job(), "l")
@@ -154,10 +152,11 @@ fn facts(names: &Names, subject: SelectStatement) -> Template {
     for tally in tallies(names) {
         query.expr(tally);
     }
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs behind.
+/// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs
+/// behind.
 fn tallies(names: &Names) -> [Expr; 5] {
     let jobs = |condition: Expr| select().from_as(names.job(), "n").and_where(condition).to_owned();
     let groups = |condition: &'static str| {
@@ -191,9 +190,9 @@ fn tallies(names: &Names) -> [Expr; 5] {
     ]
 }
 
-/// The session of the transaction that is written as a row's locker, if it has a lock on the row's table as well: the number may
-/// also be that of a set of transactions.
-fn locker(names: &Names, table: &str) -> Template {
+/// The session of the transaction that is written as a row's locker, if it has a lock on the row's
+/// table as well: the number may also be that of a set of transactions.
+fn locker(names: &Names, table: &str) -> String {
     let relation = names.quoted(table).replace('\'', "''");
     let also = select()
         .expr(sql("1"))
@@ -220,11 +219,11 @@ fn locker(names: &Names, table: &str) -> Template {
         .and_where(Expr::exists(also))
         .limit(1)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 /// The transactions of a set that keep others from writing the row.
-fn members() -> Template {
+fn members() -> String {
     let query = select()
         .expr(sql("m.xid::text"))
         .from_function(
@@ -233,37 +232,38 @@ fn members() -> Template {
         )
         .and_where(sql("m.mode not in ('keysh', 'sh')"))
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
-    /// What there is to know; none: no such job.
+    /// Returns what there is to know; `None` if there is no such job.
     pub(crate) async fn facts(
         &self,
         conn: &mut PgConnection,
         subject: Subject<'_>,
     ) -> Result<Option<Facts>, sqlx::Error> {
         let query = match subject {
-            Subject::Job(id) => self.explain.job.query().bind(id),
-            Subject::Group(queue, group) => self.explain.group.query().bind(queue).bind(group),
+            Subject::Job(id) => self.query(&JOB_FACTS).bind(id),
+            Subject::Group(queue, group) => self.query(&GROUP_FACTS).bind(queue).bind(group),
         };
         query.fetch_optional(conn).await?.as_ref().map(read).transpose()
     }
 
-    /// The session whose transaction keeps the row, by what the row says of its locker. `conn` must not be in a
-    /// transaction: the second look fails where the number is that of no set.
+    /// Returns the session whose transaction has locked the row, by the row's `xmax`. `conn` must
+    /// not be in a transaction: the second read fails if the number is that of no set.
     pub(crate) async fn locker(
         &self,
         conn: &mut PgConnection,
         xid: &str,
         of_group: bool,
     ) -> Result<Option<SessionInfo>, sqlx::Error> {
-        let locker = if of_group { &self.explain.group_locker } else { &self.explain.job_locker };
-        let found = locker.query().bind(vec![xid.to_owned()]).fetch_optional(&mut *conn).await?;
+        let locker = if of_group { &GROUP_LOCKER } else { &JOB_LOCKER };
+        let found =
+            self.query(locker).bind(vec![xid.to_owned()]).fetch_optional(&mut *conn).await?;
         if let Some(row) = found {
             return session(&row).map(Some);
         }
-        let members = match self.explain.members.query().bind(xid).fetch_all(&mut *conn).await {
+        let members = match self.query(&MEMBERS).bind(xid).fetch_all(&mut *conn).await {
             Ok(rows) => {
                 rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?
             }
@@ -271,7 +271,7 @@ impl Store {
             Err(sqlx::Error::Database(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let found = locker.query().bind(members).fetch_optional(conn).await?;
+        let found = self.query(locker).bind(members).fetch_optional(conn).await?;
         found.as_ref().map(session).transpose()
     }
 }
@@ -375,7 +375,7 @@ fn presentable(query: &str) -> String {
 mod tests {
     #[test]
     fn a_query_is_shown_without_the_result_that_is_in_it() {
-        let literal = crate::store::statement::literal("SECRET");
+        let literal = crate::store::literal::literal("SECRET");
         let query = format!("select settle_success(1, 'x', {literal}::jsonb, true, null); commit");
         assert_eq!(super::presentable(&query), "select settle_success(1, 'x', (…");
         assert_eq!(super::presentable("select 1"), "select 1");

@@ -1,4 +1,4 @@
-//! Looking, without locks and without scanning history.
+//! Jobs, lists and counts, without locks and without scanning history.
 
 use chrono::{DateTime, Utc};
 use sea_query::{Expr, Order, SelectStatement};
@@ -10,53 +10,21 @@ use crate::job::counts::{HaltedGroup, QueueCounts};
 use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
-use crate::store::Store;
+use crate::store::builder::{PG, limit, render, select, sql, sub};
 use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
-use crate::store::statement::{Names, PG, Template, limit, select, sql, sub};
+use crate::store::names::Names;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    job: Template,
-    group_jobs: Template,
-    by_reference: Template,
-    #[cfg(feature = "testing")]
-    all: Template,
-    halted: Template,
-    counts: Template,
-    #[cfg(feature = "testing")]
-    idle: Template,
+statements! {
+    JOB = by_id;
+    GROUP_JOBS = of_group;
+    BY_REFERENCE = of_reference;
+    HALTED = halted;
+    COUNTS = counts;
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let by_id = jobs(names).and_where(sql("j.id = ?1")).to_owned();
-        let mut of_group = jobs(names)
-            .and_where(in_group("j", "?1", "?2", None))
-            .and_where(unfinished("j"))
-            .limit(limit(3))
-            .to_owned();
-        in_order(&mut of_group, "j", &Order::Asc);
-        let of_reference = jobs(names)
-            .and_where(sql("j.queue = ?1 and j.reference = ?2"))
-            // As a sum, so that no plan walks all jobs in the order of their ids to find these.
-            .order_by_expr(sql("j.id + 0"), Order::Desc)
-            .limit(limit(3))
-            .to_owned();
-        Self {
-            job: Template::new(by_id.build(PG)),
-            group_jobs: Template::new(of_group.build(PG)),
-            by_reference: Template::new(of_reference.build(PG)),
-            #[cfg(feature = "testing")]
-            all: all(names),
-            halted: halted(names),
-            counts: counts(names),
-            #[cfg(feature = "testing")]
-            idle: idle(names),
-        }
-    }
-}
-
-fn jobs(names: &Names) -> SelectStatement {
+pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
     select()
         .exprs(
             [
@@ -89,7 +57,32 @@ fn jobs(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-fn halted(names: &Names) -> Template {
+fn by_id(names: &Names) -> String {
+    let query = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+    render(query.build(PG))
+}
+
+fn of_group(names: &Names) -> String {
+    let mut query = jobs(names)
+        .and_where(in_group("j", "?1", "?2", None))
+        .and_where(unfinished("j"))
+        .limit(limit(3))
+        .to_owned();
+    in_order(&mut query, "j", &Order::Asc);
+    render(query.build(PG))
+}
+
+fn of_reference(names: &Names) -> String {
+    let query = jobs(names)
+        .and_where(sql("j.queue = ?1 and j.reference = ?2"))
+        // As a sum, so that no plan walks all jobs in the order of their ids to find these.
+        .order_by_expr(sql("j.id + 0"), Order::Desc)
+        .limit(limit(3))
+        .to_owned();
+    render(query.build(PG))
+}
+
+fn halted(names: &Names) -> String {
     let query = select()
         .columns([
             "queue",
@@ -105,11 +98,12 @@ fn halted(names: &Names) -> Template {
         .and_where(sql("g.queue = ?1 and g.halted_at is not null and g.park_to is null"))
         .order_by("halted_at", Order::Asc)
         .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
-/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that argument 2 gives.
-fn counts(names: &Names) -> Template {
+/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that
+/// argument 2 gives.
+fn counts(names: &Names) -> String {
     let count = |which: Expr, condition: String| {
         let count = select()
             .expr(sql("count(*)"))
@@ -145,44 +139,7 @@ fn counts(names: &Names) -> Template {
         .expr(finished("j.status = 'cancelled'"))
         .expr(finished("j.status = 'parked' and j.parked_with is not null"))
         .to_owned();
-    Template::new(query.build(PG))
-}
-
-#[cfg(feature = "testing")]
-fn all(names: &Names) -> Template {
-    let query =
-        jobs(names).and_where(sql("j.queue = ?1")).order_by(("j", "id"), Order::Asc).to_owned();
-    Template::new(query.build(PG))
-}
-
-#[cfg(feature = "testing")]
-fn idle(names: &Names) -> Template {
-    let any = |which: Expr| {
-        let any = select()
-            .expr(sql("1"))
-            .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1"))
-            .and_where(which)
-            .to_owned();
-        Expr::exists(any)
-    };
-    let row = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.halted_at is null"))
-        .to_owned();
-    let query = select()
-        .expr(Expr::cust_with_exprs(
-            "not ($1 or $2 or $3 or $4)",
-            [
-                any(unfinished("j")),
-                any(ungrouped("j", "queued")),
-                any(ungrouped("j", "started")),
-                Expr::exists(row),
-            ],
-        ))
-        .to_owned();
-    Template::new(query.build(PG))
+    render(query.build(PG))
 }
 
 impl Store {
@@ -191,42 +148,32 @@ impl Store {
         executor: impl PgExecutor<'_>,
         id: i64,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let row = self.inspect.job.query().bind(id).fetch_optional(executor).await?;
+        let row = self.query(&JOB).bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
-    /// The unfinished jobs of a group, in the order in which they will run.
+    /// Returns the unfinished jobs of a group, in the order in which they will run.
     pub(crate) async fn group_jobs(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
-        most: i64,
+        limit: i64,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.inspect.group_jobs.query().bind(queue).bind(group).bind(most);
+        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
-    /// The jobs of a reference, finished ones included, the newest first.
+    /// Returns the jobs of a reference, finished ones included, the newest first.
     pub(crate) async fn jobs_by_reference(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         reference: &str,
-        most: i64,
+        limit: i64,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.inspect.by_reference.query().bind(queue).bind(reference).bind(most);
+        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
-    }
-
-    /// Every job of a queue, finished ones included: for tests.
-    #[cfg(feature = "testing")]
-    pub(crate) async fn all_jobs(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-    ) -> Result<Vec<Job>, sqlx::Error> {
-        self.inspect.all.query().bind(queue).fetch_all(executor).await?.iter().map(job).collect()
     }
 
     pub(crate) async fn halted_groups(
@@ -234,7 +181,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<Vec<HaltedGroup>, sqlx::Error> {
-        let rows = self.inspect.halted.query().bind(queue).fetch_all(executor).await?;
+        let rows = self.query(&HALTED).bind(queue).fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
                 let age: f64 = row.try_get(7)?;
@@ -257,8 +204,8 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
-        let most = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
-        let row = self.inspect.counts.query().bind(queue).bind(most).fetch_one(executor).await?;
+        let limit = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
+        let row = self.query(&COUNTS).bind(queue).bind(limit).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(QueueCounts {
             queued: count(0)?,
@@ -270,23 +217,13 @@ impl Store {
             parked: count(6)?,
         })
     }
-
-    /// Whether a queue has no unfinished job and no group in line.
-    #[cfg(feature = "testing")]
-    pub(crate) async fn is_idle(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-    ) -> Result<bool, sqlx::Error> {
-        self.inspect.idle.query().bind(queue).fetch_one(executor).await?.try_get(0)
-    }
 }
 
 fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sqlx::Error> {
     Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
 }
 
-fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
+pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let status: String = row.try_get(3)?;
     let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;

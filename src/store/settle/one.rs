@@ -1,254 +1,163 @@
-//! Settle: record the outcome and pass the turn on, in a transaction that holds the rows by their token (P4, P10).
+//! Settle: record the outcome and pass the turn, in a transaction that holds the rows by their
+//! token (P4, P10).
 
-use sea_query::{DeleteStatement, Expr, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
-use crate::job::queue_options::{OutOfAttempts, QueueOptions, Retention};
-use crate::store::Store;
-use crate::store::claim::start::{Claim, history_entry, priority_aging};
-use crate::store::index_terms::{in_group, in_order, started, status_in, unfinished};
-use crate::store::statement::{Names, PG, Template, cte, select, sql, sub, with};
+use crate::job::queue_options::OutOfAttempts;
+use crate::store::claim::claim::Claim;
+use crate::store::fragments::{FREE_GROUP, FREE_JOB, history_entry, priority_aging};
+use crate::store::names::Names;
+use crate::store::settle::keep::KeepFinished;
+use crate::store::statement::statements;
+use crate::store::store::Store;
 
-#[derive(Debug)]
-pub(in crate::store) struct Statements {
-    cancel_requested: Template,
-    succeeded: Template,
-    delete: Template,
-    retried: Template,
-    failed: Template,
-    cancelled: Template,
-    released: Template,
-    pass_turn: Template,
-    halt: Template,
-    park: Template,
-    lock_alone: Template,
-    retire: Template,
-    forget_requests: Template,
+statements! {
+    CANCEL_REQUESTED = |names| names.sql(
+        "select 1 from {cancel_request} r where r.job_id = $1 limit 1",
+    );
+
+    SUCCEEDED = |names| record(
+        names,
+        "status = 'succeeded', finished_at = clock_timestamp(), result = $2::jsonb, error = null",
+    );
+
+    /// The outcome of a job that is not to be kept.
+    DELETE = |names| names.sql(
+        "delete from {job}
+        where id = $1 and finished_at is null and status not in ('queued', 'parked')
+        returning id",
+    );
+
+    /// One time for both: by it, a job is known to have its priority's aging before it.
+    RETRIED = |names| record_attempt(
+        names,
+        "status = 'queued',
+        run_at = statement_timestamp() + make_interval(secs => $5),
+        turn_at = least(statement_timestamp() + make_interval(secs => $5), expires_at),
+        error = $2",
+        "$3",
+        "$4",
+    );
+
+    FAILED = |names| record_attempt(
+        names,
+        "status = 'failed', finished_at = clock_timestamp(), error = $2",
+        "$3",
+        "$4",
+    );
+
+    CANCELLED = |names| record_attempt(
+        names,
+        "status = 'cancelled', finished_at = clock_timestamp()",
+        "$2",
+        "$3",
+    );
+
+    RELEASED = |names| record_attempt(
+        names,
+        "status = 'queued', attempts_forgiven = attempts_forgiven + 1",
+        "$2",
+        "$3",
+    );
+
+    /// Frees the group and puts it behind all groups that are ready, less the aging of the next
+    /// job's priority. `now()` would be this transaction's begin, and overtake others.
+    PASS_TURN = |names| names.sql_with(
+        "update {queue_group} set
+            {free},
+            ready_at = clock_timestamp() - {aging}
+        where claim = $1",
+        &[
+            ("free", FREE_GROUP),
+            ("aging", &priority_aging(&format!("coalesce(({}), 0)", names.sql(NEXT_PRIORITY)))),
+        ],
+    );
+
+    /// Frees the group and halts it.
+    HALT = |names| names.sql_with(
+        "update {queue_group} set
+            {free},
+            ready_at = 'infinity',
+            halted_at = clock_timestamp(),
+            halt_reason = $2,
+            halt_job_id = $3,
+            halt_until = clock_timestamp() + make_interval(secs => $4),
+            halt_then = $5,
+            park_to = $6
+        where claim = $1",
+        &[("free", FREE_GROUP)],
+    );
+
+    /// The failed job becomes the one that others are parked with.
+    PARK = |names| names.sql(
+        "update {job} set parked_with = id where id = $1 and status::text in ('failed')",
+    );
+
+    /// The lock that a delete needs; fails while an adopter shares the row. This transaction must
+    /// not have written the row before.
+    LOCK_ALONE = |names| names.sql(
+        "select 1 from {queue_group} g where g.claim = $1 for update of g skip locked",
+    );
+
+    /// Deletes a drained group's row. A statement of its own, after `LOCK_ALONE`: with the lock in
+    /// the same statement it would decide by a snapshot that an adopter's commit has overtaken, and
+    /// strand a job.
+    RETIRE = |names| names.sql(
+        "delete from {queue_group}
+        where claim = $1 and halted_at is null and not exists(
+            select 1 from {job} u
+            where u.queue = $2 and u.group_id = $3
+                and u.group_id is not null and u.status in ('queued', 'started')
+        )",
+    );
+
+    FORGET_REQUESTS = |names| names.sql(
+        "with gone as materialized (
+            select ctid from {cancel_request} r where r.job_id = $1 for update of r skip locked
+        )
+        delete from {cancel_request} where ctid in (select ctid from gone)",
+    );
 }
 
-impl Statements {
-    pub(in crate::store) fn new(names: &Names) -> Self {
-        let ended = [("finished_at", "clock_timestamp()")];
-        Self {
-            cancel_requested: cancel_requested(names),
-            succeeded: record(
-                names,
-                "succeeded",
-                &[ended[0], ("result", "?2::jsonb"), ("error", "null")],
-                None,
-            ),
-            delete: delete(names),
-            retried: record(
-                names,
-                "queued",
-                &[
-                    // One time for both: by it, a job is known to have its head start before it.
-                    ("run_at", "statement_timestamp() + make_interval(secs => ?5)"),
-                    (
-                        "turn_at",
-                        "least(statement_timestamp() + make_interval(secs => ?5), expires_at)",
-                    ),
-                    ("error", "?2"),
-                ],
-                Some(("?3", "?4")),
-            ),
-            failed: record(names, "failed", &[ended[0], ("error", "?2")], Some(("?3", "?4"))),
-            cancelled: record(names, "cancelled", &ended, Some(("?2", "?3"))),
-            released: record(
-                names,
-                "queued",
-                &[("attempts_forgiven", "attempts_forgiven + 1")],
-                Some(("?2", "?3")),
-            ),
-            pass_turn: pass_turn(names),
-            halt: halt(names),
-            park: park(names),
-            lock_alone: lock_alone(names),
-            retire: retire(names),
-            forget_requests: forget_requests(names),
-        }
-    }
-}
-
-fn cancel_requested(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.cancel_request(), "r")
-        .and_where(sql("r.job_id = ?1"))
-        .limit(1)
-        .to_owned();
-    Template::new(query.build(PG))
-}
+/// The priority of a group's next job.
+const NEXT_PRIORITY: &str = "
+    select h.priority from {job} h
+    where h.queue = $2 and (h.group_id, h.id) >= ($3, head_id) and h.group_id <= $3
+        and h.group_id is not null and h.status in ('queued', 'started')
+    order by h.group_id, h.id
+    limit 1";
 
 /// Writes an outcome to the job's row, which this transaction has locked.
-fn record(
-    names: &Names,
-    status: &str,
-    set: &[(&'static str, &'static str)],
-    history: Option<(&str, &str)>,
-) -> Template {
-    let mut update = UpdateStatement::new();
-    update
-        .table(names.job())
-        .value("status", sql(format!("'{status}'")))
-        .values(
-            ["claim", "lease_until", "suspect", "claimed_by"].map(|column| (column, sql("null"))),
-        )
-        .and_where(sql(format!("id = ?1 and {}", started(""))))
-        .returning(Query::returning().columns(["id"]));
-    for (column, value) in set {
-        update.value(*column, sql(*value));
-    }
-    if let Some((kind, message)) = history {
-        update.value("history", sql(history_entry("job", kind, message)));
-    }
-    Template::new(update.build(PG))
+fn record(names: &Names, set: &str) -> String {
+    names.sql_with(
+        "update {job} set {set}, {free}
+        where id = $1 and finished_at is null and status not in ('queued', 'parked')
+        returning id",
+        &[("set", set), ("free", FREE_JOB)],
+    )
 }
 
-/// The outcome of a job that is not to be kept.
-fn delete(names: &Names) -> Template {
-    let query = DeleteStatement::new()
-        .from_table(names.job())
-        .and_where(sql(format!("id = ?1 and {}", started(""))))
-        .returning(Query::returning().columns(["id"]))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// What a group's row has where nobody claims it.
-pub(in crate::store) fn freed() -> impl Iterator<Item = (&'static str, Expr)> {
-    let null = |column| (column, sql("null"));
-    let nulls = ["claim", "job_id", "suspect", "claimed_by", "batch_end"].map(null);
-    nulls.into_iter().chain([("batch_size", sql("1"))])
-}
-
-/// Frees the group's row, by its token, and sets what else there is to say.
-fn free(names: &Names, set: impl IntoIterator<Item = (&'static str, Expr)>) -> Template {
-    let mut update = UpdateStatement::new();
-    update.table(names.queue_group()).values(freed()).and_where(sql("claim = ?1")).values(set);
-    Template::new(update.build(PG))
-}
-
-/// Frees the group and puts it at the end of the line. `now()` would be this transaction's begin, and jump the queue.
-/// It gets the head start of the job that is next.
-fn pass_turn(names: &Names) -> Template {
-    let mut head = select()
-        .column(("h", "priority"))
-        .from_as(names.job(), "h")
-        .and_where(in_group("h", "?2", "?3", Some(">= head_id")))
-        .and_where(unfinished("h"))
-        .limit(1)
-        .to_owned();
-    in_order(&mut head, "h", &Order::Asc);
-    let ready_at = Expr::cust_with_expr(
-        format!("clock_timestamp() - {}", priority_aging("coalesce($1, 0)")),
-        sub(head),
-    );
-    free(names, [("ready_at", ready_at)])
-}
-
-/// Frees the group and stops it.
-fn halt(names: &Names) -> Template {
-    let halted = [
-        ("ready_at", "'infinity'"),
-        ("halted_at", "clock_timestamp()"),
-        ("halt_reason", "?2"),
-        ("halt_job_id", "?3"),
-        ("halt_until", "clock_timestamp() + make_interval(secs => ?4)"),
-        ("halt_then", "?5"),
-        ("park_to", "?6"),
-    ];
-    free(names, halted.map(|(column, value)| (column, sql(value))))
-}
-
-/// The failed job becomes the one that others are parked with.
-fn park(names: &Names) -> Template {
-    let query = UpdateStatement::new()
-        .table(names.job())
-        .value("parked_with", sql("id"))
-        .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// The lock that a delete needs; fails while an adopter shares the row. Nothing may have written the row before it in
-/// this transaction.
-fn lock_alone(names: &Names) -> Template {
-    let query = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claim = ?1"))
-        .lock_with_tables_behavior(LockType::Update, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-/// Deletes a drained group's row. A statement of its own, after `lock_alone`: with the lock in the same statement it
-/// would decide by a snapshot that an adopter's commit has overtaken, and strand a job.
-fn retire(names: &Names) -> Template {
-    let any = select()
-        .expr(sql("1"))
-        .from_as(names.job(), "u")
-        .and_where(sql("u.queue = ?2 and u.group_id = ?3"))
-        .and_where(unfinished("u"))
-        .to_owned();
-    let query = DeleteStatement::new()
-        .from_table(names.queue_group())
-        .and_where(sql("claim = ?1 and halted_at is null"))
-        .and_where(Expr::not_exists(any))
-        .to_owned();
-    Template::new(query.build(PG))
-}
-
-fn forget_requests(names: &Names) -> Template {
-    let gone = select()
-        .column("ctid")
-        .from_as(names.cancel_request(), "r")
-        .and_where(sql("r.job_id = ?1"))
-        .lock_with_tables_behavior(LockType::Update, ["r"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = DeleteStatement::new()
-        .from_table(names.cancel_request())
-        .and_where(sql("ctid in (select ctid from gone)"))
-        .to_owned();
-    with([cte("gone", gone)], query)
-}
-
-/// How a finished job is kept.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KeepFinished {
-    pub(crate) succeeded: bool,
-    pub(crate) failed: bool,
-    pub(crate) cancelled: bool,
-}
-
-impl From<&QueueOptions> for KeepFinished {
-    fn from(options: &QueueOptions) -> Self {
-        let keeps = |retention| retention != Retention::Never;
-        Self {
-            succeeded: keeps(options.keep_succeeded),
-            failed: keeps(options.keep_failed),
-            cancelled: keeps(options.keep_cancelled),
-        }
-    }
+/// The same with an entry in the job's history.
+fn record_attempt(names: &Names, set: &str, kind: &str, message: &str) -> String {
+    record(names, &format!("{set}, history = {}", history_entry("job", kind, message)))
 }
 
 impl Store {
-    /// Whether somebody asked to cancel the job.
+    /// Returns whether a cancel of the job is requested.
     pub(crate) async fn cancel_requested(
         &self,
         conn: &mut PgConnection,
         job: i64,
     ) -> Result<bool, sqlx::Error> {
-        let row = self.settle.cancel_requested.query().bind(job).fetch_optional(conn).await?;
+        let row = self.query(&CANCEL_REQUESTED).bind(job).fetch_optional(conn).await?;
         Ok(row.is_some())
     }
 
-    /// Writes the outcome to the job and passes its group's turn on; what was claimed behind it goes back. The
-    /// transaction must hold both rows.
+    /// Writes the outcome to the job, queues the followers that were not begun and passes the turn.
+    /// The transaction must hold both rows.
     pub(crate) async fn settle(
         &self,
         conn: &mut PgConnection,
@@ -261,7 +170,7 @@ impl Store {
         self.requeue_unstarted(conn, claim).await?;
         self.record(conn, claim.job, outcome, keep).await?;
         if let Outcome::Cancelled | Outcome::Ignored = outcome {
-            self.settle.forget_requests.query().bind(claim.job).execute(&mut *conn).await?;
+            self.query(&FORGET_REQUESTS).bind(claim.job).execute(&mut *conn).await?;
         }
         let Some(group) = &claim.group else {
             return Ok(());
@@ -284,12 +193,12 @@ impl Store {
         if drained && self.try_retire(conn, queue, group, claim).await? {
             return Ok(());
         }
-        let pass = self.settle.pass_turn.query().bind(claim.token).bind(queue).bind(group);
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group);
         pass.execute(conn).await.map(drop)
     }
 
-    /// Passes the turn of a claim whose job was recorded; what was claimed behind it goes back. The group's row is locked
-    /// by its token.
+    /// Passes the turn of a claim whose job was recorded, and queues its followers. The group's row
+    /// is locked by its token.
     pub(crate) async fn end_turn(
         &self,
         conn: &mut PgConnection,
@@ -297,13 +206,15 @@ impl Store {
         claim: &Claim,
     ) -> Result<(), sqlx::Error> {
         self.requeue_unstarted(conn, claim).await?;
-        let pass = self.settle.pass_turn.query().bind(claim.token).bind(queue).bind(&claim.group);
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(&claim.group);
         pass.execute(conn).await.map(drop)
     }
 
-    /// Halts the group, or parks what is behind the failed job; whether the turn is not to be passed on.
+    /// Halts the group, or parks the jobs behind the failed one; returns whether the turn is not to
+    /// be passed.
     ///
-    /// Parking comes before the group's row is written: an adopter waits for a row that was written.
+    /// Parking comes before the group's row is written: an adopter waits for a row that was
+    /// written.
     async fn stop(
         &self,
         conn: &mut PgConnection,
@@ -322,14 +233,14 @@ impl Store {
                 ends = Some((deadline.as_secs_f64(), then.as_str()));
             }
             OutOfAttempts::Park => {
-                self.settle.park.query().bind(claim.job).execute(&mut *conn).await?;
+                self.query(&PARK).bind(claim.job).execute(&mut *conn).await?;
                 park_to = self.park_batch(conn, queue, group, claim.job, None).await?.rest;
                 if park_to.is_none() {
                     return Ok(false);
                 }
             }
         }
-        let halt = self.settle.halt.query().bind(claim.token);
+        let halt = self.query(&HALT).bind(claim.token);
         let halt = halt.bind(&failure.message).bind(claim.job);
         let (seconds, word) = ends.unzip();
         halt.bind(seconds).bind(word).bind(park_to).execute(conn).await?;
@@ -343,44 +254,44 @@ impl Store {
         outcome: &Outcome,
         keep: KeepFinished,
     ) -> Result<(), sqlx::Error> {
-        let sql = &self.settle;
-        let delete = || sql.delete.query().bind(job);
+        let delete = || self.query(&DELETE).bind(job);
         let query = match outcome {
             Outcome::Succeeded { .. } if !keep.succeeded => delete(),
-            // A halted group needs the job that halted it, and parked jobs need the one that they are parked with.
+            // A halted group needs the job that halted it, and parked jobs need the one that they
+            // are parked with.
             Outcome::Failed { then: OutOfAttempts::Continue, .. } if !keep.failed => delete(),
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
-            Outcome::Succeeded { result } => sql.succeeded.query().bind(job).bind(result),
+            Outcome::Succeeded { result } => self.query(&SUCCEEDED).bind(job).bind(result),
             Outcome::Failed { failure, .. } => {
                 let (kind, message) = entry(failure);
-                sql.failed.query().bind(job).bind(Json(failure)).bind(kind).bind(message)
+                self.query(&FAILED).bind(job).bind(Json(failure)).bind(kind).bind(message)
             }
             Outcome::Retried { failure, delay } => {
                 let (kind, message) = entry(failure);
-                let retried = sql.retried.query().bind(job).bind(Json(failure)).bind(kind);
+                let retried = self.query(&RETRIED).bind(job).bind(Json(failure)).bind(kind);
                 retried.bind(message).bind(delay.as_secs_f64())
             }
             Outcome::Cancelled => {
                 let (kind, message) = (word(FailureKind::Cancelled), None::<String>);
-                sql.cancelled.query().bind(job).bind(kind).bind(message)
+                self.query(&CANCELLED).bind(job).bind(kind).bind(message)
             }
             Outcome::Ignored => {
                 let (kind, message) = (word(FailureKind::Ignored), None::<String>);
-                sql.cancelled.query().bind(job).bind(kind).bind(message)
+                self.query(&CANCELLED).bind(job).bind(kind).bind(message)
             }
             Outcome::Released => {
                 let (kind, message) = (word(FailureKind::Released), None::<String>);
-                sql.released.query().bind(job).bind(kind).bind(message)
+                self.query(&RELEASED).bind(job).bind(kind).bind(message)
             }
         };
         match query.fetch_optional(conn).await? {
             Some(_) => Ok(()),
-            // The row is locked by us and was started: somebody rewrote it by hand before we locked it.
+            // The row is locked and was started: an operator rewrote it before it was locked.
             None => Err(sqlx::Error::RowNotFound),
         }
     }
 
-    /// Whether the group's row is gone.
+    /// Deletes the group's row if it is drained; returns whether it did.
     async fn try_retire(
         &self,
         conn: &mut PgConnection,
@@ -388,11 +299,11 @@ impl Store {
         group: &str,
         claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
-        let alone = self.settle.lock_alone.query().bind(claim.token);
+        let alone = self.query(&LOCK_ALONE).bind(claim.token);
         if alone.fetch_optional(&mut *conn).await?.is_none() {
             return Ok(false);
         }
-        let retire = self.settle.retire.query().bind(claim.token).bind(queue).bind(group);
+        let retire = self.query(&RETIRE).bind(claim.token).bind(queue).bind(group);
         Ok(retire.execute(conn).await?.rows_affected() > 0)
     }
 }

@@ -171,7 +171,7 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     let database = database().await;
     let pool = database.pool();
     let mut conn = database.connect().await.unwrap();
-    conn.execute("select pg_advisory_lock(hashtextextended('seriatim janitor seriatim', 0))")
+    conn.execute("select pg_advisory_lock(hashtextextended('seriatim maintenance seriatim', 0))")
         .await
         .unwrap();
     old(pool, "succeeded", 90, 1_777).await;

@@ -1,0 +1,76 @@
+//! A claim: a job that is this worker's for as long as its token stands.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::job::group_plan::{Disposition, Plan};
+use crate::job::queue_options::{Hold, QueueOptions};
+
+/// How long a claim is good for before its hold must stand.
+pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
+/// A claimed job.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) job: i64,
+    /// Jobs of its group that were claimed together with it, to be run after it, in order.
+    pub(crate) behind: Vec<i64>,
+    /// `None` for a job without a group.
+    pub(crate) group: Option<String>,
+    pub(crate) token: Uuid,
+    pub(crate) go: Disposition,
+    /// Whether it may be prefetched: it was never begun, has further attempts and does not expire.
+    /// `None` if that was not read.
+    pub(crate) may_wait: Option<bool>,
+}
+
+impl Claim {
+    /// Advances to the next job of the turn; returns whether there is one.
+    pub(crate) fn advance(&mut self) -> bool {
+        let more = !self.behind.is_empty();
+        if more {
+            self.job = self.behind.remove(0);
+        }
+        more
+    }
+}
+
+/// The options by which a queue's jobs are claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClaimOptions {
+    /// Of jobs that name none.
+    pub(crate) max_attempts: i32,
+    /// How many jobs of a group are claimed together at most.
+    pub(crate) jobs_per_turn: usize,
+    /// How long a claim is good for, unless it is extended.
+    pub(crate) lease: Duration,
+    /// Whether a job's own lease comes first: if leases, and not locks, keep the jobs.
+    pub(crate) own_lease: bool,
+    /// The processor that owns the claims.
+    pub(crate) processor: Option<i64>,
+    /// Jobs that were enqueued before are not run.
+    pub(crate) ignore_before: Option<DateTime<Utc>>,
+}
+
+impl ClaimOptions {
+    pub(crate) fn new(options: &QueueOptions, processor: Option<i64>) -> Self {
+        let (lease, own_lease) = match options.hold {
+            Hold::Transaction => (CLAIM_LEASE, false),
+            Hold::Lease(lease) => (lease, true),
+        };
+        let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
+        let ignore_before = options.ignore_before;
+        let jobs_per_turn = options.jobs_per_turn.unwrap_or(1);
+        Self { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before }
+    }
+}
+
+/// What was decided about a group whose turn was taken.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupPlan {
+    pub(crate) group: String,
+    pub(crate) plan: Plan,
+    /// The followers of its head, in order.
+    pub(crate) behind: Vec<i64>,
+}

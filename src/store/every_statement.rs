@@ -1,0 +1,147 @@
+//! Every statement of the store, compiled for a schema with an odd name.
+
+use std::fs;
+use std::path::Path;
+
+use crate::store::names::Names;
+use crate::store::statement::InFile;
+use crate::store::{
+    admin, claim, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
+};
+
+const FILES: [InFile; 30] = [
+    admin::control::ALL,
+    admin::park::ALL,
+    admin::pause::ALL,
+    admin::policy::ALL,
+    admin::prune::ALL,
+    admin::purge::ALL,
+    admin::queue_settings::ALL,
+    admin::redrive::ALL,
+    claim::adopt::ALL,
+    claim::aging::ALL,
+    claim::defer::ALL,
+    claim::followers::ALL,
+    claim::heads::ALL,
+    claim::in_flight::ALL,
+    claim::peek::ALL,
+    claim::start::ALL,
+    claim::ungrouped::ALL,
+    enqueue::ALL,
+    hold::ALL,
+    lease::ALL,
+    presence::ALL,
+    query::explain::ALL,
+    query::for_tests::ALL,
+    query::inspect::ALL,
+    receive::ALL,
+    release::ALL,
+    sessions::ALL,
+    settle::many::ALL,
+    settle::one::ALL,
+    settle::turn::ALL,
+];
+
+/// The tables and sequences of a schema.
+const RELATIONS: [&str; 10] = [
+    "cancel_request",
+    "dedup",
+    "group_setting",
+    "job",
+    "job_id_seq",
+    "migration",
+    "processor",
+    "queue",
+    "queue_group",
+    "receive_attempt",
+];
+
+/// Functions of a schema that statements call.
+const FUNCTIONS: [&str; 12] = [
+    "ack",
+    "adopt",
+    "batch_jobs",
+    "claim_dedup_id",
+    "doubt_until",
+    "extend",
+    "is_doubted",
+    "looks_idle",
+    "nack",
+    "receive",
+    "saw_burst",
+    "server_since",
+];
+
+const SCHEMA: &str = "odd \"schema\" $1 ?2";
+const QUOTED: &str = "\"odd \"\"schema\"\" $1 ?2\".";
+
+/// Says what is wrong with a statement for [`SCHEMA`]: a name of the schema without it, or the
+/// schema without quotes.
+fn mistake(text: &str) -> Option<String> {
+    if text.replace(QUOTED, "").contains("odd") {
+        return Some("the schema is not quoted".to_owned());
+    }
+    // Names in quotes are as good as without; a schema's name is one word then.
+    let text = text.replace(QUOTED, "SCHEMA.").replace('"', "").replace(['(', ')', ','], " ");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if let Some(function) = words.iter().find(|word| FUNCTIONS.contains(word)) {
+        return Some(format!("{function} has no schema"));
+    }
+    for pair in words.windows(2) {
+        let names_a_table =
+            ["from", "join", "update", "into"].contains(&pair[0].to_lowercase().as_str());
+        if names_a_table && RELATIONS.contains(&pair[1]) {
+            return Some(format!("{} {} has no schema", pair[0], pair[1]));
+        }
+    }
+    None
+}
+
+/// The files below `folder` that declare statements.
+fn files_with_statements(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_with_statements(&path, found);
+        } else if fs::read_to_string(&path).unwrap().lines().any(|line| line == "statements! {") {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            found.push(path.strip_prefix(root).unwrap().display().to_string());
+        }
+    }
+}
+
+#[test]
+fn every_statement_quotes_the_schema() {
+    let names = Names::new(SCHEMA);
+    for (file, statements) in FILES {
+        for (name, statement) in statements {
+            let text = statement.compile(&names);
+            assert_eq!(mistake(&text), None, "{name} of {file}: {text}");
+        }
+    }
+}
+
+#[test]
+fn every_file_with_statements_is_checked() {
+    let mut found = Vec::new();
+    files_with_statements(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store"), &mut found);
+    found.sort_unstable();
+    let mut checked = FILES.map(|(file, _)| file.to_owned());
+    checked.sort_unstable();
+    assert_eq!(found, checked);
+}
+
+#[test]
+fn a_name_without_its_schema_is_a_mistake() {
+    for text in [
+        "select 1 from job j",
+        "select 1 from (select 1 from \"queue\")",
+        "update queue_group set ready_at = now()",
+        "select adopt($1)",
+        "select 1 from odd \"schema\" $1 ?2.job",
+        "select \"odd \"schema\" $1 ?2\".adopt($1)",
+    ] {
+        assert!(mistake(text).is_some(), "{text}");
+    }
+    assert_eq!(mistake(&format!("select 1 from {QUOTED}\"job\"")), None);
+}

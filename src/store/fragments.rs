@@ -1,0 +1,69 @@
+//! Pieces of SQL that several statements share, and the constants in them.
+
+use std::time::Duration;
+
+use crate::job::job::Job;
+
+/// How long after it was suspected a claim is taken over: longer than any worker needs to notice
+/// that it lost its hold.
+pub(crate) const GRACE: Duration = Duration::from_millis(1750);
+
+/// How much longer a group, or a job without one, counts as waiting for each level of its priority.
+/// A group that has waited longer by the aging of all levels goes first whatever the priorities:
+/// nothing starves.
+pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
+
+/// What is set in a group's row to free it.
+pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
+     claimed_by = null, batch_end = null, batch_size = 1";
+
+/// What is set in a job's own row to free it.
+pub(in crate::store) const FREE_JOB: &str =
+    "claim = null, lease_until = null, suspect = null, claimed_by = null";
+
+/// By how much a priority moves a group or a job to the front.
+pub(in crate::store) fn priority_aging(priority: &str) -> String {
+    format!("make_interval(secs => {priority} * {})", PRIORITY_AGING.as_secs())
+}
+
+/// How long a claim is good for: the options' lease, or the job's own if `own` is true.
+pub(in crate::store) fn lease(alias: &str, options: &str, own: &str) -> String {
+    format!(
+        "make_interval(secs => coalesce(case when {own} then {alias}.lease_ms / 1000.0 end, {options}))"
+    )
+}
+
+/// What becomes of a job that is claimed now: the word of a `Disposition`.
+pub(in crate::store) fn disposition(
+    alias: &str,
+    max_attempts: &str,
+    ignore_before: &str,
+) -> String {
+    format!(
+        "case when {alias}.created_at < {ignore_before} then 'ignored' \
+         when {alias}.attempts - {alias}.attempts_forgiven >= coalesce({alias}.max_attempts, {max_attempts}) \
+           then 'exhausted' \
+         when {alias}.expires_at <= now() then 'expired' else 'run' end"
+    )
+}
+
+/// The history with the attempt that a take-over finds unfinished; unchanged if the job was queued.
+/// If its attempts are used up, the settle that follows writes that.
+pub(in crate::store) fn lost_attempt(alias: &str, disposition: &str) -> String {
+    let entry =
+        history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
+    format!(
+        "case when {alias}.status = 'started' and {alias}.attempts > 0 and {disposition} <> 'exhausted' \
+           then {entry} else {alias}.history end"
+    )
+}
+
+/// `history` with one more entry, cut to its last entries.
+pub(in crate::store) fn history_entry(alias: &str, kind: &str, message: &str) -> String {
+    let kept = Job::HISTORY_LIMIT;
+    format!(
+        "case when jsonb_array_length({alias}.history) >= {kept} then {alias}.history - 0 else {alias}.history end \
+         || jsonb_build_array(jsonb_build_object('attempt', {alias}.attempts, 'started_at', {alias}.last_started_at, \
+         'finished_at', clock_timestamp(), 'kind', {kind}::text, 'message', {message}::text))"
+    )
+}

@@ -1,0 +1,46 @@
+//! Values as literals, for statements that go several to a message and so cannot be prepared.
+
+use std::fmt::Write as _;
+
+use chrono::{DateTime, Utc};
+
+/// A text as a literal, whatever is in it and however the session reads strings. Of the columns'
+/// collation: by itself it would have that of a name, for which no index serves.
+pub(in crate::store) fn literal(text: &str) -> String {
+    let mut hex = String::with_capacity(text.len() * 2);
+    for byte in text.bytes() {
+        _ = write!(hex, "{byte:02x}");
+    }
+    format!("(convert_from(decode('{hex}', 'hex'), 'UTF8') collate pg_catalog.\"default\")")
+}
+
+/// The same of a name of queues or channels: in plain where it needs no care, which costs the
+/// server less to read.
+pub(in crate::store) fn name(text: &str) -> String {
+    let plain = |char: char| char.is_ascii_alphanumeric() || " _-.:/@#".contains(char);
+    if text.chars().all(plain) { format!("'{text}'") } else { literal(text) }
+}
+
+/// The id as a literal, or `null`.
+pub(in crate::store) fn id(id: Option<i64>) -> String {
+    id.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"))
+}
+
+/// The time as a literal, or `none`.
+pub(in crate::store) fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
+    time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_is_safe_whatever_is_in_it() {
+        let safe = "(convert_from(decode('275c', 'hex'), 'UTF8') collate pg_catalog.\"default\")";
+        assert_eq!(literal("'\\"), safe);
+        assert_eq!(name("'\\"), safe);
+        assert_eq!(name("emails-2:é"), literal("emails-2:é"));
+        assert_eq!(name("emails-2.eu/a_b #1"), "'emails-2.eu/a_b #1'");
+    }
+}

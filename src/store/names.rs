@@ -1,0 +1,115 @@
+//! The names of one schema's tables, types and functions.
+
+use sea_query::{DynIden, IntoIden, IntoTableRef, TableRef};
+
+/// The names in one schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    schema: String,
+}
+
+impl Names {
+    pub(in crate::store) fn new(schema: &str) -> Self {
+        Self { schema: schema.to_owned() }
+    }
+
+    pub(crate) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    fn table(&self, name: &'static str) -> (DynIden, DynIden) {
+        (self.schema.clone().into_iden(), name.into_iden())
+    }
+
+    pub(in crate::store) fn job(&self) -> TableRef {
+        self.table("job").into_table_ref()
+    }
+
+    pub(in crate::store) fn queue_group(&self) -> TableRef {
+        self.table("queue_group").into_table_ref()
+    }
+
+    pub(in crate::store) fn queue(&self) -> TableRef {
+        self.table("queue").into_table_ref()
+    }
+
+    pub(in crate::store) fn dedup(&self) -> TableRef {
+        self.table("dedup").into_table_ref()
+    }
+
+    pub(in crate::store) fn receive_attempt(&self) -> TableRef {
+        self.table("receive_attempt").into_table_ref()
+    }
+
+    pub(in crate::store) fn group_setting(&self) -> TableRef {
+        self.table("group_setting").into_table_ref()
+    }
+
+    pub(in crate::store) fn cancel_request(&self) -> TableRef {
+        self.table("cancel_request").into_table_ref()
+    }
+
+    pub(in crate::store) fn processor(&self) -> TableRef {
+        self.table("processor").into_table_ref()
+    }
+
+    /// `"schema"."name"`, for what is no table of a query (types, the channel's LISTEN).
+    pub(in crate::store) fn quoted(&self, name: &str) -> String {
+        format!("{}.{}", Self::quote(&self.schema), Self::quote(name))
+    }
+
+    /// A call that draws the next job's id.
+    pub(in crate::store) fn next_id(&self) -> String {
+        format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
+    }
+
+    /// Whether a row's claim is to be taken over: it was suspected a grace before `due`. A
+    /// suspicion from before the server's start does not count (see the schema's function).
+    pub(in crate::store) fn is_suspected(&self, alias: &str, due: &str) -> String {
+        let suspected = self.quoted("is_doubted");
+        let equal = format!("coalesce({alias}.suspect = {alias}.claim, false)");
+        format!("({equal} and {suspected}({alias}.suspect, {alias}.claim, {alias}.{due}))")
+    }
+
+    /// When a row's claim that is suspected now is taken over.
+    pub(in crate::store) fn suspect_until(&self, alias: &str) -> String {
+        format!("{}({alias}.suspect, {alias}.claim)", self.quoted("doubt_until"))
+    }
+
+    /// Returns plain SQL in which `{name}` stands for that table or function of the schema. Blanks
+    /// at the begin of lines go.
+    pub(in crate::store) fn sql(&self, text: &str) -> String {
+        self.sql_with(text, &[])
+    }
+
+    /// Returns the same with pieces of SQL: `{piece}` stands for the piece of that name.
+    pub(in crate::store) fn sql_with(&self, text: &str, pieces: &[(&str, &str)]) -> String {
+        let mut sql = String::with_capacity(text.len() * 2);
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if !sql.is_empty() {
+                sql.push('\n');
+            }
+            let mut rest = line;
+            while let Some((before, name)) = rest.split_once('{') {
+                let (name, after) = name.split_once('}').unwrap_or((name, ""));
+                sql.push_str(before);
+                match pieces.iter().find(|(piece, _)| *piece == name) {
+                    Some((_, piece)) => sql.push_str(piece),
+                    None => sql.push_str(&self.quoted(name)),
+                }
+                rest = after;
+            }
+            sql.push_str(rest);
+        }
+        sql
+    }
+
+    pub(in crate::store) fn quote(name: &str) -> String {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+
+    /// The channel of the wake-ups.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}.wake", self.schema)
+    }
+}

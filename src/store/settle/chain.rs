@@ -1,0 +1,73 @@
+//! Chain: a settle that starts the next job of the same group, in one round trip.
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use crate::job::group_plan::Disposition;
+use crate::store::claim::claim::{Claim, ClaimOptions};
+use crate::store::hold::{HeldJob, begin_text, held_job};
+use crate::store::literal::{id, literal, name, time};
+use crate::store::settle::many::Succeeded;
+use crate::store::settle::quick::AfterSettle;
+use crate::store::store::Store;
+
+/// What a settle that may chain came to.
+#[derive(Debug)]
+pub(crate) enum ChainAnswer {
+    /// The next job is claimed. `held` is the server's process that holds it, if it was to be held
+    /// and is.
+    To {
+        claim: Claim,
+        known: Box<HeldJob>,
+        held: Option<i32>,
+    },
+    Passed,
+    Drained,
+}
+
+impl Store {
+    /// Settles a held job's success while no other group waits. Starts the next job of its group
+    /// with it, if that may be.
+    pub(crate) async fn settle_and_chain(
+        &self,
+        conn: &mut PgConnection,
+        Succeeded { queue, claim, result, .. }: Succeeded<'_>,
+        keep: bool,
+        then: AfterSettle,
+        options: ClaimOptions,
+    ) -> Result<ChainAnswer, sqlx::Error> {
+        let settle = self.names.quoted("settle_and_go_on");
+        let queue = name(queue);
+        let group = claim.group.as_deref().map_or_else(|| "null".to_owned(), literal);
+        let result = if keep { literal(result) } else { String::from("null") };
+        let then = match then {
+            AfterSettle::Nothing => String::new(),
+            AfterSettle::Commit => String::from("; commit"),
+            AfterSettle::Hold => {
+                let (begin, hold) = (begin_text(conn), self.names.quoted("hold_next"));
+                format!("; commit; {begin}; select {hold}()")
+            }
+        };
+        let ClaimOptions { max_attempts, lease, processor, ignore_before, .. } = options;
+        let (job, token, lease) = (claim.job, claim.token, lease.as_secs_f64());
+        let (processor, ignore_before) = (id(processor), time(ignore_before, "null"));
+        let text = format!(
+            "select * from {settle}({queue}, {group}, {job}, '{token}', {result}::jsonb, {keep}, {max_attempts}, '{lease}', \
+             {processor}, {ignore_before}){then}"
+        );
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        match row.try_get("state")? {
+            "goes_on" => {
+                let job = row.try_get("id")?;
+                let token = row.try_get("claim")?;
+                let (group, behind) = (claim.group.clone(), Vec::new());
+                let next =
+                    Claim { job, behind, group, token, go: Disposition::Run, may_wait: None };
+                Ok(ChainAnswer::To { claim: next, known: Box::new(held_job(row)?), held })
+            }
+            "drained" => Ok(ChainAnswer::Drained),
+            _ => Ok(ChainAnswer::Passed),
+        }
+    }
+}
