@@ -1,7 +1,7 @@
 //! What is done at intervals for all queues: requests about queued jobs, ends of halts, retention,
 //! the sweep.
 //!
-//! One process at a time does it (a leader lock). `maintenance.rs` has the tick, every other file
+//! One process at a time does it (a leader lock). `maintenance` has the tick, every other file
 //! one duty. The folder uses `store`, `liveness` and `job`. What must happen at once belongs in
 //! `worker`.
 
