@@ -1,7 +1,8 @@
 //! An order and its job exist together or not at all: `cargo run --example enqueue_in_transaction`
 //!
-//! The job is enqueued in the transaction that writes the order. There is no moment in which one of them is there
-//! without the other, and no outbox to keep. The handler's own write commits together with its job's success.
+//! The job is enqueued in the transaction that writes the order. At no moment is one of them there
+//! without the other, and there is no outbox to keep. The handler's own write commits together with
+//! its job's success.
 
 use std::error::Error;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl JobHandler for Ship {
     }
 }
 
-/// Writes an order and its job, in whatever transaction it is called.
+/// Writes an order and its job, in the caller's transaction.
 async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), Box<dyn Error>> {
     sqlx::query("insert into purchase (customer, item) values ($1, $2)")
         .bind(customer)
@@ -45,8 +46,8 @@ async fn order(tx: &mut PgConnection, customer: &str, item: &str) -> Result<(), 
     Ok(())
 }
 
-/// Prints what everybody can see.
-async fn look(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
+/// Prints the committed rows.
+async fn print_committed(pool: &PgPool, when: &str) -> Result<(i64, u64, u64), Box<dyn Error>> {
     let orders: i64 = sqlx::query_scalar("select count(*) from purchase").fetch_one(pool).await?;
     let jobs = Client::default().counts(pool, QUEUE).await?;
     println!(
@@ -68,14 +69,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let mut tx = pool.begin().await?;
     order(&mut tx, "Ada", "a lamp").await?;
-    let open = look(pool, "before the commit").await?;
+    let open = print_committed(pool, "before the commit").await?;
     tx.commit().await?;
-    let committed = look(pool, "after the commit").await?;
+    let committed = print_committed(pool, "after the commit").await?;
 
     let mut tx = pool.begin().await?;
     order(&mut tx, "Ada", "a yacht").await?;
     tx.rollback().await?;
-    let rolled_back = look(pool, "after a rolled-back one").await?;
+    let rolled_back = print_committed(pool, "after a rolled-back one").await?;
 
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(2), Ship)
@@ -85,7 +86,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     running.shutdown(Duration::from_secs(5)).await;
-    let run = look(pool, "after the run").await?;
+    let run = print_committed(pool, "after the run").await?;
     let shipped: Vec<String> =
         sqlx::query_scalar("select item from purchase where shipped").fetch_all(pool).await?;
     println!("shipped: {}", shipped.join(", "));

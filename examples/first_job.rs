@@ -1,3 +1,5 @@
+//! The first program of the README: `DATABASE_URL=postgres://… cargo run --example first_job`
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};

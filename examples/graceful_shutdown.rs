@@ -1,9 +1,10 @@
 //! What becomes of running jobs at a shutdown: `cargo run --example graceful_shutdown`
 //!
-//! Stop it with Ctrl-C or SIGTERM, or wait a second. Short jobs are waited for. The one that does not end before the
-//! deadline is released: it goes back to the head of its group, and the next processor runs it first. A handler that
-//! blocks its thread could be neither waited for nor dropped: for such a case there is a watchdog, which would end the
-//! process with exit code 70 and the reason in the log.
+//! Stop it with Ctrl-C or SIGTERM, or wait a second. The shutdown waits for short jobs. The job
+//! that does not end before the deadline is released: it goes back to the head of its group, and
+//! the next processor runs it first. A handler that blocks its thread could be neither waited for
+//! nor dropped: for that case there is a watchdog, which would end the process with exit code 70
+//! and the reason in the log.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ struct Report {
     ms: u64,
 }
 
-/// Takes its time. Keeps the names of the reports that it finished.
+/// Writes reports, slowly. Keeps the names of those that it finished.
 struct Write {
     /// The second processor has a faster machine.
     speed: u64,
@@ -41,7 +42,7 @@ impl JobHandler for Write {
     async fn handle(&self, job: &mut ActiveJob, report: Report) -> Result<(), JobError> {
         let name = report.name;
         println!("  {name}: begins, attempt {}", job.attempt());
-        // At the deadline it is dropped here.
+        // At the deadline the handler is dropped here.
         tokio::time::sleep(Duration::from_millis(report.ms / self.speed)).await;
         println!("  {name}: done");
         let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("a processor starts");
     let finished = Arc::default();
     let running = start(pool, 1, &finished)?;
-    // Stopped by hand, it may not have begun the long job yet.
+    // After a stop by hand, the long job may not have begun yet.
     let must_release = tokio::select! {
         signal = seriatim::shutdown_signal() => signal.map(|()| 0)?,
         () = tokio::time::sleep(Duration::from_secs(1)) => 1,

@@ -1,8 +1,9 @@
 //! Transfers between accounts, by handlers that fail at random: `cargo run --example ledger`
 //!
-//! A transfer is two postings, one in the group of each account, enqueued together. A handler may fail or panic after
-//! it has written: what it wrote is rolled back, the posting keeps its place and is tried again. At the end each account
-//! must have exactly its postings, in order, and the sum of all balances must be what it was.
+//! A transfer is two postings, one in the group of each account, enqueued together. A handler may
+//! fail or panic after it has written: its writes are rolled back, the posting keeps its place and
+//! is tried again. At the end each account must have exactly its postings, in order, and the sum of
+//! all balances must be what it was.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ struct Posting {
     cents: i64,
 }
 
-/// Books a posting, and counts how often that went wrong.
+/// Books a posting, and counts its failures.
 #[derive(Default)]
 struct Book {
     errors: AtomicU32,
@@ -65,7 +66,7 @@ impl JobHandler for Book {
         .bind(balance)
         .execute(tx)
         .await?;
-        // After the writes, where it would hurt.
+        // After the writes, where a failure does the most harm.
         self.fail_at_random()?;
         Ok(balance)
     }
@@ -88,7 +89,7 @@ impl Book {
     }
 }
 
-/// The two postings of a transfer between two accounts.
+/// Returns the two postings of a transfer between two accounts.
 fn transfer(number: i64) -> [Posting; 2] {
     let from = fastrand::usize(..ACCOUNTS.len());
     let to = (from + fastrand::usize(1..ACCOUNTS.len())) % ACCOUNTS.len();
@@ -100,7 +101,8 @@ fn transfer(number: i64) -> [Posting; 2] {
     })
 }
 
-/// Prints each account, and says whether it has what was enqueued for it, in that order.
+/// Prints each account, and returns whether it has the postings that were enqueued for it, in that
+/// order.
 async fn check(pool: &PgPool, enqueued: &[Posting]) -> Result<bool, sqlx::Error> {
     println!("account   postings   balance   in order");
     let (mut sum, mut right) = (0, true);

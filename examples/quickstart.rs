@@ -21,7 +21,8 @@ impl JobHandler for Greet {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // A throw-away database. A service has its own pool, and calls `seriatim::migrate(&pool)` when it starts.
+    // A throw-away database. A service has its own pool, and calls `seriatim::migrate(&pool)` when
+    // it starts.
     let database = TestDatabase::create().await?;
     let pool = database.pool();
     let greetings = QueueOptions::new("greetings").concurrency(4);

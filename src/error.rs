@@ -38,7 +38,8 @@ pub enum MigrateError {
         /// What to do.
         advice: String,
     },
-    /// Citus distributes a table of the schema. Ids of several nodes have no order, so no promise could be kept.
+    /// Citus distributes a table of the schema. Ids of several nodes have no order, so no promise
+    /// could be kept.
     #[error(
         "Citus distributes table {table:?} of schema {schema:?}, and ids of several nodes have no order: keep the jobs in a schema whose tables are local to one node"
     )]
@@ -63,7 +64,7 @@ pub enum MigrateError {
     Database {
         /// The schema.
         schema: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
@@ -79,7 +80,8 @@ pub enum ControlError {
         /// The id.
         id: i64,
     },
-    /// The group is not halted. Where it is paused, [`Client::unpause_group`](crate::Client::unpause_group) is meant.
+    /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
+    /// pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
     NotHalted {
         /// The queue.
@@ -87,12 +89,13 @@ pub enum ControlError {
         /// The group.
         group: String,
     },
-    /// The queue, or the group, is not paused. Where the group is halted, [`Client::unhalt_group`](crate::Client::unhalt_group) is meant.
+    /// The queue, or the group, is not paused.
+    /// [`Client::unhalt_group`](crate::Client::unhalt_group) ends a halt.
     #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
     NotPaused {
         /// The queue.
         queue: String,
-        /// The group; none: the queue itself.
+        /// The group; `None`: the queue itself.
         group: Option<String>,
     },
     /// The job is in a state that does not allow the request.
@@ -102,18 +105,18 @@ pub enum ControlError {
         id: i64,
         /// Its status.
         status: crate::JobStatus,
-        /// What was asked for.
+        /// The request.
         request: &'static str,
-        /// What to do instead.
+        /// The request that is allowed instead.
         advice: &'static str,
     },
-    /// Another transaction or a worker has the job's row at the moment.
+    /// Another transaction or a worker has locked the job's row for a moment.
     #[error("job {id} is locked by a worker or another transaction: try again")]
     Busy {
         /// The id.
         id: i64,
     },
-    /// Nothing is parked there.
+    /// No such job of the group is parked.
     #[error("no job of group {group:?} of queue {queue:?} is parked{}", .job.map(|id| format!(" with job {id}")).unwrap_or_default())]
     NotParked {
         /// The queue.
@@ -123,7 +126,8 @@ pub enum ControlError {
         /// The failed job that was named.
         job: Option<i64>,
     },
-    /// Some of the parked jobs are locked by another transaction, or are still being parked. Nothing was changed.
+    /// Some of the parked jobs are locked by another transaction, or are still being parked.
+    /// Nothing was changed.
     #[error("parked jobs of group {group:?} of queue {queue:?} are being changed: try again")]
     GroupBusy {
         /// The queue.
@@ -134,20 +138,21 @@ pub enum ControlError {
     /// A setting is out of its range.
     #[error("{setting} is {value}, it must be {range}")]
     OutOfRange {
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
-    /// Later jobs of its group were parked with the job, or are being parked: they go on together.
+    /// Later jobs of its group were parked with the job, or are being parked: they are queued or
+    /// given up together.
     #[error("other jobs are parked with job {id}: use redrive_parked or discard_parked")]
     Parked {
         /// The id.
         id: i64,
     },
-    /// The queue or group has a name that cannot be used.
+    /// The name of the queue or group cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The database refused.
@@ -184,12 +189,12 @@ impl BuildError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackgroundError {
-    /// No connection could be had from the pool.
+    /// The pool gave no connection.
     #[error("queue {queue:?} got no connection from the pool")]
     Connection {
         /// The queue.
         queue: String,
-        /// What the pool said.
+        /// The error of the pool.
         #[source]
         source: sqlx::Error,
     },
@@ -198,12 +203,12 @@ pub enum BackgroundError {
     Claim {
         /// The queue.
         queue: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
-    /// The tables are not there, or not those of this version. The claim is tried again, so that a processor may start
-    /// before its migration.
+    /// The tables are not there, or not those of this version. The claim is tried again, so that a
+    /// processor may start before its migration.
     #[error(
         "queue {queue:?} has no tables in schema {schema:?}: call migrate() on this database first"
     )]
@@ -212,11 +217,12 @@ pub enum BackgroundError {
         queue: String,
         /// The schema.
         schema: String,
-        /// What the database said.
+        /// The error of the database.
         #[source]
         source: sqlx::Error,
     },
-    /// The schema is of a version before this program's. No job is claimed until it is migrated: it is looked at each second.
+    /// The schema is of a version before this program's. No job is claimed until it is migrated; the
+    /// version is checked each second.
     #[error(
         "schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database, no job is claimed before"
     )]
@@ -228,22 +234,24 @@ pub enum BackgroundError {
         /// The version of this crate.
         needed: i64,
     },
-    /// This program cannot run on the schema: [`MigrateError::Newer`] or [`MigrateError::Distributed`]. No job is claimed until
-    /// that has changed: it is looked at each second.
+    /// This program cannot run on the schema: [`MigrateError::Newer`] or
+    /// [`MigrateError::Distributed`]. No job is claimed until that has changed; the schema is
+    /// checked each second.
     #[error("this program does not fit its schema, and claims no job")]
     UnusableSchema(#[source] MigrateError),
-    /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs again.
+    /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs
+    /// again.
     #[error("job {job} of queue {queue:?} could not be held for its run")]
     Hold {
         /// The queue.
         queue: String,
         /// The job.
         job: i64,
-        /// What the database said; none if the claim was lost to another worker.
+        /// The error of the database; `None` if another worker has the claim.
         #[source]
         source: Option<sqlx::Error>,
     },
-    /// The session that held a running job was lost; its handler was dropped.
+    /// The session or the lease that held a running job was lost; its handler was dropped.
     #[error("the hold of job {job} of queue {queue:?} was lost while its handler ran")]
     HoldLost {
         /// The queue.
@@ -251,67 +259,70 @@ pub enum BackgroundError {
         /// The job.
         job: i64,
     },
-    /// The outcome of a job was not recorded by this worker: its claim was taken over, or the database was not to be
-    /// had for too long. Unless the last commit got through, another worker runs the job again.
+    /// The outcome of a job was not recorded by this worker: its claim was taken over, or the
+    /// database could not be reached for too long. Unless the last commit got through, another
+    /// worker runs the job again.
     #[error("the outcome of job {job} of queue {queue:?} was not recorded by this worker")]
     Settle {
         /// The queue.
         queue: String,
         /// The job.
         job: i64,
-        /// What the database said; none if the claim was lost to another worker.
+        /// The error of the database; `None` if another worker has the claim.
         #[source]
         source: Option<sqlx::Error>,
     },
-    /// The session that watches the holds failed. It is opened again.
+    /// The monitor's session, which checks the holds, failed. It is opened again.
     #[error("the monitor session failed")]
     SessionMonitor(#[source] sqlx::Error),
-    /// The session that shows that this process lives, and extends its leases, failed. It is opened again; handlers
-    /// that leases keep are stopped if that takes too long.
+    /// The session of this process's presence, which extends its leases too, failed. It is opened
+    /// again. If that takes too long, handlers under a lease are stopped.
     #[error("the presence of this processor could not be shown")]
     Presence(#[source] sqlx::Error),
-    /// The thread of the monitor could not be started. The processor claims nothing.
+    /// The thread of the monitor and the presence could not be started. The processor claims
+    /// nothing.
     #[error("the monitor could not be started, so no job is claimed")]
     NoMonitor(#[source] std::io::Error),
     /// The wake-up session failed. Polling goes on.
     #[error("the wake-up session failed, polling goes on")]
     Listener(#[source] sqlx::Error),
-    /// A pooler that hands out sessions for a transaction at a time is between this processor and the server. The processor
-    /// goes on without what needs a session of its own, as with `listen(false)` and `presence(false)`; said once, unless both
-    /// were said already.
+    /// A transaction pooler is between this processor and the server. The processor goes on without
+    /// sessions of its own, as with `listen(false)` and `presence(false)`. Reported once, unless
+    /// both are switched off.
     #[error(
         "a transaction pooler is in between: the processor goes on without wake-ups (jobs are found by polling) and without presence (a dead worker's leases end by themselves). Connect directly or through a session pooler to have both, or say listen(false) and presence(false)"
     )]
     TransactionPooler,
-    /// A pooler that hands out sessions for a statement at a time is between this processor and the server: no transaction
-    /// can be had. The processor claims nothing.
+    /// A statement pooler is between this processor and the server: no transaction can be had. The
+    /// processor claims nothing.
     #[error(
         "a pooler of statements is in between, behind which there are no transactions, so no job is claimed: set its mode to `transaction` or `session`, or connect directly"
     )]
     StatementPooler(#[source] sqlx::Error),
-    /// Housekeeping failed. It is tried again.
+    /// Maintenance failed. It is tried again.
     #[error("maintenance failed")]
     Maintenance(#[source] sqlx::Error),
-    /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can cause this.
+    /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can
+    /// cause this.
     #[error(
-        "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were put in line"
+        "{repaired} groups of queue {queue:?} had jobs that nothing would have woken; they were made ready"
     )]
     Stranded {
         /// The queue.
         queue: String,
-        /// How many groups were put in line.
+        /// The number of groups that were made ready.
         repaired: u64,
     },
     /// The watchdog found that the processor makes no progress. It ends the process now.
     #[error("the watchdog ends this process: {0}")]
     Stalled(Stall),
-    /// The thread of the watchdog could not be started. The processor works without one.
+    /// The thread of the watchdog could not be started. The processor works without a watchdog.
     #[error("the watchdog could not be started")]
     NoWatchdog(#[source] std::io::Error),
     /// An operation took longer than its limit and its connection was closed.
     #[error("{activity} did not end within {limit:?}, its connection was closed")]
     TooSlow {
-        /// What was tried.
+        /// The operation.
         activity: &'static str,
         /// The limit.
         limit: Duration,

@@ -19,9 +19,13 @@ pub use async_trait::async_trait;
 
 pub use attempt::active_job::ActiveJob;
 pub use attempt::handler::JobHandler;
-pub use client::client::{Cancelled, Client, Retried, enqueue, enqueue_many, migrate};
-pub use client::receive::{ParseReceiptError, PullError, Receipt, Receive, Received};
-pub use client::redrive::{Purged, Redriven, Released};
+pub use client::client::{Client, migrate};
+pub use client::control::{Cancelled, Retried};
+pub use client::enqueue::{enqueue, enqueue_many};
+pub use client::node::Released;
+pub use client::purge::Purged;
+pub use client::receive::{ParseReceiptError, Receipt, Receive, ReceiveError, Received};
+pub use client::redrive::Redriven;
 pub use error::{BackgroundError, BuildError, ControlError, MigrateError};
 pub use job::bytes::Bytes;
 pub use job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
@@ -39,7 +43,8 @@ pub use job::stall::{Activity, Stall};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use liveness::watchdog::Watchdog;
 pub use processor::builder::ProcessorBuilder;
-pub use processor::processor::{Processor, Running};
+pub use processor::processor::Processor;
+pub use processor::running::Running;
 
 /// The guide's programs are compiled with the doctests.
 #[cfg(doctest)]

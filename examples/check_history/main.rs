@@ -1,10 +1,11 @@
-//! Checks a history of a queue: who enqueued what and when, what ran and when, what came of it.
+//! Checks a history of a queue: enqueues, runs and their results, with their times.
 //!
 //! `cargo run --example check_history -- FILE`
 //!
-//! Decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost (P3), whether effects are
-//! there exactly once (P4, P10) and attempts were counted (P9), and tells each violation as a short story. The format is
-//! in `docs/history.md`; it is that of any queue.
+//! Decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost
+//! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and
+//! prints each violation as a short story. The format is in `docs/history.md`; it is that of any
+//! queue.
 
 mod checker;
 
@@ -18,7 +19,8 @@ use checker::read::ReadError;
 use checker::{History, check, tell};
 use clap::Parser;
 
-/// Checks a history of a queue for broken promises: 0 if there is none, 1 if there is, 2 if it cannot be read.
+/// Checks a history of a queue for broken promises: 0 if there is none, 1 if there is, 2 if it
+/// cannot be read.
 #[derive(Debug, Parser)]
 #[command(name = "check_history")]
 struct Args {
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
     };
     match report(&args, &history, &mut io::stdout().lock()) {
         Ok(fine) => ExitCode::from(u8::from(!fine)),
-        // Nobody reads it to the end: `head`, say.
+        // The reader may not read it to the end: `head`, say.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(2),
         Err(error) => {
             eprintln!("error: {error}");
@@ -60,7 +62,7 @@ fn read(file: &Path) -> Result<History, ReadError> {
     History::read(BufReader::new(opened))
 }
 
-/// Whether no promise is broken.
+/// Returns whether no promise is broken.
 fn report(args: &Args, history: &History, out: &mut impl Write) -> io::Result<bool> {
     let violations = check(history);
     if !args.quiet {

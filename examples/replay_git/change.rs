@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-/// What a tree says about a path: `100644` and a blob id, say. A submodule is `160000` and a commit id.
+/// A path's entry in a tree: `100644` and a blob id, say. A submodule is `160000` and a commit id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) mode: String,
@@ -18,12 +18,13 @@ impl fmt::Display for Entry {
     }
 }
 
-/// For messages: what a tree says, or that it says nothing.
+/// Returns the entry of a tree for messages, or that there is none.
 pub(crate) fn shown(entry: Option<&Entry>) -> String {
     entry.map_or_else(|| String::from("no file"), Entry::to_string)
 }
 
-/// A job's data: what a commit did to a path. No old entry: the path is added; no new one: it is deleted.
+/// A job's data: the change of a path by a commit. Without an old entry the path is added; without
+/// a new one it is deleted.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
     pub(crate) commit: String,
@@ -32,8 +33,8 @@ pub(crate) struct Change {
     pub(crate) new: Option<Entry>,
 }
 
-/// A path in a repository: any bytes but NUL. As text it is escaped, so that it fits into JSON, a group id and a
-/// terminal.
+/// A path in a repository: any bytes but NUL. As text it is escaped, so that it fits into JSON, a
+/// group id and a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct RepoPath(pub(crate) Vec<u8>);
@@ -42,7 +43,8 @@ pub(crate) struct RepoPath(pub(crate) Vec<u8>);
 const GROUP_LIMIT: usize = 400;
 
 impl RepoPath {
-    /// The group of the path's changes. Should two long paths get the same one, they only wait for each other.
+    /// Returns the group of the path's changes. Two long paths with the same group only wait for
+    /// each other.
     pub(crate) fn group(&self) -> String {
         let text = self.to_string();
         if text.chars().count() <= GROUP_LIMIT {
@@ -56,7 +58,7 @@ impl RepoPath {
     }
 }
 
-/// Escaped as in a URL: control characters, the `%` itself, and bytes that are no UTF-8.
+/// Escapes as in a URL: control characters, the `%` itself, and bytes that are no UTF-8.
 impl fmt::Display for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let escape = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {

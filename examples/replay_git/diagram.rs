@@ -1,4 +1,4 @@
-//! A Mermaid sequence diagram of a few groups of the run, by what the database recorded.
+//! A Mermaid sequence diagram of a few groups of the run, from the records of the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -30,7 +30,8 @@ impl Enqueued {
         self.groups[place].1.push(job);
     }
 
-    /// The groups to show: such as lost a worker, then those with a few jobs, then any.
+    /// Returns the groups to show: first those that lost a worker, then those with a few jobs, then
+    /// any.
     fn chosen(&self, reruns: &[i64]) -> Vec<(&str, &[i64])> {
         let mut chosen = BTreeMap::new();
         let lost = |jobs: &[i64]| jobs.iter().position(|job| reruns.contains(job));
@@ -46,7 +47,7 @@ impl Enqueued {
                 break;
             }
             let (group, jobs) = &self.groups[place];
-            // Not the beginning of a long group, but what was before and after the loss.
+            // Not the beginning of a long group, but the jobs before and after the loss.
             let from = lost(jobs).map_or(0, |place| place.saturating_sub(1));
             let to = jobs.len().min(from + JOBS_OF_A_GROUP);
             chosen.insert(place, (group.as_str(), &jobs[from..to]));
@@ -62,7 +63,7 @@ struct Event {
     workers: Vec<String>,
 }
 
-/// The diagram's text.
+/// Returns the diagram's text.
 pub(crate) async fn draw(
     pool: &PgPool,
     enqueued: &Enqueued,
@@ -106,7 +107,7 @@ pub(crate) async fn draw(
     Ok(text)
 }
 
-/// What happened to a job: enqueued, claimed (again), done.
+/// The events of a job: enqueued, claimed (again), done.
 fn life(name: &str, job: &Job, fleet: &Fleet) -> Vec<Event> {
     let mut events = vec![Event {
         at: job.created_at,
@@ -116,7 +117,7 @@ fn life(name: &str, job: &Job, fleet: &Fleet) -> Vec<Event> {
     let worker_of = |attempt| fleet.runs.get(&(job.id, attempt)).cloned();
     let failed = job.history.iter().map(|a| (a.attempt, a.started_at));
     for (attempt, at) in failed.chain([(job.attempts, job.last_started_at)]) {
-        // One that was killed between its claim and its handler told us nothing.
+        // A job that was killed between its claim and its handler reported nothing.
         let (Some(at), Some(worker)) = (at, worker_of(attempt)) else {
             continue;
         };

@@ -10,8 +10,8 @@ use sqlx::{PgConnection, PgPool};
 use crate::Result;
 use crate::change::{Change, Entry, RepoPath, shown};
 
-/// No unique key on the path: that there is one row per path is for the queue to keep, and checked at the end. (And
-/// a B-tree would refuse the longest paths.)
+/// No unique key on the path: the queue is to keep one row per path, which is checked at the end.
+/// (And a B-tree would refuse the longest paths.)
 const TABLES: &str = "
     create table file (path bytea not null, mode text not null, blob text not null);
     create index on file using hash (path);
@@ -26,7 +26,7 @@ pub(crate) async fn create_tables(pool: &PgPool) -> Result<()> {
 pub(crate) struct Apply {
     /// The worker's name, which becomes the job's result.
     pub(crate) worker: String,
-    /// Tell of every job that is begun, or of the first one only.
+    /// Report every job that begins, or the first one only.
     pub(crate) tell_all: bool,
     pub(crate) told: AtomicBool,
 }
@@ -64,12 +64,12 @@ impl JobHandler for Apply {
 }
 
 impl Apply {
-    /// Says on the standard output, which the parent reads, that a job is begun.
+    /// Reports the begin of a job on the standard output, which the parent reads.
     fn tell(&self, job: &ActiveJob) {
         if self.tell_all || !self.told.swap(true, Ordering::Relaxed) {
             let line = format!("{} {}\n", job.id(), job.attempt());
             let mut stdout = std::io::stdout().lock();
-            // If the parent is gone, so are we in a moment.
+            // If the parent is gone, this process ends in a moment.
             let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
         }
     }
@@ -97,7 +97,7 @@ async fn write(tx: &mut PgConnection, change: &Change) -> Result<(), sqlx::Error
     query.execute(tx).await.map(drop)
 }
 
-/// How many jobs took more than one attempt, and the first few of them.
+/// The number of jobs that took more than one attempt, and the first few of them.
 pub(crate) async fn reruns(pool: &PgPool) -> Result<(i64, Vec<i64>)> {
     let count = sqlx::query_scalar("select count(*) from rerun").fetch_one(pool).await?;
     let first =
@@ -105,7 +105,7 @@ pub(crate) async fn reruns(pool: &PgPool) -> Result<(i64, Vec<i64>)> {
     Ok((count, first))
 }
 
-/// Where the table differs from the tree, in words; nothing if they are equal.
+/// Returns the differences between the table and the tree, in words; empty if they are equal.
 pub(crate) async fn differences(
     pool: &PgPool,
     mut tree: HashMap<RepoPath, Entry>,

@@ -1,4 +1,4 @@
-//! The worker processes: this program again, once for each, and what kills them.
+//! The worker processes (this program again, once for each), and the kills.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -19,35 +19,37 @@ use crate::files::Apply;
 use crate::{QUEUE, Result};
 
 const KILL_EVERY: Duration = Duration::from_millis(500);
-/// How often we look whether a worker has ended by itself.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval of checks whether a worker has ended by itself.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a worker process is told.
+/// The arguments of a worker process.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WorkerArgs {
     #[arg(long)]
     name: String,
     #[arg(long)]
     concurrency: u32,
-    /// Tell of every job, not of the first one only.
+    /// Report every job, not the first one only.
     #[arg(long)]
     tell_all: bool,
 }
 
-/// A worker process: one processor, until the parent closes our standard input, by ending it or by its own end.
+/// A worker process: one processor, until the parent closes this standard input, on purpose or by
+/// its own end.
 pub(crate) async fn work(args: WorkerArgs) -> Result<()> {
     let url = std::env::var("DATABASE_URL")?;
     let pool = PgPoolOptions::new().max_connections(args.concurrency).connect(&url).await?;
     let options = QueueOptions::new(QUEUE)
         .concurrency(args.concurrency.try_into()?)
-        // A killed worker costs its jobs an attempt; what is out of order is not tried again anyway.
+        // A killed worker costs its jobs an attempt. A change that is out of order is not tried
+        // again anyway.
         .retry(RetryPolicy::new(1_000).base(Duration::from_millis(20)))
-        // The later changes of the path would only fail in its wake.
+        // The later changes of the path would only fail after it.
         .out_of_attempts(OutOfAttempts::Halt);
     let handler =
         Apply { worker: args.name, tell_all: args.tell_all, told: AtomicBool::new(false) };
     let running = Processor::builder(pool).queue(options, handler).build()?.start();
-    // Nothing ever comes: the read returns when the other end is closed.
+    // The parent writes nothing: the read returns when the other end is closed.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
     // Not for long: if the parent died, its server may be gone as well.
     let _ = timeout(Duration::from_secs(2), running.shutdown(Duration::from_secs(1))).await;
@@ -70,7 +72,7 @@ pub(crate) struct Fleet {
     any_at_work: bool,
     told: mpsc::UnboundedReceiver<Told>,
     tell: mpsc::UnboundedSender<Told>,
-    /// Which worker ran an attempt of a job, as far as they told.
+    /// Returns the worker of an attempt of a job, as far as workers reported.
     pub(crate) runs: HashMap<(i64, u32), String>,
     pub(crate) kills: Vec<Kill>,
 }
@@ -78,11 +80,12 @@ pub(crate) struct Fleet {
 struct Worker {
     name: String,
     process: Child,
-    /// It has begun a job. One that is killed before teaches nothing, and on a slow machine none would ever begin one.
+    /// It has begun a job. The kill of one that has not shows nothing, and on a slow machine none
+    /// would ever begin one.
     at_work: bool,
 }
 
-/// A worker began a job.
+/// A report that a worker began a job.
 struct Told {
     worker: String,
     job: i64,
@@ -125,11 +128,11 @@ impl Fleet {
             command.arg("--tell-all");
         }
         let mut process = command
-            // Not as an argument: everyone can read those, and a URL may have a password.
+            // Not as an argument: every user can read those, and a URL may have a password.
             .env("DATABASE_URL", &self.url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for the parent alone, which then ends us in order.
+            // Ctrl-C is for the parent alone, which then ends the workers in order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -140,13 +143,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Watches the workers, and kills them if there is to be chaos. Returns only with what went wrong.
+    /// Watches the workers, and kills them in chaos mode. Returns only an error.
     pub(crate) async fn watch(
         &mut self,
         chaos: Option<&PgPool>,
     ) -> Result<std::convert::Infallible> {
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut kill = interval(KILL_EVERY);
         kill.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -159,7 +162,7 @@ impl Fleet {
                         kill.reset();
                     }
                 }
-                _ = look.tick() => self.check()?,
+                _ = checks.tick() => self.check()?,
                 _ = kill.tick() => if let Some(pool) = chaos {
                     self.kill_one(pool).await?;
                 }
@@ -167,7 +170,7 @@ impl Fleet {
         }
     }
 
-    /// Whether it is the first job that any worker began.
+    /// Returns whether it is the first job that any worker began.
     fn note(&mut self, told: Told) -> bool {
         let first = !std::mem::replace(&mut self.any_at_work, true);
         let its = |worker: &&mut Worker| worker.name == told.worker;
@@ -180,7 +183,7 @@ impl Fleet {
         first
     }
 
-    /// A worker that ended by itself would leave us waiting for ever.
+    /// Fails if a worker ended by itself: the wait for it would never end.
     fn check(&mut self) -> Result<()> {
         for worker in &mut self.workers {
             if let Some(status) = worker.process.try_wait()? {
@@ -198,14 +201,14 @@ impl Fleet {
             return Ok(());
         };
         let mut worker = self.workers.swap_remove(victim);
-        // SIGKILL: nothing of the worker's own runs any more.
+        // SIGKILL: no code of the worker runs any more.
         worker.process.kill().await?;
         let at = sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?;
         self.kills.push(Kill { worker: worker.name, at });
         self.start_worker()
     }
 
-    /// Lets the workers end in order; kills what does not.
+    /// Lets the workers end in order. Kills those that do not.
     pub(crate) async fn end(&mut self) {
         for worker in &mut self.workers {
             drop(worker.process.stdin.take());
@@ -236,7 +239,7 @@ async fn listen(worker: String, stdout: ChildStdout, tell: mpsc::UnboundedSender
             continue;
         };
         let worker = worker.clone();
-        // Nobody listens any more at the end of the run.
+        // At the end of the run nothing receives them.
         let _ = tell.send(Told { worker, job, attempt });
     }
 }

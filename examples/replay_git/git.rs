@@ -1,4 +1,4 @@
-//! What we ask git. Everything is asked with `-z` and read as bytes: a path may have any of them but NUL.
+//! Queries of git. All use `-z` and are read as bytes: a path may have any byte but NUL.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -50,20 +50,21 @@ impl Repository {
         self.shallow
     }
 
-    /// The commits up to `HEAD` along the first parents, oldest first.
+    /// Returns the commits up to `HEAD` along the first parents, oldest first.
     pub(crate) async fn commits(&self) -> Result<Vec<String>> {
         let list = self.ask(&["rev-list", "--first-parent", "--reverse", "HEAD"]).await?;
         Ok(String::from_utf8(list)?.lines().map(str::to_owned).collect())
     }
 
-    /// The files of a commit.
+    /// Returns the files of a commit.
     pub(crate) async fn tree(&self, commit: &str) -> Result<HashMap<RepoPath, Entry>> {
         let list = self.ask(&["ls-tree", "-r", "-z", "--full-tree", commit]).await?;
         let lines = list.split(|byte| *byte == 0).filter(|line| !line.is_empty());
         lines.map(tree_entry).collect()
     }
 
-    /// What each commit changed against the one before it, the first one against nothing.
+    /// Returns the changes of each commit against the one before it, of the first one against
+    /// nothing.
     pub(crate) fn changes(&self, commits: &[String]) -> Result<Changes> {
         let mut git = self
             .git(&["diff-tree", "--stdin", "--root", "-r", "--raw", "-z"])
@@ -76,7 +77,8 @@ impl Repository {
         let mut stdin = git.stdin.take().ok_or_else(|| pipe("stdin"))?;
         let stdout = git.stdout.take().ok_or_else(|| pipe("stdout"))?;
         let mut stderr = git.stderr.take().ok_or_else(|| pipe("stderr"))?;
-        // A second id on the line stands for the parents: so a merge is compared with its first parent alone.
+        // A second id on the line stands for the parents, so a merge is compared with its first
+        // parent alone.
         let mut lines = String::new();
         for (n, commit) in commits.iter().enumerate() {
             lines += commit;
@@ -85,7 +87,8 @@ impl Repository {
             }
             lines.push('\n');
         }
-        // Beside the reading: git answers before it has read everything, and a full pipe would stop both.
+        // Beside the reading: git answers before it has read everything, and a full pipe would stop
+        // both.
         tokio::spawn(async move {
             // If git is gone, its exit status says why.
             let _ = stdin.write_all(lines.as_bytes()).await;
@@ -131,7 +134,7 @@ impl Repository {
     }
 }
 
-/// The changes of a history, as git tells them.
+/// The changes of a history, as git prints them.
 pub(crate) struct Changes {
     git: Child,
     stdout: BufReader<ChildStdout>,
@@ -183,7 +186,7 @@ fn sides(change: &str) -> Result<(Option<Entry>, Option<Entry>)> {
     let mut word = || words.next().ok_or_else(|| format!("git said {change:?}"));
     let (old_mode, new_mode, old, new) = (word()?, word()?, word()?, word()?);
     let entry = |mode: &str, blob: &str| {
-        // The mode of what is not there.
+        // The mode of a file that is not there.
         (mode != "000000").then(|| Entry { mode: mode.to_owned(), blob: blob.to_owned() })
     };
     Ok((entry(old_mode, old), entry(new_mode, new)))

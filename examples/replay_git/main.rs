@@ -1,10 +1,11 @@
-//! Replays the history of a git repository through a queue, in several processes, and checks the result.
+//! Replays the history of a git repository through a queue, in several processes, and checks the
+//! result.
 //!
 //! `cargo run --example replay_git -- --chaos`
 //!
-//! Each change of a file in a commit is a job, and the file's path is its group. A handler refuses a change whose old
-//! content is not what the table has, so a single job out of order, lost or run twice fails the run. At the end the
-//! table must be equal to git's own tree.
+//! Each change of a file in a commit is a job, and the file's path is its group. A handler refuses
+//! a change whose old content is not that of the table. So a single job out of order, lost or run
+//! twice fails the run. At the end the table must be equal to git's own tree.
 
 mod change;
 mod diagram;
@@ -57,7 +58,7 @@ struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Role {
-    /// What a worker process is started as
+    /// The arguments that a worker process is started with
     #[command(hide = true)]
     Worker(WorkerArgs),
 }

@@ -14,13 +14,13 @@ use crate::diagram::Enqueued;
 use crate::git::Repository;
 use crate::{QUEUE, Result};
 
-/// Jobs of one `enqueue_many`: one statement for all of them.
+/// The number of jobs in one `enqueue_many`: one statement for all of them.
 const BATCH: usize = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Between two plain lines, where there is no terminal.
+/// Time between two plain lines, if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// What the run came to.
+/// The result of the run.
 pub(crate) struct Run {
     pub(crate) changes: u64,
     pub(crate) groups: usize,
@@ -46,12 +46,12 @@ struct Producer {
     enqueued: RefCell<Enqueued>,
 }
 
-/// Workers that can get no connection would wait for ever: better said before.
+/// Fails if workers would wait for ever because the server has too few connections.
 pub(crate) async fn check_connections(pool: &PgPool, needed: u32) -> Result<()> {
     let allowed: i32 = sqlx::query_scalar("select current_setting('max_connections')::int")
         .fetch_one(pool)
         .await?;
-    // Ours, and a few that the server keeps for itself and others.
+    // This process's, and a few that the server keeps for itself and others.
     let needed = i64::from(needed) + 10;
     if needed > i64::from(allowed) {
         return Err(format!(
@@ -63,7 +63,7 @@ pub(crate) async fn check_connections(pool: &PgPool, needed: u32) -> Result<()> 
     Ok(())
 }
 
-/// Enqueues all changes while the workers run them; returns when all have run.
+/// Enqueues all changes while the workers run them. Returns when all have run.
 pub(crate) async fn run(
     pool: &PgPool,
     repository: &Repository,
@@ -130,12 +130,13 @@ async fn enqueue(
     Ok(())
 }
 
-/// Waits until the producer is done and no job is left, and shows how far it is.
+/// Waits until the producer is done and no job is left, and shows the progress.
 async fn all_run(pool: &PgPool, producer: &Producer) -> Result<()> {
     let progress = Progress::new();
     let client = Client::default();
     loop {
-        // Read before the count: what comes in between is then seen as unfinished, not as done.
+        // Read before the count: a job that comes in between then counts as unfinished, not as
+        // done.
         let (enqueued, done) = (producer.changes.get(), producer.done.get());
         if let Some(halted) = client.halted_groups(pool, QUEUE).await?.into_iter().next() {
             let reason = halted.reason.unwrap_or_default();
@@ -151,7 +152,7 @@ async fn all_run(pool: &PgPool, producer: &Producer) -> Result<()> {
     }
 }
 
-/// A bar on a terminal, now and then a line elsewhere.
+/// A bar on a terminal, or else lines at intervals.
 struct Progress {
     bar: Option<ProgressBar>,
     line_due: Cell<Instant>,

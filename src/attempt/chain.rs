@@ -43,7 +43,7 @@ impl ClaimedTurn {
         if let Some(turn) = &mut self.open {
             turn.jobs += 1;
             let now = Instant::now();
-            turn.slots.ended(std::mem::replace(&mut turn.began, now), now);
+            turn.slots.record_end(std::mem::replace(&mut turn.began, now), now);
         }
     }
 

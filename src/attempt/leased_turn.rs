@@ -18,7 +18,7 @@ use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::job::outcome::{Outcome, RunResult};
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
-use crate::liveness::shutdown::Counted;
+use crate::liveness::shutdown::RunningAttempt;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{HeldJob, LeasedClaim, UnrecordedSuccess};
 
@@ -35,7 +35,7 @@ const SKIPPED: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct PendingSuccesses<'a> {
     done: Vec<UnrecordedSuccess>,
-    counted: Vec<Counted<'a>>,
+    counted: Vec<RunningAttempt<'a>>,
     /// When the first handler began whose job is not recorded.
     since: Option<Instant>,
     /// How many of them are being recorded, and the answer.
@@ -82,7 +82,7 @@ impl PendingSuccesses<'_> {
         };
         if end != TurnEnd::Lost {
             self.done.drain(..recorded);
-            self.counted.drain(..recorded).for_each(|mut counted| counted.finished());
+            self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
             self.since = None;
         }
         end
@@ -170,10 +170,13 @@ impl ClaimedTurn {
                     let (end, _) = self.settle(job, held, &signals, unrecorded, clean).await;
                     match end {
                         TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
-                            counted.finished();
-                            pending.counted.drain(..).for_each(|mut counted| counted.finished());
+                            counted.mark_finished();
+                            pending
+                                .counted
+                                .drain(..)
+                                .for_each(|mut counted| counted.mark_finished());
                         }
-                        TurnEnd::Released => counted.released(),
+                        TurnEnd::Released => counted.mark_released(),
                         TurnEnd::Lost => {}
                     }
                     if end != TurnEnd::Stays {
@@ -187,7 +190,7 @@ impl ClaimedTurn {
             if !self.claim.advance() {
                 return;
             }
-            lease_guard.turn_to(self.claim.job);
+            lease_guard.pass_to(self.claim.job);
         }
     }
 
@@ -216,7 +219,7 @@ impl ClaimedTurn {
         }
         let began = Instant::now();
         if let HoldGuard::Leased(lease) = &job.guard
-            && !lease.guard.stands(began)
+            && !lease.guard.may_begin(began)
         {
             return (lease_lost(), false);
         }

@@ -4,10 +4,10 @@
 //! `WIND_UP`), or when another worker has taken the claim over. The attempt has failed in the first
 //! case, and its failure is recorded by token. In the second case nothing may be recorded (P10).
 
-use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
+use crate::liveness::context::Context;
 use crate::liveness::sessions::Signals;
 
 /// The result of a run whose row locks went with their session.
@@ -29,20 +29,16 @@ pub(crate) fn taken_over(signals: &Signals) -> sqlx::Error {
     sqlx::Error::Protocol(message.to_owned())
 }
 
-impl ClaimedTurn {
-    /// Reports a lost hold whose failure is still to be recorded.
-    pub(crate) fn report_lost_hold(&self, unrecorded: &Unrecorded) {
-        let Unrecorded::Result(RunResult::Broken(kind, _)) = unrecorded else { return };
-        if [FailureKind::ConnectionLost, FailureKind::LeaseLost].contains(kind) {
-            let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-            self.context.report(&BackgroundError::HoldLost { queue, job });
-        }
+/// Reports a lost hold whose failure is still to be recorded.
+pub(crate) fn report_lost_hold(context: &Context, queue: &str, job: i64, result: &RunResult) {
+    let RunResult::Broken(kind, _) = result else { return };
+    if [FailureKind::ConnectionLost, FailureKind::LeaseLost].contains(kind) {
+        context.report(&BackgroundError::HoldLost { queue: queue.to_owned(), job });
     }
+}
 
-    /// Reports a claim that was taken over before its outcome was recorded.
-    pub(crate) fn claim_lost(&self) -> TurnEnd {
-        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.context.report(&BackgroundError::Settle { queue, job, source: None });
-        TurnEnd::Lost
-    }
+/// Reports a claim that was taken over before its outcome was recorded.
+pub(crate) fn report_taken_over(context: &Context, queue: &str, job: i64) {
+    let queue = queue.to_owned();
+    context.report(&BackgroundError::Settle { queue, job, source: None });
 }

@@ -16,7 +16,7 @@ use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, 
 use crate::attempt::connection::{NextJob, SlotConnection};
 use crate::attempt::failure::returned;
 use crate::attempt::hold::hold_known;
-use crate::attempt::lost::{lease_lost, session_lost};
+use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -99,8 +99,8 @@ impl ClaimedTurn {
         let unrecorded = self.decide_success(&held, result);
         let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
         match end {
-            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.finished(),
-            TurnEnd::Released => counted.released(),
+            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
+            TurnEnd::Released => counted.mark_released(),
             TurnEnd::Lost => {}
         }
         (end, conn)
@@ -256,7 +256,7 @@ impl ClaimedTurn {
         } else {
             unrecorded
         };
-        self.report_lost_hold(&unrecorded);
+        self.report_if_lost(&unrecorded);
         // Closed before the record, which needs the locks that its session may still have.
         conn.close();
         drop(watch);
@@ -271,7 +271,7 @@ impl ClaimedTurn {
         unrecorded: Unrecorded,
         slot: Option<SlotGuard>,
     ) -> TurnEnd {
-        self.report_lost_hold(&unrecorded);
+        self.report_if_lost(&unrecorded);
         let settler = self.queue.settler.clone();
         let (answer, end) = oneshot::channel();
         let signals = lease.guard.signals.clone();
@@ -285,6 +285,12 @@ impl ClaimedTurn {
         match end.await {
             Ok(Settled::Ended(end)) => end,
             _ => TurnEnd::Lost,
+        }
+    }
+
+    fn report_if_lost(&self, unrecorded: &Unrecorded) {
+        if let Unrecorded::Result(result) = unrecorded {
+            report_lost_hold(&self.context, &self.queue.name, self.claim.job, result);
         }
     }
 }

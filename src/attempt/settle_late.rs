@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::failure::broken;
 use crate::attempt::hold::RETRY_SKIPPED;
+use crate::attempt::lost::report_taken_over;
 use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::outcome::{Outcome, RunResult};
@@ -184,5 +185,11 @@ impl ClaimedTurn {
             Unrecorded::Outcome(outcome) => self.ended(outcome),
             Unrecorded::Result(_) | Unrecorded::EarlierOnly => TurnEnd::Lost,
         }
+    }
+
+    /// Reports that the claim was taken over before its outcome was recorded.
+    pub(crate) fn claim_lost(&self) -> TurnEnd {
+        report_taken_over(&self.context, &self.queue.name, self.claim.job);
+        TurnEnd::Lost
     }
 }

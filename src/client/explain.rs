@@ -1,4 +1,4 @@
-//! Explain: why a job or a group is where it is, and who has it.
+//! Explain: why a job or a group is where it is, and which worker and session have it.
 
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -8,10 +8,12 @@ use crate::job::facts::Facts;
 use crate::store::{PINNED_PLANS, Subject};
 
 impl Client {
-    /// Why a job is where it is, and who has it: one value, which prints as one sentence. None: there is no such job.
+    /// Explains why a job is where it is, and which worker and session have it: one value, which
+    /// prints as one sentence. `None` if there is no such job.
     ///
-    /// It locks nothing, waits for nothing, and counts nothing beyond [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT). The session
-    /// that holds a running job, and its query, are seen if the role may see them (`pg_read_all_stats`, or the same role).
+    /// It locks nothing, waits for nothing, and counts nothing beyond
+    /// [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT). The session that holds a running job,
+    /// and its query, are seen if the role may see them (`pg_read_all_stats`, or the same role).
     pub async fn explain_job(
         &self,
         pool: &PgPool,
@@ -20,11 +22,12 @@ impl Client {
         let Some((facts, session)) = self.facts(pool, Subject::Job(job)).await? else {
             return Ok(None);
         };
-        Ok(facts.job(session))
+        Ok(facts.explain_job(session))
     }
 
-    /// Why a group is where it is: what is with the job that runs or is next. A group that nobody knows has nothing to do
-    /// ([`Reason::Nothing`](crate::Reason::Nothing)). As [`explain_job`](Self::explain_job).
+    /// Explains why a group is where it is: what its running or next job does or waits for. A group
+    /// without unfinished jobs has [`Reason::Nothing`](crate::Reason::Nothing). Otherwise as
+    /// [`explain_job`](Self::explain_job).
     pub async fn explain_group(
         &self,
         pool: &PgPool,
@@ -32,7 +35,7 @@ impl Client {
         group: &str,
     ) -> Result<GroupExplanation, sqlx::Error> {
         match self.facts(pool, Subject::Group(queue, group)).await? {
-            Some((facts, session)) => Ok(facts.group(session)),
+            Some((facts, session)) => Ok(facts.explain_group(session)),
             None => Err(sqlx::Error::RowNotFound),
         }
     }
@@ -42,12 +45,13 @@ impl Client {
         pool: &PgPool,
         subject: Subject<'_>,
     ) -> Result<Option<(Facts, Option<SessionInfo>)>, sqlx::Error> {
-        // In a transaction, which a transaction pooler gives to one session; each statement with a snapshot of its own.
+        // In a transaction, which a transaction pooler gives to one session. Each statement has its
+        // own snapshot.
         let begin = format!("begin isolation level read committed read only; {PINNED_PLANS}");
         let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;
         let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
         let session = match facts.locked_by.as_deref() {
-            Some(xid) if facts.claimed() => {
+            Some(xid) if facts.is_claimed() => {
                 self.store.locker(&mut tx, xid, facts.group.is_some()).await?
             }
             _ => None,

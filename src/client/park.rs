@@ -1,4 +1,4 @@
-//! What operators ask about groups that stopped, or whose jobs stepped aside; and what a group does by itself.
+//! Parked jobs, and what a group does when a job is out of attempts.
 
 use sqlx::PgExecutor;
 
@@ -10,12 +10,13 @@ use crate::job::name;
 use crate::job::queue_options::OutOfAttempts;
 
 impl Client {
-    /// Says what a group does with a job that is out of attempts, instead of what its queue's
-    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts) says. `None` takes it back. It counts for attempts that end from
-    /// now on.
+    /// Sets what a group does with a job that is out of attempts, instead of its queue's
+    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts). `None` takes it back. It holds
+    /// for attempts that end from now on.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a deadline that cannot be used.
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a deadline that cannot be used;
+    /// [`ControlError::Database`].
     pub async fn set_group_policy(
         &self,
         executor: impl PgExecutor<'_>,
@@ -31,7 +32,8 @@ impl Client {
         Ok(self.store.set_group_policy(executor, queue, group, policy).await?)
     }
 
-    /// The failed jobs of a queue that others were parked with, by group and then in their order.
+    /// Returns the failed jobs of a queue that others were parked with, by group and then in their
+    /// order.
     pub async fn parked_groups(
         &self,
         executor: impl PgExecutor<'_>,
@@ -40,16 +42,18 @@ impl Client {
         self.store.parked_units(executor, queue).await
     }
 
-    /// Queues a failed job and those that are parked with it again, all at once, in their original order: the failed one goes
-    /// first, with all its attempts. Without `job`, everything that is parked in the group.
+    /// Queues a failed job and those that are parked with it again, all at once, in their original
+    /// order: the failed one goes first, with all its attempts. Without `job`, everything that is
+    /// parked in the group.
     ///
-    /// [`Redriven::overtaken`] says how many later jobs of the group have begun to run meanwhile. An expiry no longer counts.
-    /// What waits in the group now runs behind them. If the first one fails for good again, it parks again, with those and
-    /// with whatever has come behind them.
+    /// [`Redriven::overtaken`] is the number of later jobs of the group that have begun meanwhile.
+    /// An expiry is cleared. Jobs that wait in the group run behind them. If the first one fails
+    /// for good again, it parks again, with those and with all jobs behind them.
     ///
     /// # Errors
-    /// [`ControlError::NotParked`]; [`ControlError::GroupBusy`] if another transaction is changing some of them, or they are
-    /// still being parked.
+    /// [`ControlError::NotParked`]; [`ControlError::GroupBusy`] if another transaction is changing
+    /// some of them, or they are still being parked; [`ControlError::Name`];
+    /// [`ControlError::Database`].
     pub async fn redrive_parked(
         &self,
         executor: impl PgExecutor<'_>,
@@ -67,8 +71,9 @@ impl Client {
         }
     }
 
-    /// Gives up what is parked with a failed job (without `job`: everything that is parked in the group): those jobs are
-    /// cancelled. The failed job stays a dead letter. How many were cancelled.
+    /// Gives up the jobs that are parked with a failed job (without `job`: all that are parked in
+    /// the group): they end as cancelled. The failed job stays a dead letter. Returns the number of
+    /// cancelled jobs.
     ///
     /// # Errors
     /// As [`redrive_parked`](Self::redrive_parked).

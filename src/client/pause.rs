@@ -1,4 +1,4 @@
-//! Pausing queues and groups.
+//! Pauses of queues and groups.
 
 use sqlx::PgExecutor;
 
@@ -8,15 +8,17 @@ use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::job::name;
 
 impl Client {
-    /// Lets no job of a queue start, on any machine, until [`resume_queue`](Self::unpause_queue). Enqueues go on, and so do
-    /// the jobs that run; what is being claimed, or was claimed for a slot about to be free (0.1 s before at most), may still
-    /// start. A job whose worker dies meanwhile waits for the resume.
+    /// Pauses a queue: none of its jobs starts, in any process, until
+    /// [`unpause_queue`](Self::unpause_queue). Enqueues go on, and so do running jobs. Jobs that
+    /// are being claimed, or were prefetched (0.1 s before at most), may still start. A job whose
+    /// worker dies meanwhile waits for the end of the pause.
     ///
-    /// A queue that is paused stays so, with the new `reason`. In a transaction it takes effect when that commits; until
-    /// then a queue with a limit of jobs in flight claims nothing.
+    /// A paused queue stays paused, with the new `reason`. In a transaction it takes effect when
+    /// that commits; until then a queue with a limit of jobs in flight claims nothing.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::Database`].
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
+    /// [`ControlError::Database`].
     pub async fn pause_queue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -28,10 +30,10 @@ impl Client {
         Ok(self.store.pause_queue(executor, queue, reason).await?)
     }
 
-    /// Lets a paused queue go on, and wakes its workers.
+    /// Ends the pause of a queue, and wakes its workers.
     ///
     /// # Errors
-    /// [`ControlError::NotPaused`]; [`ControlError::Database`].
+    /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn unpause_queue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -44,14 +46,16 @@ impl Client {
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
     }
 
-    /// Lets no job of a group start until [`resume_group`](Self::unpause_group); it need not have any jobs yet. Enqueues go
-    /// on, and so does the job that runs, also on another worker if its own dies. A claim that is under way may still
-    /// start a job.
+    /// Pauses a group: none of its jobs starts until [`unpause_group`](Self::unpause_group). It
+    /// need not have any jobs yet. Enqueues go on, and so does the running job, also on another
+    /// worker if its own dies. A claim that is under way may still start a job.
     ///
-    /// A group that is paused stays so, with the new `reason`. A pause is not a halt: each ends by its own request.
+    /// A paused group stays paused, with the new `reason`. A pause is not a halt: each ends by its
+    /// own request.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::Database`].
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
+    /// [`ControlError::Database`].
     pub async fn pause_group(
         &self,
         executor: impl PgExecutor<'_>,
@@ -65,10 +69,11 @@ impl Client {
         Ok(self.store.pause_group(executor, queue, group, reason).await?)
     }
 
-    /// Lets a paused group go on with its next job.
+    /// Ends the pause of a group, which goes on with its next job.
     ///
-    /// In a transaction it takes effect when that commits. Call it at READ COMMITTED (the default): at a stricter level it
-    /// may miss a job that ran when the transaction began, and the group then waits for the sweep of maintenance.
+    /// In a transaction it takes effect when that commits. Call it at READ COMMITTED (the default):
+    /// at a stricter level it may miss a job that ran when the transaction began, and the group
+    /// then waits for the sweep of maintenance.
     ///
     /// # Errors
     /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
@@ -86,7 +91,7 @@ impl Client {
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })
     }
 
-    /// Since when and why a queue is paused; none if it is not.
+    /// Returns since when and why a queue is paused; `None` if it is not.
     pub async fn paused_queue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -95,7 +100,7 @@ impl Client {
         self.store.paused_queue(executor, queue).await
     }
 
-    /// The paused groups of a queue, the longest paused first.
+    /// Returns the paused groups of a queue, the longest paused first.
     pub async fn paused_groups(
         &self,
         executor: impl PgExecutor<'_>,
@@ -105,7 +110,7 @@ impl Client {
     }
 }
 
-/// Any text that `PostgreSQL` can hold.
+/// Accepts any text that `PostgreSQL` can hold, up to `LIMIT` characters.
 fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
     const LIMIT: usize = 4_000;
     let Some(reason) = reason else {

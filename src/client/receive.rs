@@ -1,4 +1,5 @@
-//! Pull: take jobs by hand, without a [`Processor`](crate::Processor). The same functions that other languages call.
+//! Receive: take jobs by hand, without a [`Processor`](crate::Processor). It calls the SQL
+//! functions that other languages call.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,51 +19,52 @@ use crate::job::json::has_nul;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::store::{ReceiptState, ReceivedRow};
 
-/// What to receive: `Receive::new("queue").max(10)`.
+/// A request to receive: `Receive::new("queue").max(10)`.
 #[derive(Debug, Clone)]
 #[must_use = "a Receive does nothing until it is passed to Client::receive"]
 pub struct Receive {
     queue: String,
-    most: u32,
+    limit: u32,
     visibility: Duration,
     group: Option<String>,
     attempt_id: Option<String>,
 }
 
 impl Receive {
-    /// One job of `queue`, for 30 s.
+    /// Returns a request for one job of `queue`, for 30 s.
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
-            most: 1,
+            limit: 1,
             visibility: Duration::from_secs(30),
             group: None,
             attempt_id: None,
         }
     }
 
-    /// At most this many jobs: 1 to 1000, of one named [`group`](Self::group) 1 to 10. Default 1. Beyond that
-    /// [`Client::receive`] refuses.
+    /// Limits the number of jobs: 1 to 1000; 1 to 10 of one named [`group`](Self::group). Default
+    /// 1. [`Client::receive`] refuses any other number.
     pub fn max(mut self, jobs: u32) -> Self {
-        self.most = jobs;
+        self.limit = jobs;
         self
     }
 
-    /// How long nobody else gets the jobs, unless they are extended: 0 to 12 hours. Default 30 s. Jobs of one group that
-    /// are received together have one visibility.
+    /// Sets how long no other receiver or worker gets the jobs, unless they are extended: 0 to 12
+    /// hours. Default 30 s. Jobs of one group that are received together have one visibility.
     pub fn visibility(mut self, time: Duration) -> Self {
         self.visibility = time;
         self
     }
 
-    /// Only jobs of this group, in order. Default: of any, and jobs without a group.
+    /// Receives only jobs of this group, in order. Default: of any group, and jobs without a group.
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
         self
     }
 
-    /// A name for this receive, 1 to 128 characters: whoever repeats it within 5 minutes (because the answer was lost on
-    /// the way) gets the same jobs with the same receipts, as far as their claims still stand. Default none.
+    /// Names this receive, 1 to 128 characters. A repetition within 5 minutes (because the answer
+    /// was lost on the way) gets the same jobs with the same receipts, as far as their claims still
+    /// stand. Default none.
     pub fn attempt_id(mut self, id: impl Into<String>) -> Self {
         self.attempt_id = Some(id.into());
         self
@@ -73,33 +75,35 @@ impl Receive {
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Received {
-    /// What [`Client::ack`], [`Client::nack`] and [`Client::extend`] want to see.
+    /// The argument of [`Client::ack`], [`Client::nack`] and [`Client::extend`].
     pub receipt: Receipt,
-    /// The job's id; in a group, their order.
+    /// The job's id. The jobs of a group run in the order of their ids.
     pub id: i64,
     /// Its group, if it has one.
     pub group: Option<String>,
-    /// Which attempt this is, from 1. Attempts that went back with the one before them count here too.
+    /// The number of the attempt, from 1. Attempts that were released with the job before count
+    /// here too.
     pub attempt: u32,
-    /// What the producer gave; JSON `null` where it gave a payload. JSON that only `PostgreSQL` can read (nested deeper than
-    /// 127 levels, numbers beyond `f64`) comes as a string: its text.
+    /// The producer's data; JSON `null` for a payload. JSON that only `PostgreSQL` can read (nested
+    /// deeper than 127 levels, numbers beyond `f64`) comes as a string: its text.
     pub data: Value,
-    /// The bytes that the producer gave instead.
+    /// The raw bytes, if the producer gave bytes instead of JSON.
     pub payload: Option<Vec<u8>>,
-    /// What the bytes are.
+    /// The format of the bytes, as the producer named it.
     pub content_type: Option<String>,
     /// The job's name.
     pub name: Option<String>,
-    /// The producer's own id of it.
+    /// The producer's own id of the job.
     pub reference: Option<String>,
     /// When it was enqueued: the begin of the producer's transaction.
     pub enqueued_at: DateTime<Utc>,
-    /// When its visibility ends, unless it is extended; by the database's clock. Somebody else may get it 1.75 s after
-    /// that was noticed, and [`Client::ack`] and [`Client::extend`] work until somebody does.
+    /// When its visibility ends, unless it is extended; by the database's clock. The job may be
+    /// taken over 1.75 s after that was noticed. [`Client::ack`] and [`Client::extend`] work until
+    /// then.
     pub visible_until: DateTime<Utc>,
 }
 
-/// Without what the job carries: a job may be logged.
+/// Leaves out the data: a job may be logged.
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Received")
@@ -119,16 +123,17 @@ impl fmt::Debug for Received {
 }
 
 impl Received {
-    /// The data as a type. Not for raw bytes: those are in [`payload`](Self::payload).
+    /// Decodes the data. Raw bytes are in [`payload`](Self::payload) instead.
     ///
     /// # Errors
-    /// What serde said.
+    /// serde's, without the data.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         T::deserialize(&self.data).map_err(|error| serde_json::Error::custom(json_error(&error)))
     }
 }
 
-/// Proof of a claim: of which job, and its token. As text (`Display`, `FromStr`, serde) it is what the SQL functions take.
+/// Proof of a claim: the job's id and the token. As text (`Display`, `FromStr`, serde) it is the
+/// argument of the SQL functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Receipt {
     job: i64,
@@ -136,7 +141,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The job.
+    /// Returns the job's id.
     pub fn job(&self) -> i64 {
         self.job
     }
@@ -148,7 +153,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A text is not a [`Receipt`].
+/// A text that is not a [`Receipt`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a receipt: pass it as it was received")]
 pub struct ParseReceiptError {
@@ -184,19 +189,19 @@ impl<'de> Deserialize<'de> for Receipt {
     }
 }
 
-/// Why a pull call failed. Nothing was changed.
+/// Why a receiver's call failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PullError {
-    /// The receipt is not good any more.
+pub enum ReceiveError {
+    /// The receipt is stale.
     #[error(
-        "the receipt of job {job} is stale: its visibility ended and somebody else has the job, or it was acked, nacked or deleted; undo what this attempt did"
+        "the receipt of job {job} is stale: its visibility ended and another call has received the job, or it was acked, nacked or deleted; undo what this attempt did"
     )]
     Stale {
         /// The job.
         job: i64,
     },
-    /// Somebody has had the job's or its group's row for half a second.
+    /// Another transaction has had the job's or its group's row for half a second.
     #[error("job {job} is locked by another transaction: try again")]
     Busy {
         /// The job.
@@ -205,9 +210,9 @@ pub enum PullError {
     /// An argument is out of its range, or the transaction is not READ COMMITTED.
     #[error("{message} ({hint})")]
     Refused {
-        /// What is wrong.
+        /// The message of the database.
         message: String,
-        /// What to do instead.
+        /// The hint of the database.
         hint: String,
     },
     /// The result could not be serialized.
@@ -215,7 +220,7 @@ pub enum PullError {
     Serialize {
         /// The job.
         job: i64,
-        /// What serde said.
+        /// The error of serde.
         #[source]
         source: serde_json::Error,
     },
@@ -224,7 +229,7 @@ pub enum PullError {
     Database(#[source] sqlx::Error),
 }
 
-impl From<sqlx::Error> for PullError {
+impl From<sqlx::Error> for ReceiveError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::Database(e) = &error
             && let Some(e) = e.try_downcast_ref::<PgDatabaseError>()
@@ -237,107 +242,113 @@ impl From<sqlx::Error> for PullError {
 }
 
 impl Client {
-    /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If that is fewer than asked
-    /// for, further jobs of the same groups, in order, up to 10 of a group; a job that was tried before comes alone.
+    /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
+    /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group. A
+    /// job that was tried before comes alone.
     ///
-    /// Nobody else gets these jobs, nor others of their groups, until each is [acked](Self::ack) or
-    /// [nacked](Self::nack), or the visibility is over by 1.75 s. Empty: nothing is due, or the queue is paused. Receivers and
-    /// [`Processor`](crate::Processor)s may share a queue.
+    /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
+    /// visibility, no other call returns it or other jobs of its group. Empty: nothing is due, or
+    /// the queue is paused. Receivers and [`Processor`](crate::Processor)s may share a queue.
     ///
-    /// On a pool or an idle connection it commits by itself. In a transaction, it keeps other workers from adopting new
-    /// groups of the queue until that ends, and from claiming at all where the queue has a limit of jobs in flight.
+    /// On a pool or an idle connection it commits by itself. In a transaction, it keeps other
+    /// workers from adopting new groups of the queue until that ends, and from claiming at all if
+    /// the queue has a limit of jobs in flight.
     ///
-    /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts unless it says so itself,
-    /// 10 by default; [`QueueOptions`](crate::QueueOptions) are a processor's and do not count here. Nobody tells a
-    /// receiver that its job was cancelled: its ack counts, its nack ends the job as cancelled.
+    /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts
+    /// (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a
+    /// processor's and do not hold here. A receiver does not learn that its job was cancelled: its
+    /// ack counts, its nack ends the job as cancelled.
     ///
     /// # Errors
-    /// [`PullError::Refused`], [`PullError::Database`].
+    /// [`ReceiveError::Refused`], [`ReceiveError::Database`].
     ///
     /// # Cancel safety
-    /// Not cancel safe: the jobs may have been claimed, and are received again when their visibility is over; or at once,
-    /// by the same [`attempt_id`](Receive::attempt_id).
+    /// Not cancel safe: the jobs may have been claimed. They are received again when their
+    /// visibility ends, or at once by the same [`attempt_id`](Receive::attempt_id).
     pub async fn receive(
         &self,
         executor: impl PgExecutor<'_>,
         what: Receive,
-    ) -> Result<Vec<Received>, PullError> {
-        let Receive { queue, most, visibility, group, attempt_id } = what;
+    ) -> Result<Vec<Received>, ReceiveError> {
+        let Receive { queue, limit, visibility, group, attempt_id } = what;
         for (field, text) in [
             ("queue", Some(&queue)),
             ("group", group.as_ref()),
             ("receive attempt id", attempt_id.as_ref()),
         ] {
-            // All else is checked by the function of the database.
+            // The function of the database checks all else.
             if text.is_some_and(|text| text.contains('\0')) {
-                return Err(has_a_nul(&format!("the {field}")));
+                return Err(nul_refusal(&format!("the {field}")));
             }
         }
-        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
-        let rows = self.store.receive(executor, &queue, most, visibility, group, attempt_id);
-        rows.await?.into_iter().map(received).collect()
+        let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
+        rows.await?.into_iter().map(decode_row).collect()
     }
 
-    /// Ends a received job as succeeded. In the caller's transaction it commits together with what the caller wrote there:
-    /// exactly once, if the caller rolls back on an error. Jobs of a group that were received together may be acked in any
-    /// order.
+    /// Ends a received job as succeeded. In the caller's transaction it commits together with what
+    /// the caller wrote there: exactly once, if the caller rolls back on an error. Jobs of a group
+    /// that were received together may be acked in any order.
     ///
     /// # Errors
-    /// [`PullError::Stale`], [`PullError::Busy`], [`PullError::Refused`], [`PullError::Database`].
+    /// [`ReceiveError::Stale`], [`ReceiveError::Busy`], [`ReceiveError::Refused`],
+    /// [`ReceiveError::Database`].
     ///
     /// # Cancel safety
-    /// Not cancel safe: the job may be acked. A second ack then says stale.
+    /// Not cancel safe: the job may be acked. A second ack then returns [`ReceiveError::Stale`].
     pub async fn ack(
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-    ) -> Result<(), PullError> {
-        let said = self.store.ack(executor, &receipt.to_string(), None).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.ack(executor, &receipt.to_string(), None).await?;
+        check_receipt(state, receipt)
     }
 
-    /// [`ack`](Self::ack) with a result to be kept with the job.
+    /// [`ack`](Self::ack) with a result, which is kept with the job.
     ///
     /// # Errors
-    /// As [`ack`](Self::ack), and [`PullError::Serialize`].
+    /// As [`ack`](Self::ack), and [`ReceiveError::Serialize`].
     pub async fn ack_with(
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         result: &(impl Serialize + ?Sized),
-    ) -> Result<(), PullError> {
+    ) -> Result<(), ReceiveError> {
         let result = serde_json::to_string(result)
-            .map_err(|source| PullError::Serialize { job: receipt.job, source })?;
+            .map_err(|source| ReceiveError::Serialize { job: receipt.job, source })?;
         if has_nul(&result) {
-            return Err(has_a_nul(&format!("the result of job {}", receipt.job)));
+            return Err(nul_refusal(&format!("the result of job {}", receipt.job)));
         }
-        let said = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
-        done(said, receipt)
+        let state = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
+        check_receipt(state, receipt)
     }
 
-    /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years); its group waits for it.
-    /// The attempt counts. The later jobs of its group that were received with it go back too, with nothing held against
-    /// them, and their receipts become stale. Out of attempts, it ends as failed, and its group does what
-    /// [`set_group_policy`](Self::set_group_policy) said (default: it goes on). To park, and to end a halt with a deadline,
-    /// needs a processor with maintenance.
+    /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years);
+    /// its group waits for it. The attempt counts. Followers that were received with it go back
+    /// too, without an attempt, and their receipts become stale. If it is out of attempts, it ends
+    /// as failed, and its group does what [`set_group_policy`](Self::set_group_policy) says
+    /// (default: it goes on). Parking, and the end of a halt at its deadline, need a processor with
+    /// maintenance.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).
     ///
     /// # Cancel safety
-    /// Not cancel safe: the job may be given back. A second nack then says stale.
+    /// Not cancel safe: the job may be given back. A second nack then returns
+    /// [`ReceiveError::Stale`].
     pub async fn nack(
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         delay: Duration,
-    ) -> Result<(), PullError> {
-        let said = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
+        check_receipt(state, receipt)
     }
 
-    /// [`nack`](Self::nack) with what went wrong, for the job's error and history.
+    /// [`nack`](Self::nack) with an error message, for the job's error and history.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).
@@ -347,14 +358,14 @@ impl Client {
         receipt: &Receipt,
         delay: Duration,
         error: &str,
-    ) -> Result<(), PullError> {
+    ) -> Result<(), ReceiveError> {
         let error = storable_text(error);
-        let said = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
-        done(said, receipt)
+        let state = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
+        check_receipt(state, receipt)
     }
 
-    /// Gives a claim this much time from now on (0 to 12 hours), instead of what is left of it. Jobs of a group that were
-    /// received together have one claim: it is extended for all of them.
+    /// Extends a claim to `visibility` from now on (0 to 12 hours), whatever is left of it. Jobs of
+    /// a group that were received together have one claim: it is extended for all of them.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).
@@ -366,30 +377,30 @@ impl Client {
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
         visibility: Duration,
-    ) -> Result<(), PullError> {
-        let said = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
-        done(said, receipt)
+    ) -> Result<(), ReceiveError> {
+        let state = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
+        check_receipt(state, receipt)
     }
 }
 
-fn has_a_nul(what: &str) -> PullError {
-    PullError::Refused {
+fn nul_refusal(what: &str) -> ReceiveError {
+    ReceiveError::Refused {
         message: format!("{what} has a NUL character, which PostgreSQL cannot hold"),
         hint: String::from("Remove or encode it."),
     }
 }
 
-fn done(said: ReceiptState, receipt: &Receipt) -> Result<(), PullError> {
-    match said {
+fn check_receipt(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveError> {
+    match state {
         ReceiptState::Done => Ok(()),
-        ReceiptState::Stale => Err(PullError::Stale { job: receipt.job }),
-        ReceiptState::Busy => Err(PullError::Busy { job: receipt.job }),
+        ReceiptState::Stale => Err(ReceiveError::Stale { job: receipt.job }),
+        ReceiptState::Busy => Err(ReceiveError::Busy { job: receipt.job }),
     }
 }
 
-fn received(row: ReceivedRow) -> Result<Received, PullError> {
+fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
     let receipt = row.receipt.parse().map_err(|error: ParseReceiptError| {
-        PullError::Database(sqlx::Error::Decode(Box::new(error)))
+        ReceiveError::Database(sqlx::Error::Decode(Box::new(error)))
     })?;
     Ok(Received {
         receipt,

@@ -1,4 +1,4 @@
-//! Raw bytes as a job's data.
+//! A job's data: raw bytes as the handler takes them, and data as the database has it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,12 +11,13 @@ use crate::job::redact::{data_error, json_error};
 
 /// A job's raw bytes, as its handler takes them: `type Data = seriatim::Bytes`.
 ///
-/// For jobs of [`NewJob::bytes`](crate::NewJob::bytes). A job with JSON data does not decode into it, also if the JSON
-/// is a string: that is a failed attempt of the kind [`FailureKind::Data`](crate::FailureKind::Data), as is a job with
-/// raw bytes for a handler whose data comes from JSON. Any other type that serde can make from bytes takes them too,
-/// `String` (if they are UTF-8) for one.
+/// For jobs of [`NewJob::bytes`](crate::NewJob::bytes). A job with JSON data does not decode into
+/// it, also if the JSON is a string: the attempt fails with
+/// [`FailureKind::Data`](crate::FailureKind::Data). So does a job with raw bytes if the handler's
+/// type takes none. Any type that serde can make from bytes takes them, `String` (if they are
+/// UTF-8) for one.
 ///
-/// Its `Debug` shows how many bytes there are, not which.
+/// Its `Debug` shows the number of bytes only.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Bytes(Vec<u8>);
 
@@ -27,7 +28,7 @@ impl fmt::Debug for Bytes {
 }
 
 impl Bytes {
-    /// The bytes, owned.
+    /// Returns the bytes.
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
@@ -77,12 +78,12 @@ impl<'de> Deserialize<'de> for Bytes {
                 Ok(Bytes(bytes))
             }
         }
-        // Not as bytes: JSON would hand over the text of a string. As a newtype it comes to no visit above.
+        // Not as bytes: JSON would pass the text of a string. A JSON newtype meets no visit above.
         from.deserialize_newtype_struct("Bytes", Raw)
     }
 }
 
-/// What a job is about, as the database has it.
+/// The data of a job, as the database has it.
 pub(crate) enum JobData {
     /// The text of JSON.
     Json(String),
@@ -111,7 +112,7 @@ impl JobData {
         }
     }
 
-    /// The handler's type, or what is wrong, without what the data says.
+    /// Decodes into the handler's type. An error says what is wrong, without the data.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
         match self {
             Self::Json(text) => serde_json::from_str(text).map_err(|error| json_error(&error)),

@@ -1,4 +1,4 @@
-//! What a look at queues and groups shows.
+//! What an operator sees of queues and groups: counts, pauses, halts, parked jobs.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use crate::job::queue_options::AfterHalt;
 
-/// How many jobs of a queue are in which state.
+/// The numbers of a queue's jobs by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QueueCounts {
@@ -27,11 +27,11 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Finished and parked jobs are counted up to this number: a count that reaches it means "or more". So a long history costs
-    /// the call nothing. Unfinished jobs are counted exactly.
+    /// Bounds the count of finished and parked jobs: a count that reaches it means "or more". So a
+    /// long history costs the call nothing. Unfinished jobs are counted exactly.
     pub const FINISHED_LIMIT: u64 = 10_000;
 
-    /// All unfinished jobs.
+    /// Returns the number of unfinished jobs.
     pub fn unfinished(&self) -> u64 {
         self.queued + self.delayed + self.started
     }
@@ -47,7 +47,7 @@ pub struct PausedQueue {
     pub since: DateTime<Utc>,
     /// For how long, by the database's clock.
     pub age: Duration,
-    /// What was given as the reason.
+    /// The reason that the operator gave.
     pub reason: Option<String>,
 }
 
@@ -63,11 +63,11 @@ pub struct PausedGroup {
     pub since: DateTime<Utc>,
     /// For how long, by the database's clock.
     pub age: Duration,
-    /// What was given as the reason.
+    /// The reason that the operator gave.
     pub reason: Option<String>,
 }
 
-/// A group that stopped, and why.
+/// A halted group, and why it stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HaltedGroup {
@@ -83,9 +83,9 @@ pub struct HaltedGroup {
     pub reason: Option<String>,
     /// The job that halted it.
     pub job: Option<i64>,
-    /// When it is decided by itself; none: it waits for somebody.
+    /// The deadline of the halt; `None`: only an operator ends it.
     pub until: Option<DateTime<Utc>>,
-    /// What is done then.
+    /// What is done at the deadline.
     pub then: Option<AfterHalt>,
 }
 
@@ -103,6 +103,6 @@ pub struct ParkedUnit {
     pub since: Option<DateTime<Utc>>,
     /// The message of its failure.
     pub reason: Option<String>,
-    /// How many jobs are parked with it.
+    /// The number of jobs that are parked with it.
     pub parked: u64,
 }

@@ -1,4 +1,5 @@
-//! What is wrong with a value: names, jobs, settings. Messages do not repeat their source: print the chain.
+//! What can be wrong with a value: names, jobs, settings. Messages do not repeat their source:
+//! print the chain.
 
 use crate::job::redact::redact_detail;
 
@@ -9,33 +10,36 @@ pub enum NameError {
     /// The name is empty.
     #[error("the {} is empty: give it at least one character", called(field))]
     Empty {
-        /// What was named: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or `content type`.
+        /// The field: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or
+        /// `content type`.
         field: &'static str,
     },
     /// The name has too many characters; a schema's, too many bytes.
     #[error("the {} has {length} {}, at most {limit} are allowed", called(field), unit(field))]
     TooLong {
-        /// What was named.
+        /// The field.
         field: &'static str,
         /// Its length.
         length: usize,
         /// The limit.
         limit: usize,
     },
-    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL` refuses NUL).
+    /// The name has a control character (they make logs and terminals unreadable, and `PostgreSQL`
+    /// refuses NUL).
     #[error(
         "the {} has the control character {character:?} at byte {position}: remove or escape it",
         called(field)
     )]
     Control {
-        /// What was named.
+        /// The field.
         field: &'static str,
         /// The character.
         character: char,
         /// Its byte position.
         position: usize,
     },
-    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps them for itself.
+    /// The schema name starts with `pg_`, or is `information_schema` or `$user`: `PostgreSQL` keeps
+    /// them for itself.
     #[error("the schema name {name:?} is one that PostgreSQL keeps for itself: choose another")]
     Reserved {
         /// The name.
@@ -51,12 +55,12 @@ pub enum NameError {
     },
 }
 
-/// PostgreSQL cuts identifiers by bytes.
+/// Returns the unit of a length: PostgreSQL cuts identifiers by bytes.
 fn unit(field: &str) -> &'static str {
     if field == "schema" { "bytes" } else { "characters" }
 }
 
-/// Some fields are names, others have one of their own.
+/// Returns the field as the message calls it: some fields are names, others have one.
 fn called(field: &str) -> String {
     match field {
         "queue" | "group" | "schema" | "job" => format!("{field} name"),
@@ -73,7 +77,7 @@ pub enum EnqueueError {
     Name {
         /// Position in the call, from 0.
         index: usize,
-        /// What is wrong with the name.
+        /// The mistake in the name.
         #[source]
         source: NameError,
     },
@@ -82,7 +86,7 @@ pub enum EnqueueError {
     Serialize {
         /// Position in the call, from 0.
         index: usize,
-        /// What serde said.
+        /// The error of serde.
         #[source]
         source: serde_json::Error,
     },
@@ -113,7 +117,7 @@ pub enum EnqueueError {
     DataTooDeep {
         /// Position in the call, from 0.
         index: usize,
-        /// How deep it is.
+        /// The depth of the data.
         depth: usize,
         /// The limit.
         limit: usize,
@@ -123,11 +127,11 @@ pub enum EnqueueError {
     OutOfRange {
         /// Position in the call, from 0.
         index: usize,
-        /// Which setting.
+        /// The setting.
         field: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The database refused.
@@ -147,11 +151,11 @@ pub enum ConfigureError {
     OutOfRange {
         /// The queue.
         queue: String,
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The database refused.
@@ -186,11 +190,11 @@ pub enum BuildMistake {
     OutOfRange {
         /// The queue.
         queue: String,
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What is allowed.
+        /// The range that is allowed.
         range: &'static str,
     },
     /// The pool has fewer connections than the queues have slots; each running job holds one.
@@ -200,7 +204,8 @@ pub enum BuildMistake {
     PoolTooSmall {
         /// `max_connections` of the pool.
         connections: u32,
-        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they share.
+        /// How many they need at once: the sum of the queues' concurrencies, or the slots that they
+        /// share.
         slots: usize,
         /// The concurrency of each queue.
         detail: String,

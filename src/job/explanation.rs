@@ -19,9 +19,9 @@ pub struct JobExplanation {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// Why.
+    /// Its activity, or its reason to wait.
     pub reason: Reason,
-    /// The unfinished jobs behind it in its group.
+    /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
 }
 
@@ -33,11 +33,11 @@ pub struct GroupExplanation {
     pub queue: String,
     /// The group.
     pub group: String,
-    /// The job that runs or is next; none: the group has no unfinished job.
+    /// The job that runs or is next; `None`: the group has no unfinished job.
     pub head: Option<i64>,
-    /// What is with that job.
+    /// That job's activity, or its reason to wait.
     pub reason: Reason,
-    /// The unfinished jobs behind it.
+    /// The number of unfinished jobs behind it.
     pub behind: BoundedCount,
 }
 
@@ -45,20 +45,20 @@ pub struct GroupExplanation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BoundedCount {
-    /// How many there are, or at least are.
+    /// The number, or the least that it can be.
     pub count: u64,
     /// There are more than were counted.
     pub or_more: bool,
 }
 
-/// Which run of a job.
+/// The number of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptInfo {
-    /// Which, from 1.
+    /// The number, from 1.
     pub attempt: u32,
-    /// How many there can be (those that are not held against the job included), if the job itself says so; otherwise its queue's
-    /// workers do.
+    /// The limit, released attempts included, if the job itself has one; `None`: its queue's
+    /// workers have it.
     pub of: Option<u32>,
 }
 
@@ -84,72 +84,73 @@ pub struct SessionInfo {
     pub pid: i32,
     /// Its state (`active`, `idle in transaction`, …), if the role may see it.
     pub state: Option<String>,
-    /// Its current or last query, if the role may see it.
+    /// The current or last query, if the role may see it.
     pub query: Option<String>,
-    /// When that began.
+    /// When that query began.
     pub query_start: Option<DateTime<Utc>>,
-    /// Where it comes from; none: a local socket.
+    /// The address of the client; `None`: a local socket.
     pub client_address: Option<String>,
     /// When it was opened.
     pub since: Option<DateTime<Utc>>,
 }
 
-/// What a job, or the head of a group, does or waits for.
+/// The activity of a job or of a group's head, or its reason to wait.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Its handler runs, in a transaction that holds it.
     Running {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
-        /// Who claimed it, if that is known.
+        /// The processor that claimed it, if that is known.
         processor: Option<ProcessorInfo>,
         /// The session that has the lock.
         session: SessionInfo,
     },
-    /// A worker or a receiver claimed it and no session holds it: it is kept by its lease or visibility, or its handler is
-    /// about to begin.
+    /// A worker or a receiver claimed it and no session holds it: its lease or visibility does, or
+    /// its handler is about to begin.
     Claimed {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
         /// For how long, in seconds.
         seconds: f64,
-        /// Who claimed it, if that is known; none for a job that was received by hand.
+        /// The processor that claimed it, if that is known; `None` for a job that was received by
+        /// hand.
         processor: Option<ProcessorInfo>,
-        /// When the lease, or the visibility, ends, unless it is extended.
+        /// When the lease, or the visibility, ends unless it is extended.
         lease_until: DateTime<Utc>,
     },
-    /// Its worker seems lost.
+    /// Its worker seems lost: the claim is suspected.
     Suspected {
-        /// Which run.
+        /// The attempt.
         attempt: AttemptInfo,
-        /// Who claimed it, if that is known.
+        /// The processor that claimed it, if that is known.
         processor: Option<ProcessorInfo>,
-        /// From when on another worker takes it over, unless its own shows itself.
+        /// When another worker takes it over, unless the suspicion is cleared.
         taken_over_at: DateTime<Utc>,
     },
     /// Another job of its group comes first.
     Behind {
         /// That job.
         head: i64,
-        /// What is with that job.
+        /// That job's activity, or its reason to wait.
         why: Box<Reason>,
     },
     /// It is not due: delayed, or waiting for a retry.
     NotDue {
-        /// When it will be.
+        /// When it will be due.
         until: DateTime<Utc>,
         /// In how many seconds.
         seconds: f64,
-        /// Runs so far.
+        /// The attempts so far.
         attempt: AttemptInfo,
-        /// Why the last one failed.
+        /// The message of the last failure.
         last_error: Option<String>,
     },
-    /// Its group stopped until somebody decides.
+    /// Its group is halted.
     Halted {
         /// Since when.
         since: DateTime<Utc>,
@@ -159,7 +160,7 @@ pub enum Reason {
         why: Option<String>,
         /// The job that failed.
         by: Option<i64>,
-        /// When it is decided by itself.
+        /// The deadline of the halt; `None`: only an operator ends it.
         until: Option<DateTime<Utc>>,
     },
     /// The jobs of its group are stepping aside behind one that failed.
@@ -171,36 +172,36 @@ pub enum Reason {
     GroupPaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// Why.
+        /// The reason that the operator gave.
         why: Option<String>,
     },
     /// Its queue is paused.
     QueuePaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// Why.
+        /// The reason that the operator gave.
         why: Option<String>,
     },
-    /// As many jobs of its queue are in flight as may be.
+    /// The limit of jobs in flight of its queue is reached.
     AtLimit {
-        /// How many are.
+        /// The number of jobs in flight.
         in_flight: u64,
-        /// How many may be.
+        /// The limit.
         limit: u64,
     },
-    /// It is due, and no worker has taken it yet.
-    Turn {
+    /// It is due, and waits for its turn: no worker has claimed it yet.
+    WaitsForTurn {
         /// Since when, in seconds.
         seconds: f64,
-        /// Groups (or jobs without one) of its queue that are due before it.
+        /// The number of groups (or jobs without one) of its queue that are ready before it.
         before: BoundedCount,
     },
-    /// It is due and flagged, and no worker has put its group in line yet.
+    /// It is due and flagged, and no worker has adopted its group yet.
     NotAdopted {
         /// Since when, in seconds.
         seconds: f64,
     },
-    /// Nothing would wake it: tables were written by hand. The sweep will find it.
+    /// Nothing would wake it, because tables were written by hand. The sweep will find it.
     Stranded,
     /// It expired before it began, and ends without a run when its turn comes.
     Expired {
@@ -214,13 +215,13 @@ pub enum Reason {
     },
     /// It has ended.
     Ended {
-        /// How.
+        /// The state that it ended in.
         status: JobStatus,
         /// When.
         at: Option<DateTime<Utc>>,
         /// Why, if it did not succeed.
         error: Option<String>,
-        /// The job that it is parked as, if later jobs stepped aside with it.
+        /// Whether later jobs of its group are parked with it.
         parked: bool,
     },
     /// The group has no unfinished job.
@@ -228,10 +229,10 @@ pub enum Reason {
 }
 
 impl BoundedCount {
-    /// Nothing is counted beyond this number.
+    /// Bounds what is counted.
     pub const LIMIT: u64 = 10_000;
 
-    /// Of what was counted up to one more than the limit.
+    /// Returns the number for a count that stops at one more than the limit.
     pub(crate) fn new(count: u64) -> Self {
         Self { count: count.min(Self::LIMIT), or_more: count > Self::LIMIT }
     }
@@ -272,7 +273,7 @@ impl fmt::Display for SessionInfo {
     }
 }
 
-/// The beginning of a text, without line breaks.
+/// Returns the beginning of a text, without line breaks.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 160;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -282,8 +283,8 @@ fn one_line(text: &str) -> String {
     words.chars().take(LONGEST).chain(['…']).collect()
 }
 
-/// Seconds as people say them.
-fn time(seconds: f64) -> String {
+/// Returns seconds in words.
+fn in_words(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     if seconds < 120.0 {
         format!("{seconds:.0} s")
@@ -294,25 +295,25 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn at(time: &DateTime<Utc>) -> String {
+fn clock_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-fn because(why: Option<&String>) -> String {
+fn reason_suffix(why: Option<&String>) -> String {
     why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default()
 }
 
-fn by(processor: Option<&ProcessorInfo>) -> String {
+fn by_processor(processor: Option<&ProcessorInfo>) -> String {
     processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
-/// What is said of a job, behind its name.
+/// What the sentence says of a job, behind its name.
 impl fmt::Display for Reason {
     #[allow(clippy::too_many_lines)] // One sentence per variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running { attempt, seconds, processor, session } => {
-                write!(f, "is running ({attempt}, for {})", time(*seconds))?;
+                write!(f, "is running ({attempt}, for {})", in_words(*seconds))?;
                 if let Some(processor) = processor {
                     write!(f, " in {processor}")?;
                 }
@@ -321,36 +322,40 @@ impl fmt::Display for Reason {
             Self::Claimed { attempt, seconds, processor, lease_until } => write!(
                 f,
                 "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
-                time(*seconds),
-                by(processor.as_ref()),
-                at(lease_until)
+                in_words(*seconds),
+                by_processor(processor.as_ref()),
+                clock_time(lease_until)
             ),
             Self::Suspected { attempt, processor, taken_over_at } => write!(
                 f,
                 "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
-                by(processor.as_ref()),
-                at(taken_over_at)
+                by_processor(processor.as_ref()),
+                clock_time(taken_over_at)
             ),
             Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
             Self::NotDue { until, seconds, attempt, last_error } => match last_error {
                 Some(error) => write!(
                     f,
                     "waits for its retry in {}, at {} ({attempt} failed: {})",
-                    time(*seconds),
-                    at(until),
+                    in_words(*seconds),
+                    clock_time(until),
                     one_line(error)
                 ),
-                None => write!(f, "is delayed for {}, until {}", time(*seconds), at(until)),
+                None => {
+                    write!(f, "is delayed for {}, until {}", in_words(*seconds), clock_time(until))
+                }
             },
             Self::Halted { seconds, why, by, until, .. } => {
-                write!(f, "waits because its group has been halted for {}", time(*seconds))?;
+                write!(f, "waits because its group has been halted for {}", in_words(*seconds))?;
                 if let Some(job) = by {
                     write!(f, " by job {job}")?;
                 }
-                f.write_str(&because(why.as_ref()))?;
+                f.write_str(&reason_suffix(why.as_ref()))?;
                 match until {
-                    Some(until) => write!(f, ", until {} or until somebody decides", at(until)),
-                    None => f.write_str(", until somebody decides"),
+                    Some(until) => {
+                        write!(f, ", until {} or until an operator decides", clock_time(until))
+                    }
+                    None => f.write_str(", until an operator decides"),
                 }
             }
             Self::Parking { by } => {
@@ -358,22 +363,22 @@ impl fmt::Display for Reason {
                 by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
             }
             Self::GroupPaused { since, why } => {
-                write!(f, "waits because its group has been paused since {}", at(since))?;
-                f.write_str(&because(why.as_ref()))
+                write!(f, "waits because its group has been paused since {}", clock_time(since))?;
+                f.write_str(&reason_suffix(why.as_ref()))
             }
             Self::QueuePaused { since, why } => {
-                write!(f, "waits because its queue has been paused since {}", at(since))?;
-                f.write_str(&because(why.as_ref()))
+                write!(f, "waits because its queue has been paused since {}", clock_time(since))?;
+                f.write_str(&reason_suffix(why.as_ref()))
             }
             Self::AtLimit { in_flight, limit } => write!(
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
-            Self::Turn { seconds, before } => {
+            Self::WaitsForTurn { seconds, before } => {
                 write!(
                     f,
                     "waits for its turn (due for {}): no worker has taken it yet",
-                    time(*seconds)
+                    in_words(*seconds)
                 )?;
                 match before.count {
                     0 => f.write_str(", and nothing is due before it"),
@@ -384,15 +389,15 @@ impl fmt::Display for Reason {
             Self::NotAdopted { seconds } => {
                 write!(
                     f,
-                    "has been due for {}, and no worker has looked at its group yet",
-                    time(*seconds)
+                    "has been due for {}, and no worker has adopted its group yet",
+                    in_words(*seconds)
                 )
             }
             Self::Stranded => {
                 f.write_str("waits and nothing would wake it, until a processor's sweep finds it")
             }
             Self::Expired { at: time } => {
-                write!(f, "expired at {} and ends without a run at its turn", at(time))
+                write!(f, "expired at {} and ends without a run at its turn", clock_time(time))
             }
             Self::Parked { with: Some(job) } => write!(
                 f,
@@ -410,7 +415,7 @@ impl fmt::Display for Reason {
                     }
                 )?;
                 if let Some(time) = time {
-                    write!(f, " at {}", at(time))?;
+                    write!(f, " at {}", clock_time(time))?;
                 }
                 if let Some(error) = error {
                     write!(f, ": {}", one_line(error))?;
@@ -422,7 +427,7 @@ impl fmt::Display for Reason {
     }
 }
 
-fn jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
+fn write_jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
     match behind.count {
         0 => Ok(()),
         1 => write!(f, "; 1 job is behind job {job}"),
@@ -440,7 +445,7 @@ impl fmt::Display for JobExplanation {
             (_, Some(group)) => write!(f, "job {job} of group {group:?} {reason}")?,
             (_, None) => write!(f, "job {job} of queue {queue:?} {reason}")?,
         }
-        jobs_behind(f, *behind, *job)
+        write_jobs_behind(f, *behind, *job)
     }
 }
 
@@ -450,7 +455,7 @@ impl fmt::Display for GroupExplanation {
         match head {
             Some(head) => {
                 write!(f, "job {head} of group {group:?} {reason}")?;
-                jobs_behind(f, *behind, *head)
+                write_jobs_behind(f, *behind, *head)
             }
             None if *reason == Reason::Nothing => {
                 write!(f, "group {group:?} of queue {queue:?} has no unfinished job")

@@ -1,4 +1,4 @@
-//! What was read about a job or a group, and the reason that follows from it. Pure.
+//! The facts that were read about a job or a group, and the reason that follows from them. Pure.
 
 use chrono::{DateTime, Utc};
 
@@ -7,7 +7,7 @@ use crate::job::explanation::{
 };
 use crate::job::job::JobStatus;
 
-/// All of one snapshot.
+/// The facts of one snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) now: DateTime<Utc>,
@@ -15,7 +15,8 @@ pub(crate) struct Facts {
     pub(crate) group: Option<String>,
     /// The job that was asked about.
     pub(crate) job: Option<JobFacts>,
-    /// The claimed job of the group, or its lowest unfinished one; a job without a group is its own.
+    /// The claimed job of the group, or its lowest unfinished one. A job without a group is its own
+    /// head.
     pub(crate) head: Option<JobFacts>,
     pub(crate) line: Option<LineFacts>,
     pub(crate) queue_paused: Option<(DateTime<Utc>, Option<String>)>,
@@ -25,7 +26,7 @@ pub(crate) struct Facts {
     pub(crate) due_before: u64,
     pub(crate) behind: u64,
     pub(crate) processor: Option<ProcessorInfo>,
-    /// What is written as the locker of the row that a hold locks.
+    /// The locker that the row of the hold names.
     pub(crate) locked_by: Option<String>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct JobFacts {
     pub(crate) error: Option<String>,
     pub(crate) flagged: bool,
     pub(crate) parked_with: Option<i64>,
-    /// Of a job without a group: when its lease ends, and whether it is doubted.
+    /// Of a job without a group: the end of its lease, and whether its claim is suspected.
     pub(crate) lease_until: Option<DateTime<Utc>>,
     pub(crate) suspected: bool,
 }
@@ -51,7 +52,7 @@ pub(crate) struct JobFacts {
 /// The group's row.
 #[derive(Debug, Clone)]
 pub(crate) struct LineFacts {
-    /// None: infinity.
+    /// `None`: infinity.
     pub(crate) ready_at: Option<DateTime<Utc>>,
     pub(crate) claimed_job: Option<i64>,
     pub(crate) suspected: bool,
@@ -70,8 +71,8 @@ impl JobFacts {
 }
 
 impl Facts {
-    /// Whether a worker has the job, or the group: then there may be a session to look for.
-    pub(crate) fn claimed(&self) -> bool {
+    /// Returns whether the job, or the group, is claimed: then a session may hold it.
+    pub(crate) fn is_claimed(&self) -> bool {
         match (&self.line, &self.head) {
             (Some(line), _) => line.claimed_job.is_some(),
             (None, Some(head)) => self.group.is_none() && head.status == JobStatus::Started,
@@ -79,8 +80,8 @@ impl Facts {
         }
     }
 
-    /// About the job that was asked for.
-    pub(crate) fn job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
+    /// Explains the job that was asked for.
+    pub(crate) fn explain_job(self, session: Option<SessionInfo>) -> Option<JobExplanation> {
         let job = self.job.as_ref()?;
         let reason = match (job.status, &self.head) {
             (status, _) if status.is_final() => Reason::Ended {
@@ -90,12 +91,12 @@ impl Facts {
                 parked: job.parked_with == Some(job.id),
             },
             (JobStatus::Parked, _) => Reason::Parked { with: job.parked_with },
-            // One of several that were received together: whoever has them may work on any. (No processor is named then;
-            // the jobs of a processor's turn run one after the other.)
+            // One of several jobs that were received together: their receiver may work on any. (No
+            // processor is named then; the jobs of a processor's turn run one after the other.)
             (JobStatus::Started, Some(head))
-                if head.id != job.id && self.claimed() && self.processor.is_none() =>
+                if head.id != job.id && self.is_claimed() && self.processor.is_none() =>
             {
-                self.begun(job, session)
+                self.claim_reason(job, session)
             }
             (_, Some(head)) if head.id != job.id => {
                 Reason::Behind { head: head.id, why: Box::new(self.reason(session)) }
@@ -112,8 +113,8 @@ impl Facts {
         })
     }
 
-    /// About the group that was asked for.
-    pub(crate) fn group(self, session: Option<SessionInfo>) -> GroupExplanation {
+    /// Explains the group that was asked for.
+    pub(crate) fn explain_group(self, session: Option<SessionInfo>) -> GroupExplanation {
         GroupExplanation {
             head: self.head.as_ref().map(|head| head.id),
             reason: self.reason(session),
@@ -123,16 +124,16 @@ impl Facts {
         }
     }
 
-    /// What is with the head, the strongest reason first.
+    /// Returns the reason of the head: a halt before a claim, a claim before a wait.
     fn reason(&self, session: Option<SessionInfo>) -> Reason {
-        if let Some(halted) = self.halted() {
-            return halted;
+        if let Some(reason) = self.halt_reason() {
+            return reason;
         }
         let Some(head) = &self.head else { return Reason::Nothing };
-        if self.claimed() { self.begun(head, session) } else { self.waiting(head) }
+        if self.is_claimed() { self.claim_reason(head, session) } else { self.wait_reason(head) }
     }
 
-    fn halted(&self) -> Option<Reason> {
+    fn halt_reason(&self) -> Option<Reason> {
         let line = self.line.as_ref()?;
         let since = line.halted_at?;
         if line.parking {
@@ -147,8 +148,8 @@ impl Facts {
         })
     }
 
-    /// About a job that is claimed, with its group if it has one.
-    fn begun(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
+    /// Returns the reason of a claimed job, with its group if it has one.
+    fn claim_reason(&self, job: &JobFacts, session: Option<SessionInfo>) -> Reason {
         let (lease_until, suspected) = match &self.line {
             Some(line) => (line.ready_at, line.suspected),
             None => (job.lease_until, job.suspected),
@@ -165,7 +166,8 @@ impl Facts {
         }
     }
 
-    fn waiting(&self, head: &JobFacts) -> Reason {
+    /// Returns why a job without a claim waits, the strongest reason first.
+    fn wait_reason(&self, head: &JobFacts) -> Reason {
         if let Some((since, why)) = self.queue_paused.clone() {
             return Reason::QueuePaused { since, why };
         }
@@ -193,7 +195,7 @@ impl Facts {
             (_, line) => {
                 let ready = line.as_ref().and_then(|line| line.ready_at);
                 let seconds = ready.map_or(seconds, |ready| self.seconds_since(ready).min(seconds));
-                Reason::Turn {
+                Reason::WaitsForTurn {
                     seconds: seconds.max(0.0),
                     before: BoundedCount::new(self.due_before),
                 }

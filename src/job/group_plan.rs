@@ -1,4 +1,4 @@
-//! What a claim does with a group whose turn it is. Pure.
+//! What a claim does with a group that it has locked. Pure.
 
 use chrono::{DateTime, Utc};
 
@@ -8,20 +8,20 @@ pub(crate) struct LockedGroup {
     pub(crate) group: String,
     /// The (first) job of a claim that has not been settled although its lease ran out.
     pub(crate) claimed_job: Option<i64>,
-    /// The last one, of several that were claimed together.
+    /// The last job of that claim, if it has followers.
     pub(crate) batch_end: Option<i64>,
-    /// A first look has already doubted that claim, a grace ago.
+    /// That claim was suspected a grace ago.
     pub(crate) suspected: bool,
     pub(crate) head_id: i64,
 }
 
-/// What a look in a newer snapshot than the lock's showed.
+/// The head of a group, as read in a newer snapshot than the lock's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeadSnapshot {
     pub(crate) head: Option<Head>,
     /// The group has no unfinished job at all.
     pub(crate) drained: bool,
-    /// Somebody paused the group.
+    /// The group is paused.
     pub(crate) paused: bool,
 }
 
@@ -29,33 +29,33 @@ pub(crate) struct HeadSnapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) id: i64,
-    /// When there is something to do about it: when it may run, or when it expires if that is earlier.
+    /// When it may run, or when it expires if that is earlier.
     pub(crate) due_at: DateTime<Utc>,
     pub(crate) due: bool,
-    /// Its row is locked by this claim; if not, somebody else has it for a moment.
+    /// This claim has locked its row; if not, another transaction has it for a moment.
     pub(crate) locked: bool,
     pub(crate) go: Disposition,
-    /// No attempt of it counts yet: others may be claimed together with it. One that may have killed its worker runs
-    /// alone, so that the next death is counted to the right job.
+    /// No attempt of it counts yet, so followers may be claimed with it. A job that may have killed
+    /// its worker runs alone, so that the next death is counted to the right job.
     pub(crate) fresh: bool,
     pub(crate) priority: i16,
 }
 
-/// What becomes of a claimed job. All but a run end by the ordinary settle, without a new attempt.
+/// What becomes of a claimed job. All but `Run` end by the ordinary settle, without a new attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// An attempt was begun.
+    /// Its attempt was begun.
     Run,
-    /// Its attempts were used up before: its workers kept dying.
+    /// Its attempts were used up before: its workers died.
     Exhausted,
-    /// Its time was over.
+    /// It has expired.
     Expired(DateTime<Utc>),
-    /// It is older than what the queue's workers still run.
+    /// It is older than the queue's workers accept.
     Ignored,
 }
 
 impl Disposition {
-    /// The word that statements use.
+    /// Returns the word that statements use.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -75,35 +75,34 @@ impl Disposition {
     }
 }
 
-/// What is written.
+/// What the claim writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plan {
-    /// Claim the group for this job; `fresh`: and perhaps for some behind it.
+    /// Claim the group for this job; `fresh`: with followers, perhaps.
     Start { job: i64, go: Disposition, fresh: bool },
-    /// The head is not due: nobody looks before it is.
-    /// Then it gets a head start by its priority.
+    /// The head is not due: the group is ready when it is, less its priority aging.
     Sleep { head: i64, until: DateTime<Utc>, aging: i16 },
-    /// Somebody is changing the head right now.
+    /// Another transaction is changing the head right now: read it again soon.
     Recheck { aging: i16 },
-    /// Nobody looks before the group is resumed.
+    /// The group is not ready before `unpause_group`.
     Pause { head: i64 },
-    /// A lease ran out. Its handler may still be stopping: say so, and take over a grace later.
+    /// A lease ran out. Its handler may still be stopping: suspect it, and take over a grace later.
     Suspect,
     /// The claimed job is gone (hand-made SQL): free the row.
     Free,
-    /// Nothing is left to do in the group.
+    /// The group has no unfinished job.
     Retire,
 }
 
-pub(crate) fn plan(turn: &LockedGroup, look: &HeadSnapshot) -> Plan {
-    match (turn.claimed_job, &look.head) {
-        (Some(_), _) if !turn.suspected => Plan::Suspect,
+pub(crate) fn plan(group: &LockedGroup, heads: &HeadSnapshot) -> Plan {
+    match (group.claimed_job, &heads.head) {
+        (Some(_), _) if !group.suspected => Plan::Suspect,
         // A take-over never retires: a job enqueued beside it would be lost.
         (Some(_), None) => Plan::Free,
-        (None, None) if look.drained => Plan::Retire,
+        (None, None) if heads.drained => Plan::Retire,
         (None, None) => Plan::Recheck { aging: 0 },
-        // What was claimed before goes on: a take-over ends what a start began.
-        (None, Some(head)) if look.paused => Plan::Pause { head: head.id },
+        // A claimed job goes on: a take-over ends what a claim began.
+        (None, Some(head)) if heads.paused => Plan::Pause { head: head.id },
         (None, Some(head)) if !head.due => {
             Plan::Sleep { head: head.id, until: head.due_at, aging: head.priority }
         }
@@ -161,15 +160,15 @@ mod tests {
         let drained = HeadSnapshot { head: None, drained: true, paused: true };
         assert_eq!(plan(&free(), &drained), Plan::Retire);
         let suspected = LockedGroup { claimed_job: Some(7), suspected: true, ..free() };
-        let look = HeadSnapshot { paused: true, ..head(true, true) };
+        let heads = HeadSnapshot { paused: true, ..head(true, true) };
         assert_eq!(
-            plan(&suspected, &look),
+            plan(&suspected, &heads),
             Plan::Start { job: 7, go: Disposition::Run, fresh: false }
         );
     }
 
     #[test]
-    fn a_lapsed_claim_is_suspected_before_its_take_over() {
+    fn a_lapsed_claim_is_suspected_first_and_then_taken_over() {
         let lapsed = LockedGroup { claimed_job: Some(7), ..free() };
         assert_eq!(plan(&lapsed, &head(true, true)), Plan::Suspect);
         let suspected = LockedGroup { suspected: true, ..lapsed };

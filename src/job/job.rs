@@ -1,4 +1,4 @@
-//! Jobs: what an enqueue answers, and what a look at one shows.
+//! Jobs: what an enqueue returns, and a job as the database has it.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::redact::Redacted;
 
-/// What an enqueue did.
+/// The result of an enqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enqueued {
@@ -19,20 +19,21 @@ pub enum Enqueued {
     },
     /// A job with the same deduplication id was enqueued within the window: nothing was written.
     Duplicate {
-        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of another group.
+        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of
+        /// another group.
         id: i64,
     },
 }
 
 impl Enqueued {
-    /// The job's id; of a duplicate, that of the first.
+    /// Returns the job's id; of a duplicate, that of the first job.
     pub fn id(self) -> i64 {
         match self {
             Self::New { id } | Self::Duplicate { id } => id,
         }
     }
 
-    /// Whether nothing was written, because the job was there already.
+    /// Returns whether nothing was written, because the job was there already.
     pub fn is_duplicate(self) -> bool {
         matches!(self, Self::Duplicate { .. })
     }
@@ -53,7 +54,8 @@ pub enum JobStatus {
     Failed,
     /// Cancelled before it ran to an end.
     Cancelled,
-    /// Stepped aside with a job of its group that failed: see [`OutOfAttempts::Park`](crate::OutOfAttempts::Park).
+    /// Stepped aside with a failed job of its group: see
+    /// [`OutOfAttempts::Park`](crate::OutOfAttempts::Park).
     Parked,
 }
 
@@ -61,7 +63,7 @@ impl JobStatus {
     pub(crate) const ALL: [Self; 6] =
         [Self::Queued, Self::Started, Self::Succeeded, Self::Failed, Self::Cancelled, Self::Parked];
 
-    /// The word that the database uses.
+    /// Returns the word that the database uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -73,7 +75,7 @@ impl JobStatus {
         }
     }
 
-    /// Whether the job has ended.
+    /// Returns whether the job has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
@@ -101,34 +103,34 @@ pub struct Job {
     pub group: Option<String>,
     /// Its state.
     pub status: JobStatus,
-    /// What the producer gave; null if it gave raw bytes. JSON that only `PostgreSQL` can read (nested deeper than 127 levels,
-    /// numbers beyond `f64`) comes as a string: its text. So does such a `result`.
+    /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper
+    /// than 127 levels, numbers beyond `f64`) comes as a string: its text. So does such a `result`.
     pub data: serde_json::Value,
     /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes).
     pub payload: Option<Vec<u8>>,
-    /// What the raw bytes are, as the producer said.
+    /// The format of the raw bytes, as the producer named it.
     pub content_type: Option<String>,
-    /// What kind of job it is, as the producer said.
+    /// The kind of the job, as the producer named it.
     pub name: Option<String>,
     /// The producer's own id of the job.
     pub reference: Option<String>,
-    /// 0 to 9, higher is sooner.
+    /// 0 to 9: a higher one ages faster.
     pub priority: u8,
-    /// It is not begun after this time.
+    /// The job does not begin after this time.
     pub expires_at: Option<DateTime<Utc>>,
-    /// The lease that the producer gave; none: the queue's.
+    /// The lease that the producer set; `None`: the queue's.
     pub lease: Option<Duration>,
-    /// The deduplication id that it was enqueued with, given or computed from its content.
+    /// The deduplication id of its enqueue, given or computed from its content.
     pub dedup_id: Option<String>,
-    /// What the handler returned, once succeeded.
+    /// The output of the handler, once the job has succeeded.
     pub result: Option<serde_json::Value>,
     /// The failure of the last attempt that did not succeed.
     pub error: Option<Failure>,
-    /// Runs begun.
+    /// The number of attempts that began.
     pub attempts: u32,
-    /// The limit that the producer gave; none: the queue's.
+    /// The limit that the producer set; `None`: the queue's.
     pub max_attempts: Option<u32>,
-    /// Not before this time; after a retry, that of the next attempt.
+    /// The job does not run before this time; after a retry, that of the next attempt.
     pub run_at: DateTime<Utc>,
     /// When it was enqueued: the begin of the producer's transaction.
     pub created_at: DateTime<Utc>,
@@ -140,7 +142,7 @@ pub struct Job {
     pub history: Vec<AttemptRecord>,
 }
 
-/// Without what the job carries: a job may be logged.
+/// Leaves out the data: a job may be logged.
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
@@ -171,7 +173,7 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// How many attempts the history keeps.
+    /// Bounds the history of a job.
     pub const HISTORY_LIMIT: u32 = 20;
 }
 
@@ -179,7 +181,7 @@ impl Job {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AttemptRecord {
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
     /// When it was claimed.
     pub started_at: Option<DateTime<Utc>>,
@@ -187,7 +189,7 @@ pub struct AttemptRecord {
     pub finished_at: DateTime<Utc>,
     /// How it ended.
     pub kind: FailureKind,
-    /// What was wrong, in one line; none for a release or a request.
+    /// What was wrong, in one line; `None` for a release or a request.
     pub message: Option<String>,
 }
 
@@ -202,7 +204,7 @@ pub struct Failure {
     /// The messages of its sources, outermost first.
     #[serde(default)]
     pub chain: Vec<String>,
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
 }
 
@@ -225,19 +227,19 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
-    /// The session that held the job was lost.
+    /// The session or the lease that held the job was lost.
     ConnectionLost,
     /// The lease of the job ended, or the presence of its process could not be proved in time.
     LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
-    /// A shutdown ended the attempt; it is not held against the job.
+    /// A shutdown ended the attempt; it does not count.
     Released,
     /// Cancelled on request.
     Cancelled,
     /// Given up by [`skip`](crate::Client::skip).
     Skipped,
-    /// Its time was over before an attempt could begin.
+    /// The job expired before an attempt could begin.
     Expired,
     /// Older than [`QueueOptions::ignore_before`](crate::QueueOptions::ignore_before) allows.
     Ignored,

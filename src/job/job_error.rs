@@ -8,31 +8,33 @@ use crate::job::job::{Failure, FailureKind};
 
 type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
-/// A failed attempt, and whether there is to be another.
+/// A failed attempt, and whether another one follows.
 ///
-/// Any [`std::error::Error`] becomes one by `?` and means retry. For errors that do not implement that trait (a
-/// string, `anyhow::Error`) there are [`retry`](Self::retry) and [`fail`](Self::fail).
+/// Any [`std::error::Error`] becomes one by `?` and means retry. For errors that do not implement
+/// that trait (a string, `anyhow::Error`) there are [`retry`](Self::retry) and
+/// [`fail`](Self::fail).
 pub struct JobError {
     error: BoxError,
     decision: FailureDecision,
 }
 
-/// What a failed attempt asks for.
+/// The decision that a failed attempt asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureDecision {
-    /// Another attempt, after the given time or the policy's.
+    /// Another attempt, after this delay or else the policy's.
     Retry(Option<Duration>),
-    /// None.
+    /// No other attempt.
     Fail,
 }
 
 impl JobError {
-    /// Try again after the policy's delay, if attempts are left.
+    /// Returns an error that means: try again after the policy's delay, if attempts are left.
     pub fn retry(error: impl Into<BoxError>) -> Self {
         Self { error: error.into(), decision: FailureDecision::Retry(None) }
     }
 
-    /// Try again after `delay`, if attempts are left. The rest of the group waits.
+    /// Returns an error that means: try again after `delay`, if attempts are left. The rest of the
+    /// group waits.
     pub fn retry_after(error: impl Into<BoxError>, delay: Duration) -> Self {
         Self {
             error: error.into(),
@@ -40,7 +42,7 @@ impl JobError {
         }
     }
 
-    /// Do not try again: the job ends as `failed`.
+    /// Returns an error that means: do not try again, the job ends as `failed`.
     pub fn fail(error: impl Into<BoxError>) -> Self {
         Self { error: error.into(), decision: FailureDecision::Fail }
     }
@@ -60,7 +62,7 @@ impl JobError {
     }
 }
 
-/// An error's message as jsonb can hold it, cut to a length that does no harm to the table.
+/// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.
 pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
     storable_text(&error.to_string())
 }
@@ -85,7 +87,7 @@ impl fmt::Debug for JobError {
     }
 }
 
-// Not std::error::Error: the blanket From above would then conflict with From<T> for T.
+// Not `std::error::Error`: the blanket `From` above would then conflict with `From<T> for T`.
 impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)

@@ -1,14 +1,15 @@
-//! JSON, as the database takes it and as it comes back.
+//! JSON, as the database accepts it and as it returns it.
 
 use serde_json::Value;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueFormat, PgValueRef};
 use sqlx::{Decode, Postgres, Type};
 
-/// How deep JSON may be nested: no handler could read more with `serde_json`.
+/// Bounds the nesting of JSON: `serde_json` reads no deeper, so no handler could.
 pub(crate) const DEPTH_LIMIT: usize = 127;
 
-/// Whether JSON text has an escaped NUL: `\u0000` behind an even number of backslashes. jsonb refuses it.
+/// Returns whether JSON text has an escaped NUL, which `jsonb` refuses: `\u0000` behind an even
+/// number of backslashes.
 pub(crate) fn has_nul(json: &str) -> bool {
     json.match_indices("\\u0000").any(|(at, _)| {
         let escapes = json[..at].bytes().rev().take_while(|b| *b == b'\\').count();
@@ -16,7 +17,7 @@ pub(crate) fn has_nul(json: &str) -> bool {
     })
 }
 
-/// How deep JSON text is nested, as far as that is too much.
+/// Returns the depth of JSON text, or 0 if it is certainly within the limit.
 pub(crate) fn depth(json: &str) -> usize {
     let opens = |byte: &u8| matches!(byte, b'[' | b'{');
     if json.as_bytes().iter().filter(|byte| opens(byte)).count() <= DEPTH_LIMIT {
@@ -40,8 +41,9 @@ pub(crate) fn depth(json: &str) -> usize {
     deepest
 }
 
-/// `jsonb` that can always be read: what other producers may have written, and `serde_json` cannot hold (nested deeper than
-/// [`DEPTH_LIMIT`], numbers beyond `f64`), comes as a string, its text. One such job must not keep others from being seen.
+/// `jsonb` that can always be read. JSON of other producers that `serde_json` cannot hold (nested
+/// deeper than [`DEPTH_LIMIT`], numbers beyond `f64`) comes as a string: its text. One such job
+/// must not hide the others of a list.
 pub(crate) struct Readable(pub(crate) Value);
 
 impl Type<Postgres> for Readable {

@@ -1,7 +1,8 @@
 //! Values and decisions: jobs, queues, groups, outcomes, explanations.
 //!
-//! Everything here is pure: no SQL, no tokio, no clock. It uses nothing of the crate but itself.
-//! A rule that needs the database belongs in `store`, a rule that needs time passing in `liveness` or `worker`.
+//! Everything here is pure: no SQL, no tokio, no clock. It uses nothing of the crate but itself. A
+//! rule that needs the database belongs in `store`, a rule that needs time passing in `liveness` or
+//! `worker`.
 
 pub(crate) mod bytes;
 pub(crate) mod counts;

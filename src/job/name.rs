@@ -1,10 +1,11 @@
-//! Names of queues, groups and schemas: what is allowed, said before any SQL.
+//! The checks of names of queues, groups and schemas, made before any SQL.
 
 use crate::job::error::NameError;
 
 /// Longest queue name, in characters.
 pub(crate) const QUEUE_LIMIT: usize = 200;
-/// Longest group id, in characters: with a queue name of four-byte characters it still fits an index entry (2,704 bytes).
+/// Longest group id, in characters: with a queue name of four-byte characters it still fits an
+/// index entry (2,704 bytes).
 pub(crate) const GROUP_LIMIT: usize = 400;
 /// Longest name of a kind of job, in characters.
 pub(crate) const JOB_NAME_LIMIT: usize = 200;
@@ -14,7 +15,8 @@ pub(crate) const REFERENCE_LIMIT: usize = 400;
 pub(crate) const DEDUP_LIMIT: usize = 128;
 /// Longest content type, in characters.
 pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
-/// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds a suffix.
+/// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds
+/// a suffix.
 const SCHEMA_LIMIT: usize = 50;
 
 pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(), NameError> {
@@ -44,11 +46,11 @@ pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
             limit: SCHEMA_LIMIT,
         });
     }
-    // In a search path "$user" is the schema of whoever looks.
+    // In a search path "$user" is the schema of the current role.
     if name.starts_with("pg_") || ["information_schema", "$user"].contains(&name) {
         return Err(NameError::Reserved { name: name.to_owned() });
     }
-    // The bodies of the schema's functions stand between $$. The others are what names of schemas are filled in for.
+    // Function bodies stand between `$$`. The others are filled in with the schema's name.
     let part = ["$$", "{schema}", "{schema_text}", "{go}"].into_iter().find(|p| name.contains(p));
     if let Some(part) = part {
         return Err(NameError::Unusable { name: name.to_owned(), part });

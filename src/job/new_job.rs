@@ -1,4 +1,4 @@
-//! What a producer writes.
+//! A job as its producer describes it, and the checks before any SQL.
 
 use std::fmt;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct NewJob {
     dedup: Dedup,
 }
 
-/// What a job is about.
+/// The data of a new job.
 enum Content {
     Json(Result<String, serde_json::Error>),
     Bytes { content_type: String, bytes: Vec<u8> },
@@ -73,7 +73,7 @@ enum Start {
     At(DateTime<Utc>),
 }
 
-/// When a job may no longer be begun.
+/// When a job may no longer begin.
 #[derive(Debug, Clone, Copy)]
 enum Expiry {
     Never,
@@ -84,7 +84,7 @@ enum Expiry {
 /// What makes a job a duplicate of another.
 #[derive(Debug)]
 enum Dedup {
-    /// What the queue says.
+    /// As the queue's settings say.
     Unsaid,
     Id(String),
     Content,
@@ -94,16 +94,16 @@ impl NewJob {
     /// The highest priority.
     pub const TOP_PRIORITY: u8 = 9;
 
-    /// A job of `queue` with `data` serialized as JSON, without a group, due at once. A queue needs no other making; its
-    /// name has 1 to 200 characters.
+    /// Returns a job of `queue` with `data` serialized as JSON, without a group, due at once. A
+    /// queue exists by its first job; its name has 1 to 200 characters.
     pub fn new(queue: impl Into<String>, data: &(impl Serialize + ?Sized)) -> Self {
         Self::with(queue.into(), Content::Json(serde_json::to_string(data)))
     }
 
-    /// A job of `queue` with raw bytes instead of JSON: `NewJob::bytes("scans", "image/png", png)`. Its handler takes
-    /// them as [`Bytes`](crate::Bytes).
+    /// Returns a job of `queue` with raw bytes instead of JSON: `NewJob::bytes("scans",
+    /// "image/png", png)`. Its handler takes them as [`Bytes`](crate::Bytes).
     ///
-    /// The content type says what they are, in 1 to 200 characters; nothing but the handler reads it.
+    /// The content type names their format, in 1 to 200 characters. Only the handler reads it.
     pub fn bytes(
         queue: impl Into<String>,
         content_type: impl Into<String>,
@@ -130,7 +130,8 @@ impl NewJob {
         }
     }
 
-    /// The group: its jobs run one at a time, in the order of their enqueues. 1 to 400 characters.
+    /// Sets the group: its jobs run one at a time, in the order of their enqueues. 1 to 400
+    /// characters.
     ///
     /// A job without a group runs beside any other, oldest first.
     pub fn group(mut self, group: impl Into<String>) -> Self {
@@ -138,103 +139,114 @@ impl NewJob {
         self
     }
 
-    /// Not before this much time has passed after the enqueue, by the database's clock. Default: the queue's delay
-    /// ([`QueueSettings::delay`](crate::QueueSettings::delay)), which is none unless configured.
+    /// Delays the job by this much time after the enqueue, by the database's clock. Default: the
+    /// queue's delay ([`QueueSettings::delay`](crate::QueueSettings::delay)), which is none unless
+    /// configured.
     ///
-    /// A delayed job keeps its place: later jobs of its group wait for it. Replaces [`run_at`](Self::run_at).
+    /// A delayed job keeps its place: later jobs of its group wait for it. Replaces
+    /// [`run_at`](Self::run_at).
     pub fn delay(mut self, delay: Duration) -> Self {
         self.start = Start::After(delay);
         self
     }
 
-    /// Not before this time (in the years 0 to 9999), by the database's clock. Replaces [`delay`](Self::delay).
+    /// Delays the job until this time (in the years 0 to 9999), by the database's clock. Replaces
+    /// [`delay`](Self::delay).
     pub fn run_at(mut self, time: DateTime<Utc>) -> Self {
         self.start = Start::At(time);
         self
     }
 
-    /// At most this many runs, 1 or more, instead of the queue's [`RetryPolicy`](crate::RetryPolicy).
+    /// Limits the attempts to this many, 1 or more, instead of the queue's
+    /// [`RetryPolicy`](crate::RetryPolicy).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// How long the handler may run, instead of the queue's [`timeout`](crate::QueueOptions::timeout).
-    /// 1 ms to 100 years; kept in whole milliseconds. It does not count for jobs that are received by hand.
+    /// Sets how long the handler may run, instead of the queue's
+    /// [`timeout`](crate::QueueOptions::timeout). 1 ms to 100 years, in whole milliseconds. It does
+    /// not hold for jobs that are received by hand.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// How long a claim of this job lasts until it must be extended, instead of the queue's lease, where the handler's
-    /// hold is a lease. 1 s to 1 day; kept in whole milliseconds.
+    /// Sets the lease of this job's claims, instead of the queue's, if the handler's hold is a
+    /// lease. 1 s to 1 day, in whole milliseconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// What kind of job this is, for people who look at it and for handlers that run several kinds
+    /// Names the kind of the job, for operators and for handlers that run several kinds
     /// ([`ActiveJob::name`](crate::ActiveJob::name)). 1 to 200 characters; default none.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The caller's own id, to find the job by ([`Client::jobs_by_reference`](crate::Client::jobs_by_reference)). 1 to
-    /// 400 characters; default none. Any number of jobs may have the same.
+    /// Sets the producer's own id, to find the job by
+    /// ([`Client::jobs_by_reference`](crate::Client::jobs_by_reference)). 1 to 400 characters;
+    /// default none. Any number of jobs may have the same.
     pub fn reference(mut self, reference: impl Into<String>) -> Self {
         self.reference = Some(reference.into());
         self
     }
 
-    /// 0 (the default) to 9: each step is a head start of 10 s over other groups, and over other jobs without a group.
-    /// So a low priority is late, and never starves. Inside a group nothing changes the order.
+    /// Sets the priority, 0 (the default) to 9. With each step the job ages 10 s ahead of other
+    /// groups, and of other jobs without a group. So a low priority is late, and never starves.
+    /// Inside a group it does not change the order.
     pub fn priority(mut self, priority: u8) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Not begun after this time (in the years 0 to 9999), by the database's clock. Default never. Replaces
-    /// [`time_to_live`](Self::time_to_live).
+    /// Sets the time (in the years 0 to 9999), by the database's clock, after which the job does
+    /// not begin. Default: none. Replaces [`time_to_live`](Self::time_to_live).
     ///
-    /// A job that was not begun by then ends as `failed`, with [`FailureKind::Expired`](crate::FailureKind::Expired), when
-    /// its turn comes; so does one that waits for a retry. Its group goes on: this neither halts nor parks it.
+    /// A job that has not begun by then ends as `failed`, with
+    /// [`FailureKind::Expired`](crate::FailureKind::Expired), when its turn comes; so does one that
+    /// waits for a retry. Its group goes on: an expiry neither halts nor parks it.
     pub fn expires_at(mut self, time: DateTime<Utc>) -> Self {
         self.end = Expiry::At(time);
         self
     }
 
-    /// Not begun once this much time has passed after the enqueue, by the database's clock: 1 ms to 100 years. Default
-    /// for ever. Replaces [`expires_at`](Self::expires_at).
+    /// Sets the time after the enqueue, by the database's clock, after which the job does not
+    /// begin: 1 ms to 100 years. Default: none. Replaces [`expires_at`](Self::expires_at).
     pub fn time_to_live(mut self, time: Duration) -> Self {
         self.end = Expiry::After(time);
         self
     }
 
-    /// Enqueue it only if no job with this id was enqueued to the queue within the window: 5 minutes, unless
-    /// [`QueueSettings::dedup_window`](crate::QueueSettings::dedup_window) says otherwise. 1 to 128 characters; default
-    /// none. Replaces [`dedup_by_content`](Self::dedup_by_content).
+    /// Enqueues the job only if no job with this id was enqueued to the queue within the window.
+    /// The window is 5 minutes, unless
+    /// [`QueueSettings::dedup_window`](crate::QueueSettings::dedup_window) says otherwise. 1 to 128
+    /// characters; default none. Replaces [`dedup_by_content`](Self::dedup_by_content).
     ///
-    /// The window counts from the first enqueue, also when that job has ended or been deleted. While another
-    /// transaction with the same id is open, an enqueue waits for its end; with other ids, and without one, it never
-    /// does. A transaction at REPEATABLE READ or SERIALIZABLE fails with 40001 if the id was committed after its
-    /// snapshot: retry it. Transactions that enqueue the same ids in opposite orders can deadlock; one statement sorts
-    /// its ids.
+    /// The window counts from the first enqueue, also if that job has ended or been deleted. While
+    /// another transaction with the same id is open, an enqueue waits for its end; with other ids,
+    /// and without one, it never waits. A transaction at REPEATABLE READ or SERIALIZABLE fails with
+    /// 40001 if the id was committed after its snapshot: retry it. Transactions that enqueue the
+    /// same ids in opposite orders can deadlock; one statement sorts its ids.
     pub fn dedup_id(mut self, id: impl Into<String>) -> Self {
         self.dedup = Dedup::Id(id.into());
         self
     }
 
-    /// As [`dedup_id`](Self::dedup_id), with the SHA-256 of the data as the id: of the raw bytes, or of the JSON as
-    /// `jsonb` writes it, where neither the order of keys nor white space makes a difference. Replaces `dedup_id`.
+    /// As [`dedup_id`](Self::dedup_id), with the SHA-256 of the data as the id: of the raw bytes,
+    /// or of the JSON as `jsonb` writes it. So neither the order of keys nor white space matters.
+    /// Replaces `dedup_id`.
     ///
-    /// Default: what [`QueueSettings::dedup_by_content`](crate::QueueSettings::dedup_by_content) says.
+    /// Default: what [`QueueSettings::dedup_by_content`](crate::QueueSettings::dedup_by_content)
+    /// says.
     pub fn dedup_by_content(mut self) -> Self {
         self.dedup = Dedup::Content;
         self
     }
 
-    /// Checks everything that can be checked without the database; `index` is the job's position in the call.
+    /// Checks everything that needs no database. `index` is the job's position in the call.
     pub(crate) fn check(self, index: usize, data_limit: usize) -> Result<CheckedJob, EnqueueError> {
         let Self {
             queue,
@@ -276,7 +288,7 @@ impl NewJob {
                 return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
             }
             Start::After(delay) => (Some(delay), None),
-            Start::At(time) if !means_something(time) => {
+            Start::At(time) if !is_meant(time) => {
                 return Err(out_of_range("run_at", time.to_string(), YEARS));
             }
             Start::At(time) => (None, Some(time)),
@@ -287,7 +299,7 @@ impl NewJob {
                 return Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"));
             }
             Expiry::After(time) => (Some(time), None),
-            Expiry::At(time) if !means_something(time) => {
+            Expiry::At(time) if !is_meant(time) => {
                 return Err(out_of_range("expires_at", time.to_string(), YEARS));
             }
             Expiry::At(time) => (None, Some(time)),
@@ -335,8 +347,9 @@ impl NewJob {
 const MS: Duration = Duration::from_millis(1);
 const YEARS: &str = "in the years 0 to 9999";
 
-/// timestamptz begins in 4713 BC, adoption looks from 221 BC on, and nobody means either.
-fn means_something(time: DateTime<Utc>) -> bool {
+/// Returns whether a producer can mean this time. `timestamptz` begins in 4713 BC, and adoption
+/// scans from 221 BC on.
+fn is_meant(time: DateTime<Utc>) -> bool {
     (0..10_000).contains(&time.year())
 }
 
@@ -367,7 +380,7 @@ fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData
     }
 }
 
-/// A [`NewJob`] that the database will take.
+/// A [`NewJob`] that the database will accept.
 #[derive(Debug)]
 pub(crate) struct CheckedJob {
     pub(crate) queue: String,

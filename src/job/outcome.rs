@@ -9,41 +9,42 @@ use crate::job::job_error::{FailureDecision, JobError};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::RetryPolicy;
 
-/// What came of running a claimed job.
+/// The result of a claimed job.
 #[derive(Debug)]
 pub(crate) enum RunResult {
     /// The handler returned `Ok`; its output as JSON.
     Succeeded(String),
     /// The handler returned an error.
     Failed(JobError),
-    /// Anything else that went wrong with the attempt.
+    /// The attempt failed in another way.
     Broken(FailureKind, String),
-    /// Its attempts were used up before this claim (its workers kept dying): the handler did not run.
+    /// Its attempts were used up before this claim, because its workers died: the handler did not
+    /// run.
     Exhausted,
     /// It expired at this time, before this claim: the handler did not run.
     Expired(DateTime<Utc>),
-    /// It is too old for the queue's workers: the handler did not run.
+    /// It is older than its queue's workers accept: the handler did not run.
     Ignored,
-    /// A request to cancel was there before the handler ran.
+    /// It was cancelled before the handler ran.
     Cancelled,
     /// A shutdown ended the attempt.
     Released,
 }
 
-/// What is known about the attempt.
+/// The numbers of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
     /// Its number, from 1.
     pub(crate) number: u32,
-    /// How many attempts, this one included, count against the limit.
+    /// The attempts that count against the limit, this one included.
     pub(crate) counted: u32,
     /// The limit.
     pub(crate) max: u32,
-    /// Somebody asked to cancel the job while it ran.
+    /// A request to cancel came while the handler ran.
     pub(crate) cancel_requested: bool,
 }
 
-/// What is to be recorded.
+/// The outcome that the settle records.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Succeeded { result: String },
@@ -54,7 +55,7 @@ pub(crate) enum Outcome {
     Released,
 }
 
-/// The one place that decides; `chance` (0 to 1) is the jitter.
+/// Decides the outcome of every result; `chance` (0 to 1) is the jitter.
 pub(crate) fn decide(
     result: RunResult,
     attempt: Attempt,
@@ -98,7 +99,7 @@ pub(crate) fn decide(
         return Outcome::Cancelled;
     }
     if failure.kind == FailureKind::Expired {
-        // Nothing went wrong with it that its group should wait for.
+        // Its group has no reason to wait for it.
         return Outcome::Failed { failure, then: OutOfAttempts::Continue };
     }
     match decision {
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_retried_until_attempts_run_out() {
+    fn errors_are_retried_by_the_policy_until_attempts_run_out() {
         let error = || RunResult::Failed(JobError::retry("no luck"));
         assert!(matches!(
             decided(error(), attempt(2, 3)),

@@ -8,36 +8,39 @@ use crate::job::error::BuildMistake;
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
-/// The least that a queue may get beside another one is a slot in a hundred.
+/// Bounds weights: the least that a queue may get beside another one is a slot in a hundred.
 const MAX_WEIGHT: u32 = 100;
 
 /// What happens to a group when one of its jobs has used up its attempts (or failed for good).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutOfAttempts {
-    /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next one. The default.
+    /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next job.
+    /// The default.
     #[default]
     Continue,
     /// The job ends as `failed` and the group stops until [`retry`](crate::Client::retry),
-    /// [`skip`](crate::Client::skip) or [`resume`](crate::Client::unhalt_group).
+    /// [`skip`](crate::Client::skip) or [`unhalt_group`](crate::Client::unhalt_group).
     Halt,
-    /// As [`Halt`](Self::Halt), but when nobody has decided for so long, this is done. 1 ms to 100 years.
+    /// As [`Halt`](Self::Halt), but after a deadline the group goes on by itself. 1 ms to 100
+    /// years.
     HaltFor {
-        /// How long the group waits for a decision.
+        /// How long the group stays halted.
         deadline: Duration,
-        /// What is done then; within a second or two, by any processor of the schema that has maintenance.
+        /// What is done at the deadline, within a second or two, by any processor of the schema
+        /// that has maintenance.
         then: AfterHalt,
     },
     /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
-    /// ([`JobStatus::Parked`](crate::JobStatus::Parked)), in order; jobs that are enqueued later go on. They come back together by
-    /// [`redrive_parked`](crate::Client::redrive_parked), or are given up by
-    /// [`discard_parked`](crate::Client::discard_parked).
+    /// ([`JobStatus::Parked`](crate::JobStatus::Parked)), in order. Jobs that are enqueued later
+    /// run. [`redrive_parked`](crate::Client::redrive_parked) queues the parked jobs again,
+    /// [`discard_parked`](crate::Client::discard_parked) gives them up.
     ///
-    /// More than 1,000 jobs step aside in batches, and the group stands still until all have; that needs a processor with
-    /// maintenance.
+    /// More than 1,000 jobs step aside in batches, and the group stands still until all have. That
+    /// needs a processor with maintenance.
     Park,
 }
 
-/// What is done with a group that was halted for long enough.
+/// What is done with a halted group at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterHalt {
@@ -48,7 +51,7 @@ pub enum AfterHalt {
 }
 
 impl AfterHalt {
-    /// The word that the database uses.
+    /// Returns the word that the database uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Park => "park",
@@ -62,7 +65,7 @@ impl AfterHalt {
 }
 
 impl OutOfAttempts {
-    /// The setting that cannot be used: its value, and what it must be.
+    /// Returns the value that cannot be used, and what it must be.
     pub(crate) fn mistake(self) -> Option<(String, &'static str)> {
         match self {
             Self::HaltFor { deadline, .. }
@@ -78,22 +81,25 @@ impl OutOfAttempts {
 /// How a job and its group are kept while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Hold {
-    /// By row locks in a transaction that stays open for the handler's whole run, on a connection of its own. The
-    /// default: nothing is as quick to notice that a worker died. For handlers of seconds or minutes.
+    /// By row locks in a transaction that stays open for the handler's whole run, on a connection
+    /// of its own. The default: no other hold notices a dead worker as quickly. For handlers of
+    /// seconds or minutes.
     #[default]
     Transaction,
-    /// By a lease that is extended in the background, without a transaction or a connection while the handler runs. For
-    /// handlers that run long, or are many. [`ActiveJob::tx`](crate::ActiveJob::tx) opens a transaction when it is
-    /// first called, and from there on it is a transaction hold. 1 s to 1 day.
+    /// By a lease that is extended in the background, without a transaction or a connection while
+    /// the handler runs. For handlers that run long, or are many.
+    /// [`ActiveJob::tx`](crate::ActiveJob::tx) opens a transaction at its first call, and from
+    /// there on the hold is that transaction. 1 s to 1 day.
     ///
-    /// It is extended at a third of its time. A worker that dies is noticed by its presence long before its leases end; they
-    /// count where that cannot be seen (behind a transaction pooler, say), or where the worker is frozen. The
+    /// The lease is extended at a third of its time. A worker that dies is noticed by its presence
+    /// long before its leases end. Leases count if the presence cannot be seen (behind a
+    /// transaction pooler, say), or if the worker is frozen. The
     /// [`timeout`](QueueOptions::timeout), 5 min by default, is another thing: it ends the handler.
     Lease(Duration),
 }
 
 impl Hold {
-    /// How long a claim is good for, unless its job says otherwise.
+    /// Returns the lease of a claim, unless its job has its own.
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Transaction => Duration::ZERO,
@@ -107,13 +113,14 @@ impl Hold {
 pub enum Retention {
     /// Deleted in the settle itself: the row never exists as finished.
     Never,
-    /// Deleted by maintenance when it has been finished for this long.
+    /// Deleted by maintenance this long after its end.
     For(Duration),
-    /// Kept until somebody deletes it.
+    /// Kept until an operator deletes it.
     Forever,
 }
 
-/// The settings of one queue in one processor. Every process that works on a queue should use the same ones.
+/// The settings of one queue in one processor. Every process that works on a queue should use the
+/// same ones.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -143,7 +150,7 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// The queue `name` with the defaults that each method states.
+    /// Returns the settings of the queue `name`, with the defaults that each method states.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -161,105 +168,115 @@ impl QueueOptions {
         }
     }
 
-    /// How many jobs of this queue one process runs at once; under a [`Hold::Transaction`] each holds a connection of
-    /// the pool. Under a [`Hold::Lease`] a slot costs some memory: hundreds of them share claims and commits where handlers
-    /// are quick, or mostly wait for something else than this machine. Default 10.
+    /// Sets how many jobs of this queue one process runs at once. Default 10. Under a
+    /// [`Hold::Transaction`] each holds a connection of the pool. Under a [`Hold::Lease`] a slot
+    /// costs some memory: hundreds of them share claims and commits if handlers are quick, or
+    /// mostly wait for something else than this machine.
     ///
-    /// While there is more to do, more jobs (or [turns](Self::jobs_per_turn) of them) than there are slots are claimed: as many
-    /// as have ended in the last 20 ms and took less than that, 64 at most. They are `started` (as of the claim) and wait for the
-    /// next slot that comes free. If none does within 0.1 s they go back as they were; those that were begun before, have one
-    /// attempt, or may expire do so at once, and then, as in the beginning, none are claimed ahead until 32 have been claimed
-    /// that might wait. If the process dies while they wait, that costs them one attempt. Not with
-    /// [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or a limit of jobs in flight.
+    /// While there is more to do, a claim brings more jobs (or [turns](Self::jobs_per_turn) of
+    /// them) than there are free slots. They are as many as ended in the last 20 ms and took less
+    /// than that, 64 at most. These prefetched jobs are `started` (as of the claim) and wait for
+    /// the next free slot. If there is none within 0.1 s, they are released as they were. A job
+    /// that was begun before, has one attempt or may expire is released at once; then, as in the
+    /// beginning, nothing is prefetched until 32 other jobs were claimed. If the process dies while
+    /// they wait, that costs them one attempt. Nothing is prefetched with
+    /// [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots), or with a limit of jobs in
+    /// flight.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;
         self
     }
 
-    /// How many jobs of a group run in one turn, one after the other and in order, before the slot goes to the group
-    /// served least recently. 1 to 1000. By default one, but under a [`Hold::Transaction`] a turn goes on for up to 20 ms, and 50
-    /// jobs, while no other group waits: the next job is claimed in the transaction that ends the one before, and nothing else. (Not where
-    /// queues share [`slots`](crate::ProcessorBuilder::slots), nor with an in-flight limit, nor behind a job that was tried before. A
-    /// pause, a shutdown and the like end such a turn, too.)
+    /// Sets how many jobs of a group run in one turn, one after the other and in order, before the
+    /// slot goes to the group served least recently. 1 to 1000.
     ///
-    /// More jobs per turn cost less each, and the other groups wait longer: a group keeps its slot for at most so many
-    /// handlers. What is claimed ahead is `started` (as of the claim) and next in order, due, and was never begun before; a job that may
-    /// expire, or whose attempts are limited to 1, begins a turn of its own; one that was retried, and those of a queue
-    /// with an in-flight limit, have turns of one job. A failure, a pause, a shutdown or a lost claim ends the turn, and
-    /// the jobs that did not come to run are as they were before. A job that commits late with a lower id runs after the
-    /// turn.
+    /// The default is one. Under a [`Hold::Transaction`], though, a turn is chained for up to 20 ms
+    /// and 50 jobs while no other group waits: the transaction that ends a job claims the next one.
+    /// A turn is not chained if queues share [`slots`](crate::ProcessorBuilder::slots), with a
+    /// limit of jobs in flight, or behind a job that was tried before. A pause or a shutdown ends
+    /// such a turn, too.
     ///
-    /// One claim takes at most 500 jobs ahead for all its groups together, so with many slots, and with turns that
-    /// [wait for slots](Self::concurrency), they are shorter.
+    /// More jobs per turn cost less each, and the other groups wait longer: a group keeps its slot
+    /// for at most this many handlers. Followers are `started` (as of the claim) and next in order,
+    /// due, and were never begun before. A job that may expire, or whose attempts are limited to 1,
+    /// begins a turn of its own. A job that was retried, and those of a queue with a limit of jobs
+    /// in flight, have turns of one job. A failure, a pause, a shutdown or a lost claim ends the
+    /// turn, and the followers that did not run are as they were before. A job that commits late
+    /// with a lower id runs after the turn.
     ///
-    /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a [`Hold::Lease`] what succeeded
-    /// is recorded when 20 ms have passed since the first handler began whose job is not recorded (at most 100 jobs
-    /// together): slow handlers are recorded one by one, quick ones together. If the process dies before, those run
-    /// again, in order. That is also when a pause is seen.
+    /// One claim takes at most 500 followers for all its groups together, so turns are shorter with
+    /// many slots, and with turns that [wait for slots](Self::concurrency).
+    ///
+    /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a
+    /// [`Hold::Lease`] successes are recorded together, 20 ms after the first handler began whose
+    /// job is not recorded (at most 100 jobs): slow handlers are recorded one by one, quick ones
+    /// together. If the process dies before, those jobs run again, in order. A pause is seen at
+    /// that time, too.
     pub fn jobs_per_turn(mut self, jobs: usize) -> Self {
         self.jobs_per_turn = Some(jobs);
         self
     }
 
-    /// Its share of [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots): while more queues have work than there
-    /// are slots, those that become free go to the queues in proportion to their weights. Without such a bound it means
-    /// nothing. 1 to 100, default 1.
+    /// Sets the queue's share of [`ProcessorBuilder::slots`](crate::ProcessorBuilder::slots): while
+    /// more queues have work than there are slots, free slots go to the queues in proportion to
+    /// their weights. Without shared slots it means nothing. 1 to 100, default 1.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
     }
 
-    /// Attempts and waits of failed jobs. Default [`RetryPolicy::default`].
+    /// Sets the attempts and waits of failed jobs. Default [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// What a job that is out of attempts does to its group. Default [`OutOfAttempts::Continue`].
+    /// Sets what a job that is out of attempts does to its group. Default
+    /// [`OutOfAttempts::Continue`].
     pub fn out_of_attempts(mut self, then: OutOfAttempts) -> Self {
         self.out_of_attempts = then;
         self
     }
 
-    /// How long a handler may run before it is dropped and the attempt fails. A job's own timeout comes first.
-    /// Default 5 min.
+    /// Sets how long a handler may run before it is dropped and the attempt fails. A job's own
+    /// timeout comes first. Default 5 min.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Let handlers run as long as they like. Under a [`Hold::Transaction`] a transaction stays open all the while: see the
-    /// README on vacuum.
+    /// Lets handlers run without a limit. Under a [`Hold::Transaction`] a transaction stays open
+    /// all the while: see `docs/guide/production.md` on vacuum.
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
         self
     }
 
-    /// How jobs are kept while their handlers run. Default [`Hold::Transaction`].
+    /// Sets how jobs are held while their handlers run. Default [`Hold::Transaction`].
     pub fn hold(mut self, hold: Hold) -> Self {
         self.hold = hold;
         self
     }
 
-    /// How long succeeded jobs are kept. Default 1 day.
+    /// Sets how long succeeded jobs are kept. Default 1 day.
     pub fn keep_succeeded(mut self, retention: Retention) -> Self {
         self.keep_succeeded = retention;
         self
     }
 
-    /// How long failed jobs (dead letters) are kept. Default 14 days.
+    /// Sets how long failed jobs (dead letters) are kept. Default 14 days.
     pub fn keep_failed(mut self, retention: Retention) -> Self {
         self.keep_failed = retention;
         self
     }
 
-    /// How long cancelled jobs are kept. Default 1 day.
+    /// Sets how long cancelled jobs are kept. Default 1 day.
     pub fn keep_cancelled(mut self, retention: Retention) -> Self {
         self.keep_cancelled = retention;
         self
     }
 
-    /// How many connections of the pool its jobs may hold at once.
+    /// Returns how many connections of the pool the queue's jobs may hold at once.
     pub(crate) fn connections(&self) -> usize {
         match self.hold {
             Hold::Transaction => self.concurrency,
@@ -267,15 +284,16 @@ impl QueueOptions {
         }
     }
 
-    /// Jobs that were enqueued before `time` are not run: when their turn comes they end as `cancelled`, with
-    /// [`FailureKind::Ignored`](crate::FailureKind::Ignored) in their history. By the database's clock. Default: all
-    /// jobs are run.
+    /// Ends jobs that were enqueued before `time`, by the database's clock, without a run. When
+    /// their turn comes they end as `cancelled`, with
+    /// [`FailureKind::Ignored`](crate::FailureKind::Ignored) in their history. Default: all jobs
+    /// run.
     pub fn ignore_before(mut self, time: DateTime<Utc>) -> Self {
         self.ignore_before = Some(time);
         self
     }
 
-    /// The queue's name.
+    /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.name
     }

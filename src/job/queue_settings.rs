@@ -1,4 +1,4 @@
-//! What holds for a queue in the whole fleet, whatever its producers and workers say.
+//! What holds for a queue in the whole fleet: for every producer and every processor.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use crate::job::retry::MAX_DELAY;
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
 ///
-/// What is not named stays as it is; `None` resets a setting to its default. Nothing is checked until
-/// [`Client::configure_queue`](crate::Client::configure_queue), which names what is wrong.
+/// A setting that is not named stays as it is; `None` resets it to its default.
+/// [`Client::configure_queue`](crate::Client::configure_queue) checks them, and names the one that
+/// is wrong.
 #[derive(Debug, Clone)]
 #[must_use = "settings do nothing until they are given to Client::configure_queue"]
 pub struct QueueSettings {
@@ -22,22 +23,22 @@ pub struct QueueSettings {
     max_attempts: Change<u32>,
 }
 
-/// Not named, reset, or set.
+/// `None`: not named. `Some(None)`: reset to the default.
 type Change<T> = Option<Option<T>>;
 
-/// Among which jobs a deduplication id is one of a kind.
+/// Among which jobs a deduplication id is unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DedupScope {
     /// Those of the queue.
     #[default]
     Queue,
-    /// Those of the same group; jobs without a group are one group in this.
+    /// Those of the same group. Jobs without a group count as one group.
     Group,
 }
 
 impl DedupScope {
-    /// The word that the database uses.
+    /// Returns the word that the database uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
@@ -50,17 +51,17 @@ impl DedupScope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredQueueSettings {
-    /// The delay of jobs that name neither a delay nor a time; none: due at once.
+    /// The delay of jobs that name neither a delay nor a time; `None`: they are due at once.
     pub delay: Option<Duration>,
-    /// How long a deduplication id is remembered, from its first enqueue on.
+    /// How long a deduplication id is remembered after its first enqueue.
     pub dedup_window: Duration,
-    /// Among which jobs a deduplication id is one of a kind.
+    /// Among which jobs a deduplication id is unique.
     pub dedup_scope: DedupScope,
     /// Whether jobs without a deduplication id are deduplicated by their content.
     pub dedup_by_content: bool,
-    /// The most jobs in flight over the whole fleet; none: no limit.
+    /// The limit of jobs in flight over the whole fleet; `None`: no limit.
     pub in_flight_limit: Option<u32>,
-    /// How many attempts jobs that are received by hand have, unless they say so themselves; none: 10.
+    /// The attempts of jobs that are received by hand, unless a job names its own; `None`: 10.
     pub max_attempts: Option<u32>,
 }
 
@@ -68,7 +69,7 @@ impl QueueSettings {
     /// How long a deduplication id is remembered by default.
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
 
-    /// No change yet.
+    /// Returns settings that change nothing yet.
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
@@ -81,54 +82,53 @@ impl QueueSettings {
         }
     }
 
-    /// The delay of jobs that name neither a delay nor a time, at most 100 years, in whole milliseconds. Default none.
-    ///
-    /// For jobs enqueued from now on.
+    /// Sets the delay of jobs that name neither a delay nor a time. At most 100 years, in whole
+    /// milliseconds; default none. It holds for jobs that are enqueued from now on.
     pub fn delay(mut self, delay: impl Into<Option<Duration>>) -> Self {
         self.delay = Some(delay.into());
         self
     }
 
-    /// How long a deduplication id is remembered, from its first enqueue on: 1 ms to 100 years, in whole milliseconds.
-    /// Default 5 minutes.
-    ///
-    /// For ids that are first enqueued from now on.
+    /// Sets how long a deduplication id is remembered after its first enqueue: 1 ms to 100 years,
+    /// in whole milliseconds. Default 5 minutes. It holds for ids that are first enqueued from now
+    /// on.
     pub fn dedup_window(mut self, window: impl Into<Option<Duration>>) -> Self {
         self.dedup_window = Some(window.into());
         self
     }
 
-    /// Among which jobs a deduplication id is one of a kind. Default [`DedupScope::Queue`]. A change forgets the ids of
-    /// the old scope.
+    /// Sets among which jobs a deduplication id is unique. Default [`DedupScope::Queue`]. A change
+    /// forgets the ids of the old scope.
     pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
         self.dedup_scope = Some(scope);
         self
     }
 
-    /// Whether jobs without a deduplication id are deduplicated by their content, as with
+    /// Sets whether jobs without a deduplication id are deduplicated by their content, as with
     /// [`NewJob::dedup_by_content`](crate::NewJob::dedup_by_content). Default false.
     pub fn dedup_by_content(mut self, by_content: bool) -> Self {
         self.dedup_by_content = Some(by_content);
         self
     }
 
-    /// The most jobs in flight over the whole fleet, of processors and receivers, 1 or more. Default no limit.
+    /// Limits the jobs in flight over the whole fleet, of processors and receivers. 1 or more;
+    /// default no limit.
     ///
-    /// A job is in flight from its claim until it is settled, also when its worker has died. A lower limit stops nothing
-    /// that runs.
+    /// A job is in flight from its claim until it is settled, also if its worker has died. A lower
+    /// limit stops no running job.
     pub fn in_flight_limit(mut self, limit: impl Into<Option<u32>>) -> Self {
         self.in_flight_limit = Some(limit.into());
         self
     }
 
-    /// How many attempts jobs that are received by hand have, unless they say so themselves; 1 or more. Default 10.
-    /// Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
+    /// Sets the attempts of jobs that are received by hand, unless a job names its own. 1 or more,
+    /// default 10. Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
         self.max_attempts = Some(attempts.into());
         self
     }
 
-    /// Checks everything.
+    /// Checks all settings.
     pub(crate) fn check(self) -> Result<CheckedSettings, ConfigureError> {
         let Self {
             queue,
@@ -173,7 +173,7 @@ impl QueueSettings {
     }
 }
 
-/// [`QueueSettings`] that the database will take.
+/// [`QueueSettings`] that the database will accept.
 #[derive(Debug)]
 pub(crate) struct CheckedSettings {
     pub(crate) queue: String,

@@ -1,4 +1,5 @@
-//! What jobs carry stays out of logs and errors: neither the `Debug` of a job nor the message of what does not decode shows it.
+//! Keeps the data of jobs out of logs and errors: neither a job's `Debug` nor the message of a
+//! decoding error shows it.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -11,11 +12,12 @@ pub(crate) struct Redacted;
 
 impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(withheld)")
+        f.write_str("(redacted)")
     }
 }
 
-/// What is wrong with JSON, without what it says. The words of types and of the JSON's syntax are kept.
+/// Returns what is wrong with JSON, without its values. The words of types and of JSON's syntax are
+/// kept.
 pub(crate) fn json_error(error: &serde_json::Error) -> String {
     let said = error.to_string();
     if !error.is_data() {
@@ -29,7 +31,7 @@ pub(crate) fn json_error(error: &serde_json::Error) -> String {
     }
 }
 
-/// The same for the words of serde, without a place.
+/// Returns serde's message without values and without a position.
 pub(crate) fn data_error(said: &str) -> String {
     // The names in these are those of the handler's type.
     let of_the_type = [
@@ -38,7 +40,7 @@ pub(crate) fn data_error(said: &str) -> String {
         "invalid length ",
         "data did not match any variant of untagged enum ",
     ];
-    // What follows the last of these words is what the type says; before it, the value may say them too.
+    // The text behind the last of these words comes from the type; the value may have them before.
     let expected = || said.rfind(", expected ").map_or("", |at| &said[at..]);
     if of_the_type.iter().any(|start| said.starts_with(start)) {
         return said.to_owned();
@@ -54,10 +56,10 @@ pub(crate) fn data_error(said: &str) -> String {
             return format!("{start}{}", expected());
         }
     }
-    String::from("the handler's type refuses a value (its words are withheld, they may quote it)")
+    String::from("the handler's type refuses a value (its words are redacted, they may quote it)")
 }
 
-/// How serde calls the kinds of values.
+/// The words that serde has for the kinds of values.
 const KINDS: [&str; 17] = [
     "boolean",
     "integer",
@@ -78,11 +80,12 @@ const KINDS: [&str; 17] = [
     "struct variant",
 ];
 
-/// An error of the database whose `Debug` is its message: sqlx's shows PostgreSQL's detail too, which quotes whole rows and
-/// pieces of JSON. Who wants that gets it by `try_downcast_ref::<PgDatabaseError>()`, as before.
+/// A database error whose `Debug` is its message: sqlx's shows PostgreSQL's detail too, which
+/// quotes whole rows and pieces of JSON. `try_downcast_ref::<PgDatabaseError>()` still returns the
+/// detail.
 struct RedactedDetail(Box<dyn DatabaseError>);
 
-/// Keeps the detail of a database's error out of its `Debug`.
+/// Keeps the detail of a database error out of its `Debug`.
 pub(crate) fn redact_detail(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::Database(error) => sqlx::Error::Database(Box::new(RedactedDetail(error))),
@@ -105,7 +108,7 @@ impl fmt::Display for RedactedDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
         match self.0.code().as_deref() {
-            // No such statement, or one of that name already; or one with other arguments.
+            // No such statement, or one of that name already, or one with other arguments.
             Some("26000" | "42P05") => f.write_str(POOLED),
             Some("08P01") if self.0.message().contains("prepared statement") => f.write_str(POOLED),
             _ => Ok(()),
@@ -113,7 +116,7 @@ impl fmt::Display for RedactedDetail {
     }
 }
 
-/// What to do where a session has not the prepared statements that the driver takes it to have.
+/// The advice if a session does not have the prepared statements that the driver expects there.
 const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
                       named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
                       1.21 on with max_prepared_statements)";
@@ -169,20 +172,20 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     struct Posting {
         account: u32,
     }
 
     #[derive(Debug, Deserialize)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     enum Kind {
         A,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(untagged)]
-    #[allow(dead_code, reason = "only its errors are looked at")]
+    #[allow(dead_code, reason = "only its errors are read")]
     enum Either {
         A(u32),
     }
@@ -192,14 +195,14 @@ mod tests {
             Ok(_) => String::from("it decodes"),
             Err(error) => {
                 let said = json_error(&error);
-                // Where it is, as serde_json says it.
+                // The position, as `serde_json` writes it.
                 said.split(" at line 1 column ").next().unwrap_or_default().to_owned()
             }
         }
     }
 
     #[test]
-    fn data_that_does_not_decode_is_not_quoted() {
+    fn values_that_do_not_decode_are_not_quoted() {
         assert_eq!(said::<u32>(r#""a, expected b: SECRET""#), "invalid type: string, expected u32");
         assert_eq!(said::<u8>("4711"), "invalid value: integer, expected u8");
         assert_eq!(said::<Posting>(r#"{"SECRET": 1}"#), "unknown field, expected `account`");
@@ -208,7 +211,7 @@ mod tests {
             said::<Either>(r#""SECRET""#),
             "data did not match any variant of untagged enum Either"
         );
-        assert!(said::<std::net::IpAddr>(r#""SECRET""#).contains("withheld"));
+        assert!(said::<std::net::IpAddr>(r#""SECRET""#).contains("redacted"));
         assert!(!said::<HashMap<u32, u32>>(r#"{"SECRET": 1}"#).contains("SECRET"));
     }
 

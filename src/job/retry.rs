@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Exponential backoff with jitter and a cap.
 ///
-/// After the n-th failed attempt the job waits `base * factor^(n-1)`, at most `cap`, less a random share of up to
-/// `jitter`. The job keeps its place: the rest of its group waits with it.
+/// After the n-th failed attempt the job waits `base * factor^(n-1)`, at most `cap`, less a random
+/// share of up to `jitter`. The job keeps its place: the rest of its group waits with it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -24,7 +24,8 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// At most `max_attempts` runs (the first one counts); base 1 s, factor 2, cap 10 min, jitter 0.2.
+    /// Returns a policy of at most `max_attempts` runs (the first one counts): base 1 s, factor 2,
+    /// cap 10 min, jitter 0.2.
     pub fn new(max_attempts: u32) -> Self {
         Self {
             max_attempts,
@@ -35,31 +36,32 @@ impl RetryPolicy {
         }
     }
 
-    /// The wait after the first failure. Default 1 s.
+    /// Sets the wait after the first failure. Default 1 s.
     pub fn base(mut self, base: Duration) -> Self {
         self.base = base;
         self
     }
 
-    /// What each further failure multiplies the wait with; at least 1. Default 2.
+    /// Sets the factor by which each further failure multiplies the wait; at least 1. Default 2.
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// The longest wait. Default 10 min.
+    /// Bounds the wait. Default 10 min.
     pub fn cap(mut self, cap: Duration) -> Self {
         self.cap = cap;
         self
     }
 
-    /// The largest share of the wait that chance takes off, from 0 (none) to 1. Default 0.2.
+    /// Sets the largest share of the wait that chance takes off, from 0 (none) to 1. Default 0.2.
     pub fn jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The wait after the `attempt`-th failure (from 1); `chance` is a random number from 0 to 1.
+    /// Returns the wait after the `attempt`-th failure (from 1). `chance` is a random number from 0
+    /// to 1.
     pub fn delay(&self, attempt: u32, chance: f64) -> Duration {
         let steps = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let seconds = self.base.as_secs_f64() * self.factor.powi(steps);
@@ -68,7 +70,7 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(seconds).unwrap_or(self.cap)
     }
 
-    /// What is wrong with the settings: (setting, value, allowed range) each.
+    /// Returns the mistakes: (setting, value, allowed range) each.
     pub(crate) fn mistakes(&self) -> Vec<(&'static str, String, &'static str)> {
         let Self {
             max_attempts,
@@ -95,11 +97,11 @@ impl RetryPolicy {
     }
 }
 
-/// Longest delay that is accepted anywhere: 100 years, far inside what `timestamptz` and `i64` milliseconds hold.
+/// Bounds every delay: 100 years, far inside what `timestamptz` and `i64` milliseconds hold.
 pub(crate) const MAX_DELAY: Duration = Duration::from_hours(100 * 366 * 24);
 
 impl Default for RetryPolicy {
-    /// 10 attempts with the defaults of [`RetryPolicy::new`]: about 10 minutes in all.
+    /// Returns 10 attempts with the defaults of [`RetryPolicy::new`]: about 10 minutes in all.
     fn default() -> Self {
         Self::new(10)
     }

@@ -1,14 +1,15 @@
 //! When a processor counts as stalled. Pure.
 //!
-//! Time is what the watchdog itself has seen pass, look by look: a process that was frozen, or a machine that slept, was
-//! not watched meanwhile, and nobody is blamed for it.
+//! Time is what the watchdog itself has seen pass, sample by sample. A process that was frozen, or
+//! a machine that slept, was not watched meanwhile, and that time does not count.
 
 use std::time::Duration;
 
-/// No step of a loop but waiting takes longer by itself: the claim and the wait for a connection have this limit.
+/// Bounds every step of a loop but the wait: the claim and the wait for a connection have this
+/// limit.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the loop of a queue was doing.
+/// The activity of a queue's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Activity {
@@ -43,15 +44,16 @@ impl std::fmt::Display for Activity {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stall {
-    /// The application's runtime polls nothing any more. All of its threads are blocked; or one is that was to wait for
-    /// timers and sockets, while the others sleep until somebody wakes them: then one handler that blocks is enough.
+    /// The application's runtime polls nothing any more. All of its threads are blocked; or the one
+    /// that waits for timers and sockets is, while the others sleep. So one handler that blocks can
+    /// be enough.
     #[error(
         "the runtime has polled no task for {lasted:.1?} (running handlers: {running}): something blocks its threads"
     )]
     Runtime {
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
-        /// How many handlers run.
+        /// The number of running handlers.
         running: u64,
     },
     /// The loop of a queue is not polled any more, but the runtime works.
@@ -61,9 +63,9 @@ pub enum Stall {
     Loop {
         /// The queue.
         queue: String,
-        /// What it was doing.
+        /// The activity of the loop.
         doing: Activity,
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
     },
     /// The loop of a queue is polled, but does not come out of a step that has a limit.
@@ -73,59 +75,59 @@ pub enum Stall {
         queue: String,
         /// The step.
         doing: Activity,
-        /// For how long.
+        /// How long it has lasted.
         lasted: Duration,
     },
-    /// The loop of a queue panicked, so that nobody claims its jobs.
+    /// The loop of a queue panicked, so no worker claims its jobs.
     #[error("the loop of queue {queue:?} panicked, it was last {doing}")]
     Panicked {
         /// The queue.
         queue: String,
-        /// What it was doing.
+        /// The activity of the loop.
         doing: Activity,
     },
-    /// A shutdown did not come to its end.
+    /// A shutdown did not end.
     #[error(
         "the shutdown has not ended {margin:?} after its deadline of {deadline:?} (running handlers: {running})"
     )]
     Shutdown {
         /// The deadline of the shutdown.
         deadline: Duration,
-        /// What the watchdog has added to it.
+        /// The margin that the watchdog adds to it.
         margin: Duration,
-        /// How many handlers still run.
+        /// The number of handlers that still run.
         running: u64,
     },
 }
 
-/// Whether a loop is there.
+/// Whether a loop lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LoopState {
     #[default]
     Alive,
-    /// It has returned, or its runtime has ended.
+    /// It returned, or its runtime ended.
     Over,
     Panicked,
 }
 
-/// A loop at the moment of a look.
+/// A loop at the time of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LoopSample {
-    /// How often it was polled.
+    /// The number of times that it was polled.
     pub(crate) polls: u64,
-    /// How many steps it has begun.
+    /// The number of steps that it has begun.
     pub(crate) steps: u64,
     pub(crate) doing: Activity,
     pub(crate) life: LoopState,
 }
 
-/// What the watchdog saw of a processor.
+/// One sample of a processor.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
-    /// A task that does nothing but being polled.
+    /// A task that does nothing but wait to be polled.
     pub(crate) runtime: LoopSample,
     pub(crate) loops: Vec<LoopSample>,
-    /// How many handlers run.
+    /// The number of running handlers.
     pub(crate) running: u64,
     /// The deadline of a shutdown that has begun.
     pub(crate) deadline: Option<Duration>,
@@ -139,7 +141,7 @@ pub(crate) enum StallVerdict {
     Stalled(Stall),
 }
 
-/// What is remembered of a loop.
+/// The history of one loop.
 #[derive(Debug, Default)]
 struct Track {
     seen: LoopSample,
@@ -156,14 +158,14 @@ impl Track {
     }
 }
 
-/// Judges a processor look by look.
+/// Finds out from samples whether a processor is stalled.
 #[derive(Debug)]
 pub(crate) struct StallDetector {
     limit: Duration,
     margin: Duration,
     runtime: Track,
     loops: Vec<(String, Track)>,
-    /// Since the begin of the shutdown.
+    /// Time since the begin of the shutdown.
     ending: Duration,
 }
 
@@ -177,14 +179,14 @@ impl StallDetector {
         Self { limit, margin, runtime: Track::default(), loops, ending: Duration::ZERO }
     }
 
-    /// How often to look.
+    /// Returns the interval of samples.
     pub(crate) fn tick(&self) -> Duration {
         (self.limit / 8).min(Duration::from_secs(1))
     }
 
-    /// Takes a look, `elapsed` after the last one.
+    /// Checks a sample, `elapsed` after the last one.
     pub(crate) fn check(&mut self, sample: &Sample, elapsed: Duration) -> StallVerdict {
-        // If this look is much too late, the process was frozen, with all that is watched.
+        // If this sample is much too late, the process was frozen, with all its loops.
         let elapsed = elapsed.min(self.tick() * 2);
         self.runtime.follow(sample.runtime, elapsed);
         for ((_, track), seen) in self.loops.iter_mut().zip(&sample.loops) {
@@ -208,7 +210,7 @@ impl StallDetector {
         }
         let stalled = self.loops.iter().find_map(|(queue, track)| self.loop_stall(queue, track));
         if let Some(stall) = stalled {
-            // Tasks are not polled in step: this loop may only be the first to show that none is polled.
+            // Tasks are not polled in step: this loop may only be the first to show that none is.
             return Some(match stall {
                 Stall::Loop { lasted, .. } if alive && self.runtime.unpolled >= self.limit / 2 => {
                     Stall::Runtime { lasted, running }
@@ -252,7 +254,8 @@ mod tests {
     const MARGIN: Duration = Duration::from_secs(2);
     const TICK: Duration = Duration::from_millis(500);
 
-    /// Looks until it says something else than fine, at most for so long; after how long, and what.
+    /// Takes samples until the verdict is not `Fine`, at most for `limit` seconds. Returns the time
+    /// and the verdict.
     fn watch(
         limit: u64,
         mut sample: impl FnMut(u64) -> Sample,
@@ -279,7 +282,7 @@ mod tests {
             Sample { loops: vec![seen; 2], running: 3, ..healthy(n) }
         };
         assert_eq!(watch(1_000, idle), None);
-        // Also when it is polled only now and then.
+        // A loop that is polled only now and then is fine.
         assert_eq!(watch(1_000, |n| healthy(n / 7)), None);
     }
 
@@ -288,7 +291,7 @@ mod tests {
         let (after, verdict) = watch(60, |n| Sample { running: 2, ..healthy(n.min(10)) }).unwrap();
         assert_eq!(after, TICK * 10 + LIMIT);
         assert_eq!(verdict, StallVerdict::Stalled(Stall::Runtime { lasted: LIMIT, running: 2 }));
-        // The loops were polled last a while before.
+        // The last polls of the loops are apart.
         let staggered = |n: u64| Sample { runtime: polled(n.min(12)), ..healthy(n.min(10)) };
         let (_, verdict) = watch(60, staggered).unwrap();
         assert!(matches!(verdict, StallVerdict::Stalled(Stall::Runtime { .. })), "{verdict:?}");
@@ -318,10 +321,10 @@ mod tests {
     }
 
     #[test]
-    fn time_without_samples_counts_for_no_stall() {
+    fn time_without_samples_does_not_count() {
         let mut check = StallDetector::new(LIMIT, MARGIN, ["q".to_owned()]);
         let sample = Sample { loops: vec![polled(1)], ..healthy(1) };
-        // A look that sees the first polls, and others that count two ticks each.
+        // One sample that sees the first polls, and others that count two ticks each.
         let verdicts: Vec<StallVerdict> =
             (0..5).map(|_| check.check(&sample, Duration::from_hours(1))).collect();
         let fine = verdicts.iter().filter(|verdict| **verdict == StallVerdict::Fine).count();

@@ -1,4 +1,4 @@
-//! What the parts of a processor share.
+//! What the parts of a processor share: its store, its side connections, its signals.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,8 @@ use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
 use crate::store::{SessionLimits, Store};
 
-/// Connections of its own beside the pool's, never waiting behind its jobs: one for wake-ups, and two for maintenance
-/// and late records. The monitor has one more.
+/// Connections beside the pool's, which never wait behind its jobs. One is for wake-ups, two are
+/// for maintenance and late records; the monitor opens one more.
 const SIDE_CONNECTIONS: u32 = 3;
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
@@ -30,15 +30,15 @@ pub(crate) struct Context {
     pub(crate) session_monitor: Arc<SessionMonitor>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) shared_poll: Arc<SharedPoll>,
-    /// Whose claims this process's are.
+    /// The id that this process's claims carry.
     pub(crate) processor: i64,
     pub(crate) side: PgPool,
     pub(crate) counters: Counters,
-    /// Nothing more is begun.
+    /// Cancelled when a shutdown begins: nothing new starts.
     pub(crate) stop: CancellationToken,
-    /// A shutdown's deadline has passed.
+    /// Cancelled when the deadline of a shutdown has passed.
     pub(crate) release: CancellationToken,
-    /// That of a shutdown, from its begin on.
+    /// The deadline of a shutdown, set when it begins.
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
 }
@@ -63,7 +63,7 @@ impl Context {
         }
     }
 
-    /// The exit of every error that no caller gets.
+    /// Logs an error that no caller gets, and passes it to the error hook.
     pub(crate) fn report(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
         if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
@@ -72,7 +72,7 @@ impl Context {
             tracing::warn!(source, "{error}");
         }
         if let Some(hook) = &self.on_error {
-            // The callers are what keeps the processor going: a panic here would end a worker, or the monitor.
+            // A panic of the hook would end the caller: a worker, or the monitor.
             if catch_unwind(AssertUnwindSafe(|| hook(error))).is_err() {
                 tracing::error!("the hook for background errors panicked");
             }
@@ -80,7 +80,7 @@ impl Context {
     }
 }
 
-/// Connections beside the pool's, with the pool's options. Belongs to the runtime in which it is made.
+/// Returns a pool of connections with the options of `pool`. Belongs to the runtime that calls it.
 pub(crate) fn side_pool(pool: &PgPool, connections: u32) -> PgPool {
     pool.options()
         .clone()

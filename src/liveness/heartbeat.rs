@@ -1,4 +1,4 @@
-//! Shows the watchdog that a loop is polled, and what it does.
+//! The heartbeat of a loop: shows the watchdog that the loop is polled, and what it does.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::MissedTickBehavior;
 
 use crate::job::stall::{Activity, LoopSample, LoopState};
 
-/// The signs of life of one loop. Each is read by itself: nothing depends on their order.
+/// The heartbeat of one loop. Each field is read by itself: nothing depends on their order.
 #[derive(Debug, Default)]
 pub(crate) struct LoopHeartbeat {
     polls: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct LoopHeartbeat {
 const OVER: u8 = 1;
 const PANICKED: u8 = 2;
 
-/// Notes that a loop is no more: it returned, its runtime ended, or it panicked.
+/// Records the end of a loop when dropped: it returned, its runtime ended, or it panicked.
 struct Alive<'a> {
     heartbeat: &'a LoopHeartbeat,
     in_poll: bool,
@@ -36,13 +36,13 @@ impl Drop for Alive<'_> {
 }
 
 impl LoopHeartbeat {
-    /// A step begins.
-    pub(crate) fn begins(&self, doing: Activity) {
+    /// Records that the loop begins a step.
+    pub(crate) fn begin_step(&self, doing: Activity) {
         self.doing.store(doing as u8, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn seen(&self) -> LoopSample {
+    pub(crate) fn sample(&self) -> LoopSample {
         LoopSample {
             polls: self.polls.load(Ordering::Relaxed),
             steps: self.steps.load(Ordering::Relaxed),
@@ -55,15 +55,16 @@ impl LoopHeartbeat {
         }
     }
 
-    /// Runs a loop, polled at least this often: one that waits shows that it could go on.
-    pub(crate) async fn of<T>(
+    /// Runs a loop and polls it at least once per `interval`, so that a waiting loop shows that it
+    /// could go on.
+    pub(crate) async fn run<T>(
         self: Arc<Self>,
-        every: Duration,
+        interval: Duration,
         work: impl Future<Output = T>,
     ) -> T {
         let mut alive = Alive { heartbeat: &self, in_poll: false };
         let mut work = pin!(work);
-        let mut ticks = interval(every);
+        let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         poll_fn(|context| {
             self.polls.fetch_add(1, Ordering::Relaxed);
@@ -84,31 +85,32 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_that_waits_is_polled_until_it_is_over() {
+    async fn a_waiting_loop_is_polled_until_it_is_over() {
         let heartbeat = Arc::new(LoopHeartbeat::default());
         let waits =
-            Arc::clone(&heartbeat).of(Duration::from_millis(5), std::future::pending::<()>());
+            Arc::clone(&heartbeat).run(Duration::from_millis(5), std::future::pending::<()>());
         let waits = tokio::spawn(waits);
         let polled = async {
-            while heartbeat.seen().polls < 5 {
+            while heartbeat.sample().polls < 5 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap();
-        assert_eq!(heartbeat.seen().life, LoopState::Alive);
+        assert_eq!(heartbeat.sample().life, LoopState::Alive);
         waits.abort();
         waits.await.unwrap_err();
-        assert_eq!(heartbeat.seen().life, LoopState::Over);
+        assert_eq!(heartbeat.sample().life, LoopState::Over);
     }
 
     #[tokio::test]
     async fn a_panic_is_told_from_an_end() {
         let heartbeat = Arc::new(LoopHeartbeat::default());
-        let fails = Arc::clone(&heartbeat).of(Duration::from_secs(1), async { panic!("as asked") });
+        let fails =
+            Arc::clone(&heartbeat).run(Duration::from_secs(1), async { panic!("as asked") });
         std::panic::AssertUnwindSafe(fails).catch_unwind().await.unwrap_err();
-        assert_eq!(heartbeat.seen().life, LoopState::Panicked);
+        assert_eq!(heartbeat.sample().life, LoopState::Panicked);
         let heartbeat = Arc::new(LoopHeartbeat::default());
-        Arc::clone(&heartbeat).of(Duration::from_secs(1), async {}).await;
-        assert_eq!(heartbeat.seen().life, LoopState::Over);
+        Arc::clone(&heartbeat).run(Duration::from_secs(1), async {}).await;
+        assert_eq!(heartbeat.sample().life, LoopState::Over);
     }
 }

@@ -1,7 +1,8 @@
 //! The claims of this process that leases keep.
 //!
-//! A lease is extended at a third of its time. A handler is told to stop when its lease may have run out, or when others
-//! may take this process for dead: in both cases before a take-over's grace is over.
+//! A lease is extended at a third of its time. A handler is told to stop when its lease may have
+//! run out, or when other processes may suspect this one: in both cases before the grace of a
+//! take-over ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,39 +16,40 @@ use uuid::Uuid;
 use crate::liveness::sessions::Signals;
 use crate::store::LeasedClaim;
 
-/// How far into the grace of a take-over a handler may run: its lease ended, and nobody may have noticed yet.
+/// How far into the grace of a take-over a handler may run: its lease has ended, and no process may
+/// have noticed yet.
 const OVERTIME: Duration = Duration::from_millis(750);
-/// A lease that could not be extended is tried again after this.
-const AGAIN: Duration = Duration::from_millis(20);
+/// Delay after an extension that skipped a locked row.
+const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     table: Mutex<Table>,
-    /// A claim came whose lease has to be extended sooner than the others.
-    pub(crate) came: Notify,
-    /// Others know by which lock this process shows that it lives, or that it has none.
+    /// Notified of a claim whose first extension may come before the others'.
+    pub(crate) new_claim: Notify,
+    /// Cancelled once this process has announced its presence lock, or that it has none.
     pub(crate) announced: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Others may have taken this process for dead.
+    /// Other processes may have suspected this one.
     uncertain: bool,
-    /// This process is seen to live, and so sees who doubts it.
+    /// The presence of this process is proven, so it learns of a suspicion in time.
     present: bool,
-    kept: HashMap<u64, Entry>,
+    entries: HashMap<u64, LeaseEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LeaseEntry {
     claim: LeasedClaim,
     lease: Duration,
-    /// By this process's clock, from before the statement that gave the lease was sent.
+    /// By this process's clock, counted from before the statement that gave the lease was sent.
     until: Instant,
     extend_at: Instant,
     signals: Signals,
-    /// Jobs behind the one that runs which somebody asked to cancel.
+    /// Followers of the running job with a request to cancel.
     cancelled: HashSet<i64>,
 }
 
@@ -61,22 +63,23 @@ pub(crate) struct LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        self.leases.table().kept.remove(&self.key);
+        self.leases.table().entries.remove(&self.key);
     }
 }
 
 impl LeaseGuard {
-    /// Whether a handler may begin. A process that was frozen since its claim has not heard that its lease is over.
-    pub(crate) fn stands(&self, now: Instant) -> bool {
+    /// Returns whether a handler may begin. A process that was frozen since its claim has not heard
+    /// that its lease ended.
+    pub(crate) fn may_begin(&self, now: Instant) -> bool {
         let table = self.leases.table();
-        let entry = table.kept.get(&self.key);
+        let entry = table.entries.get(&self.key);
         entry.is_some_and(|e| now < e.until + OVERTIME && !e.signals.lost.is_cancelled())
     }
 
-    /// From now on it is for the next job of the turn.
-    pub(crate) fn turn_to(&mut self, job: i64) {
+    /// Makes the lease that of the next job of the turn.
+    pub(crate) fn pass_to(&mut self, job: i64) {
         self.signals.cancel = CancellationToken::new();
-        if let Some(entry) = self.leases.table().kept.get_mut(&self.key) {
+        if let Some(entry) = self.leases.table().entries.get_mut(&self.key) {
             entry.claim.job = job;
             entry.claim.behind.retain(|behind| *behind != job);
             entry.signals = self.signals.clone();
@@ -96,7 +99,7 @@ impl Leases {
         asked_at: Instant,
     ) -> LeaseGuard {
         let signals = Signals::default();
-        let entry = Entry {
+        let entry = LeaseEntry {
             claim,
             lease,
             until: asked_at + lease,
@@ -107,9 +110,9 @@ impl Leases {
         let mut table = self.table();
         let key = table.next;
         table.next += 1;
-        table.kept.insert(key, entry);
+        table.entries.insert(key, entry);
         drop(table);
-        self.came.notify_one();
+        self.new_claim.notify_one();
         LeaseGuard { leases: Arc::clone(self), key, signals }
     }
 
@@ -118,20 +121,21 @@ impl Leases {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The claims to be extended now, with those that somebody doubts; or all.
+    /// Returns the claims to extend now, suspected ones among them; or all.
     pub(crate) fn due(&self, now: Instant, suspected: &[Uuid], all: bool) -> Vec<LeasedClaim> {
         let table = self.table();
-        let due = |e: &&Entry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
-        table.kept.values().filter(due).map(|e| e.claim.clone()).collect()
+        let due = |e: &&LeaseEntry| all || e.extend_at <= now || suspected.contains(&e.claim.token);
+        table.entries.values().filter(due).map(|e| e.claim.clone()).collect()
     }
 
-    /// When the next lease is to be extended.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.table().kept.values().map(|e| e.extend_at).min()
+    /// Returns when the next lease is to be extended.
+    pub(crate) fn next_extension(&self) -> Option<Instant> {
+        self.table().entries.values().map(|e| e.extend_at).min()
     }
 
-    /// What became of an extension that was asked for at `asked_at`: extended, standing but skipped, or lost.
-    pub(crate) fn extended(
+    /// Applies an extension that was sent at `asked_at`: each claim was extended, skipped but
+    /// stands, or lost.
+    pub(crate) fn apply_extension(
         &self,
         asked_at: Instant,
         asked_for: &[LeasedClaim],
@@ -139,31 +143,31 @@ impl Leases {
         still_claimed: &HashSet<Uuid>,
     ) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
-        for entry in self.table().kept.values_mut() {
+        for entry in self.table().entries.values_mut() {
             let token = &entry.claim.token;
             if extended.contains(token) {
                 entry.until = asked_at + entry.lease;
                 entry.extend_at = asked_at + entry.lease / 3;
             } else if still_claimed.contains(token) {
-                entry.extend_at = asked_at + AGAIN;
+                entry.extend_at = asked_at + RETRY;
             } else if asked_for.contains(token) {
                 entry.signals.lost.cancel();
             }
         }
     }
 
-    /// Tells handlers to stop whose claims do not stand any more, of those that were asked for.
-    pub(crate) fn check(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
+    /// Stops the handlers of those claims among `asked_for` that do not stand any more.
+    pub(crate) fn stop_lost(&self, asked_for: &[LeasedClaim], still_claimed: &HashSet<Uuid>) {
         let asked_for: HashSet<Uuid> = asked_for.iter().map(|claim| claim.token).collect();
         let lost = |token: &Uuid| asked_for.contains(token) && !still_claimed.contains(token);
-        for entry in self.table().kept.values().filter(|e| lost(&e.claim.token)) {
+        for entry in self.table().entries.values().filter(|e| lost(&e.claim.token)) {
             entry.signals.lost.cancel();
         }
     }
 
-    /// Tells the handlers of these jobs that somebody asked to cancel them.
+    /// Passes requests to cancel on to the handlers of these jobs.
     pub(crate) fn cancel(&self, jobs: &[i64]) {
-        for entry in self.table().kept.values_mut() {
+        for entry in self.table().entries.values_mut() {
             if jobs.contains(&entry.claim.job) {
                 entry.signals.cancel.cancel();
             }
@@ -171,24 +175,27 @@ impl Leases {
         }
     }
 
-    /// The tokens of all claims that it keeps, if whoever is doubted by mistake sees that in time.
-    pub(crate) fn known(&self) -> Option<Vec<Uuid>> {
+    /// Returns the tokens of all leased claims; `None` while the presence is unproven, since a
+    /// wrong suspicion could not be cleared in time.
+    pub(crate) fn proven_tokens(&self) -> Option<Vec<Uuid>> {
         let table = self.table();
-        table.present.then(|| table.kept.values().map(|e| e.claim.token).collect())
+        table.present.then(|| table.entries.values().map(|e| e.claim.token).collect())
     }
 
-    /// Whether to claim at all: what was claimed by a process that others take for dead would be taken over at once.
+    /// Returns whether to claim at all. What a suspected process claims would be taken over at
+    /// once.
     pub(crate) fn may_claim(&self) -> bool {
         !self.table().uncertain
     }
 
-    /// Tells handlers to stop whose lease ran out, or all if nobody can be sure any more that this process is seen.
+    /// Stops handlers whose lease ran out; all of them once the presence has been unproven for too
+    /// long.
     pub(crate) fn expire(&self, now: Instant, certain_until: Option<Instant>) {
         let uncertain = certain_until.is_some_and(|until| now >= until);
         let mut table = self.table();
         table.uncertain = uncertain;
         table.present = certain_until.is_some() && !uncertain;
-        for entry in table.kept.values() {
+        for entry in table.entries.values() {
             if uncertain || now >= entry.until + OVERTIME {
                 entry.signals.lost.cancel();
             }
@@ -201,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_over_before_its_handler_began_is_lost() {
+    fn a_lease_that_ended_before_its_handler_begins_stops_it() {
         let leases = Arc::new(Leases::default());
         let claim = LeasedClaim {
             job: 1,
@@ -211,10 +218,10 @@ mod tests {
             lease: 1.0,
         };
         let (lease, asked_at) = (Duration::from_secs(1), Instant::now());
-        let kept = leases.keep(claim, lease, asked_at);
-        assert!(kept.stands(asked_at + lease));
-        assert!(!kept.stands(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
-        kept.signals.lost.cancel();
-        assert!(!kept.stands(asked_at));
+        let guard = leases.keep(claim, lease, asked_at);
+        assert!(guard.may_begin(asked_at + lease));
+        assert!(!guard.may_begin(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
+        guard.signals.lost.cancel();
+        assert!(!guard.may_begin(asked_at));
     }
 }

@@ -1,9 +1,11 @@
 //! How a loss is noticed: of a session, a lease, a process, the server, or of progress.
 //!
-//! It runs in a thread of its own, so that blocking handlers cannot delay it. It uses `store`, `slots` and `job`.
-//! What a lost hold does to a job belongs in `attempt`.
+//! The monitor, the presence and the failure detector run in a thread of their own, so that
+//! blocking handlers cannot delay them. The watchdog has another one. This folder uses `store` and
+//! `job`. What a lost hold does to a job belongs in `attempt`.
 
 pub(crate) mod context;
+mod failure_detector;
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
 pub(crate) mod pooler;

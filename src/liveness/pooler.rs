@@ -1,7 +1,8 @@
-//! The way to the server: whether a pooler is on it that takes sessions away, which is asked before anything else is done.
+//! Detects a pooler between the processor and the server, before the first claim.
 //!
-//! Behind a pooler of transactions a processor goes on without what needs a session of its own: wake-ups, presence, and
-//! names of statements. Behind a pooler of statements nothing is safe, and nothing is claimed.
+//! Behind a transaction pooler a processor goes on without sessions of its own: no wake-ups, no
+//! presence, no named statements. Behind a statement pooler nothing is safe, and nothing is
+//! claimed.
 
 use std::time::Duration;
 
@@ -13,28 +14,29 @@ use crate::liveness::context::Context;
 use crate::store::WorkConnection;
 use crate::store::{PoolerKind, detect_pooler};
 
-/// How long one look may take.
+/// Bounds one detection.
 const LIMIT: Duration = Duration::from_secs(5);
-/// After a look that failed.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay after a detection that failed.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// Looks until it is known or `stop`, and has `looking` drop then. What it means for the settings `wants` (whether sessions of its own were wanted).
-pub(crate) async fn look(
+/// Detects until it is known or `stop`, and drops `detecting` then. `sessions_wanted` says whether
+/// the settings ask for wake-ups or presence.
+pub(crate) async fn detect(
     context: &Context,
-    wants: bool,
+    sessions_wanted: bool,
     stop: &CancellationToken,
-    _looking: DropGuard,
+    _detecting: DropGuard,
 ) {
     let known = async {
         loop {
-            match timeout(LIMIT, ask(context)).await {
+            match timeout(LIMIT, detect_once(context)).await {
                 Ok(Ok(found)) => return found,
-                Ok(Err(error)) => tracing::debug!("could not look for a pooler: {error}"),
-                Err(_) => tracing::debug!("could not look for a pooler in {LIMIT:?}"),
+                Ok(Err(error)) => tracing::debug!("could not detect a pooler: {error}"),
+                Err(_) => tracing::debug!("could not detect a pooler in {LIMIT:?}"),
             }
-            // Its users report what is wrong with the server, and go on to.
-            context.pooler_state.looked.cancel();
-            sleep(AGAIN).await;
+            // Other parts of the processor report what is wrong with the server, and try again.
+            context.pooler_state.detected.cancel();
+            sleep(RETRY).await;
         }
     };
     let found = tokio::select! {
@@ -43,7 +45,7 @@ pub(crate) async fn look(
     };
     match found {
         PoolerKind::Nothing => {}
-        PoolerKind::Transactions => notice(context, wants),
+        PoolerKind::Transactions => accept_transaction_pooler(context, sessions_wanted),
         PoolerKind::Statements(source) => {
             context.pooler_state.refused.cancel();
             context.stop.cancel();
@@ -52,21 +54,21 @@ pub(crate) async fn look(
     }
 }
 
-/// A pooler of transactions was seen.
-pub(crate) fn notice(context: &Context, wants: bool) {
+/// Switches the processor to the parts that work behind a transaction pooler. Reports that once.
+pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool) {
     if context.pooler_state.pooled.is_cancelled() {
         return;
     }
     context.store.send_no_names();
     context.pooler_state.pooled.cancel();
-    if wants {
+    if sessions_wanted {
         context.report(&BackgroundError::TransactionPooler);
     } else {
         tracing::info!("a transaction pooler is between this processor and the server");
     }
 }
 
-async fn ask(context: &Context) -> Result<PoolerKind, sqlx::Error> {
+async fn detect_once(context: &Context) -> Result<PoolerKind, sqlx::Error> {
     let mut one = WorkConnection::from(context.side.acquire().await?);
     let mut other = WorkConnection::from(context.side.acquire().await?);
     let found = detect_pooler(&mut one, &mut other).await?;

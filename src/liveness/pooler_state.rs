@@ -2,26 +2,26 @@
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What is known of the way.
+/// What a processor knows about a pooler between it and the server.
 #[derive(Debug, Default)]
 pub(crate) struct PoolerState {
-    /// Somebody has looked. Where the server cannot be reached, whatever else is tried fails as well.
-    pub(in crate::liveness) looked: CancellationToken,
-    /// A connection has no session of its own.
+    /// The first detection has ended, also if it failed: then all other statements fail as well.
+    pub(in crate::liveness) detected: CancellationToken,
+    /// A transaction pooler is there: a connection has no session of its own.
     pub(crate) pooled: CancellationToken,
-    /// There are no transactions.
+    /// A statement pooler is there: no transaction can be had.
     pub(in crate::liveness) refused: CancellationToken,
 }
 
 impl PoolerState {
-    /// Lets everybody go on when it is dropped, with whoever was to look.
-    pub(crate) fn looking(&self) -> DropGuard {
-        self.looked.clone().drop_guard()
+    /// Returns a guard that lets all waiters go on when dropped.
+    pub(crate) fn detection_guard(&self) -> DropGuard {
+        self.detected.clone().drop_guard()
     }
 
-    /// Waits until somebody has looked; whether there is a way at all.
-    pub(crate) async fn is_open(&self) -> bool {
-        self.looked.cancelled().await;
+    /// Waits for the first detection. Returns whether transactions can be had.
+    pub(crate) async fn has_transactions(&self) -> bool {
+        self.detected.cancelled().await;
         !self.refused.is_cancelled()
     }
 }

@@ -1,11 +1,14 @@
-//! One session per process shows by an advisory lock that the process lives, extends its leases, and judges others.
+//! The presence: one session per process shows by an advisory lock that the process lives, extends
+//! its leases, and polls for idle queues.
 //!
-//! Who can take another process's lock doubts that process's claims; a grace later they are taken over, however long
-//! their leases are. A process whose session was lost takes a new lock and extends all its leases within that grace,
-//! which clears the doubts; one that cannot stops its handlers before the grace is over.
+//! A process that can take another's lock suspects that other's claims. They are taken over a grace
+//! later, however long their leases are. A process whose session was lost takes a new lock and
+//! extends all its leases within that grace, which clears the suspicions. One that cannot stops its
+//! handlers before the grace ends.
 //!
-//! Unless the server itself has said that it goes down: then nobody can judge. When it is back, only a process that
-//! announced itself on this very server is judged at once, others after `SETTLED`.
+//! If the server itself has said that it goes down, no process can suspect another. When it is
+//! back, only a process that announced itself on this very server is suspected at once, others
+//! after `SETTLED`.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,69 +21,72 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::context::Context;
+use crate::liveness::failure_detector::suspect_dead_processors;
 use crate::liveness::pooler;
-use crate::liveness::sessions::LIMIT;
+use crate::liveness::sessions::PROOF_LIMIT;
 use crate::liveness::shared_poll::PollTarget;
 use crate::store::{
     HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, in_short_tx, keep_open,
 };
 
-/// Between the begins of two ticks.
+/// Time between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long a tick may take.
+/// Bounds a tick.
 const ANSWER: Duration = Duration::from_secs(1);
-/// After a tick that failed.
-const AGAIN: Duration = Duration::from_millis(100);
-/// Between two announcements, which also show when the process was last seen.
-const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long processes have to come back to a server after a restart or a failover before they are judged.
+/// Delay after a tick that failed.
+const RETRY: Duration = Duration::from_millis(100);
+/// Time between two announcements, which also record when the process was last seen.
+const ANNOUNCE: Duration = Duration::from_secs(10);
+/// How long processes have to come back after a restart or failover of the server, before they are
+/// suspected.
 const SETTLED: Duration = Duration::from_secs(15);
-/// How long after a sign that the server is down its judges cannot have taken this process for dead: less than
-/// `SETTLED`, which begins when the server is up again.
+/// How long after a sign that the server is down no process on it can have suspected this one. Less
+/// than `SETTLED`, which begins when the server is up again.
 const DOWN: Duration = Duration::from_secs(10);
 
-/// What a presence is kept with.
+/// Keeps the presence of a process.
 pub(crate) struct PresenceKeeper<'a> {
     pub(crate) context: &'a Context,
     pub(crate) options: sqlx::postgres::PgConnectOptions,
     pub(crate) row: ProcessorRow,
-    /// Whether to show a presence at all.
+    /// Whether to take a presence lock at all.
     pub(crate) wanted: bool,
 }
 
 struct Session {
     conn: PgConnection,
-    /// None: no presence.
+    /// The presence lock; `None` without a presence.
     key: Option<i64>,
-    /// Which start of the server it belongs to.
+    /// The start of the server that the session belongs to.
     server: DateTime<Utc>,
     since: Instant,
     announced_at: Instant,
 }
 
-/// What this process knows about being seen.
+/// How surely other processes see this one.
 #[derive(Debug, Default)]
 struct Certainty {
-    /// The last check that found the lock held began then; none: others judge by leases alone.
+    /// When the last check that found the lock held began; `None`: leases alone decide.
     proved: Option<Instant>,
-    /// The server said that it goes down, or later could not be reached at all: the last sign of it.
+    /// The last sign that the server is down: its own word, or a refused connection after it.
     down: Option<Instant>,
-    /// The server ended the session. Perhaps it goes down; the next try to connect tells.
+    /// The server ended the session. The next try to connect tells whether it goes down.
     ended: bool,
 }
 
 impl Certainty {
-    fn until(&self) -> Option<Instant> {
-        let proved = self.proved? + LIMIT;
+    fn ends_at(&self) -> Option<Instant> {
+        let proved = self.proved? + PROOF_LIMIT;
         Some(self.down.map_or(proved, |down| proved.max(down + DOWN)))
     }
 
-    /// Takes a failure for what it says about the server.
-    fn failed(&mut self, error: &sqlx::Error, now: Instant) {
+    /// Records what a failure says about the server.
+    fn record_failure(&mut self, error: &sqlx::Error, now: Instant) {
         let sign = sign(error);
         match sign {
             Sign::Down => self.down = Some(now),
-            // Refused by whatever is at that address: says something only after the server's own word.
+            // Any process at that address may have refused it: counts only after the server's own
+            // word.
             Sign::Refused if self.down.is_some() || self.ended => self.down = Some(now),
             Sign::Refused | Sign::Ended | Sign::Nothing => {}
         }
@@ -99,9 +105,10 @@ enum Sign {
 fn sign(error: &sqlx::Error) -> Sign {
     match error {
         sqlx::Error::Database(e) => match e.code().as_deref() {
-            // It crashed; it goes down or is not up yet.
+            // The server crashed, goes down, or is not up yet.
             Some("57P02" | "57P03") => Sign::Down,
-            // As in a shutdown, but so does somebody with `pg_terminate_backend`, and others judge then.
+            // A shutdown says this, but so does `pg_terminate_backend`, and then other processes
+            // can suspect.
             Some("57P01") => Sign::Ended,
             _ => Sign::Nothing,
         },
@@ -115,39 +122,39 @@ fn sign(error: &sqlx::Error) -> Sign {
 }
 
 impl PresenceKeeper<'_> {
-    /// Keeps the presence and the leases until `stop`, and takes leave then.
+    /// Keeps the presence and the leases until `stop`, then withdraws the presence.
     pub(crate) async fn run(mut self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
         let mut session = None;
         let mut certainty = Certainty::default();
         let mut next = Instant::now();
         let leases = &self.context.leases;
-        if !self.context.pooler_state.is_open().await {
+        if !self.context.pooler_state.has_transactions().await {
             return;
         }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(next) => {}
-                () = leases.came.notified() => {
-                    // Nothing to do before its first extension.
-                    next = leases.next().map_or(next, |at| next.min(at));
+                () = leases.new_claim.notified() => {
+                    // There is nothing to do before its first extension.
+                    next = leases.next_extension().map_or(next, |at| next.min(at));
                     continue;
                 }
             }
             let begun = Instant::now();
-            let limit = match certainty.proved.map(|proved| proved + LIMIT) {
+            let limit = match certainty.proved.map(|proved| proved + PROOF_LIMIT) {
                 Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
                 _ => begun + ANSWER,
             };
             match timeout_at(limit, self.tick(&mut session, &mut certainty)).await {
                 Ok(Ok(())) => next = begun + INTERVAL,
                 failed => {
-                    // Dropped, not used again: whatever is wrong with it, a new one tells more.
+                    // Dropped, not used again: a new connection tells whether the server is there.
                     session = None;
-                    next = Instant::now() + AGAIN;
+                    next = Instant::now() + RETRY;
                     report(match failed {
                         Ok(Err(error)) => {
-                            certainty.failed(&error, Instant::now());
+                            certainty.record_failure(&error, Instant::now());
                             BackgroundError::Presence(error)
                         }
                         _ => {
@@ -157,8 +164,8 @@ impl PresenceKeeper<'_> {
                 }
             }
             let now = Instant::now();
-            leases.expire(now, certainty.until());
-            next = leases.next().map_or(next, |at| next.min(at.max(now + AGAIN / 5)));
+            leases.expire(now, certainty.ends_at());
+            next = leases.next_extension().map_or(next, |at| next.min(at.max(now + RETRY / 5)));
         }
         if let Some(Session { mut conn, .. }) = session {
             let leave = async {
@@ -186,13 +193,14 @@ impl PresenceKeeper<'_> {
         let mut extend_all = fresh;
         let mut suspected = Vec::new();
         let long_here = session.since.elapsed() >= SETTLED;
-        // Without a presence of its own it looks at the others' locks each time.
+        // Without a presence of its own, each tick checks the locks of the others.
         let mut maybe_dead = true;
         if let Some(key) = session.key {
             let (id, server) = (self.row.id, session.server);
             let (store, conn) = (&self.context.store, &mut session.conn);
             let presence =
-                look(self.context, conn, HeartbeatQuery::new(id, key, long_here, server)).await?;
+                send_heartbeat(self.context, conn, HeartbeatQuery::new(id, key, long_here, server))
+                    .await?;
             if !presence.held {
                 in_short_tx(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
             }
@@ -201,8 +209,8 @@ impl PresenceKeeper<'_> {
             if presence.held {
                 *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
             } else {
-                // The session is not the one that took the lock: there is a pooler between.
-                pooler::notice(self.context, true);
+                // The session is not the one that took the lock: a pooler is in between.
+                pooler::accept_transaction_pooler(self.context, true);
                 session.key = None;
                 extend_all = true;
             }
@@ -210,16 +218,18 @@ impl PresenceKeeper<'_> {
         if session.key.is_none() {
             *certainty = Certainty::default();
         }
-        self.extend(&mut session.conn, &suspected, extend_all).await?;
-        self.look_around(&mut session).await?;
+        self.extend_leases(&mut session.conn, &suspected, extend_all).await?;
+        self.check_claims(&mut session).await?;
         if maybe_dead {
-            self.judge(&mut session, long_here).await?;
+            let (store, conn) = (&self.context.store, &mut session.conn);
+            suspect_dead_processors(store, conn, self.row.id, long_here, session.server).await?;
         }
         *kept = Some(session);
         Ok(())
     }
 
-    /// Opens a session with a lock of its own, and announces it. A new lock each time: an old session may linger.
+    /// Opens a session with a presence lock, and announces it. The lock is new each time: an old
+    /// session may linger.
     async fn connect(&self, certainty: &mut Certainty) -> Result<Session, sqlx::Error> {
         let mut conn = PgConnection::connect_with(&self.options).await?;
         keep_open(&mut conn).await?;
@@ -228,7 +238,7 @@ impl PresenceKeeper<'_> {
         let key = in_short_tx(&mut conn, async |conn| {
             let server = store.server_since(conn).await?;
             let mut key = None;
-            // The host may have a lock of the same number, once in a great while.
+            // The application may hold a lock of the same number, once in a great while.
             for _ in 0..3 {
                 let number = fastrand::i64(..);
                 let wanted = self.wanted && !self.context.pooler_state.pooled.is_cancelled();
@@ -238,7 +248,8 @@ impl PresenceKeeper<'_> {
                 }
             }
             if key.is_some() {
-                // Whatever becomes of the announcement, from here on others may judge.
+                // The announcement may be committed even if its answer is lost: suspicions are
+                // possible from here on.
                 certainty.proved.get_or_insert(begun);
             }
             store.announce(conn, &self.row, key, server).await?;
@@ -250,7 +261,7 @@ impl PresenceKeeper<'_> {
         Ok(Session { conn, key, server, since: now, announced_at: now })
     }
 
-    async fn extend(
+    async fn extend_leases(
         &self,
         conn: &mut PgConnection,
         suspected: &[uuid::Uuid],
@@ -265,7 +276,7 @@ impl PresenceKeeper<'_> {
         let extended =
             in_short_tx(conn, async |conn| store.extend_leases(conn, &claims).await).await;
         let extended = match extended {
-            // Nothing was extended; the next try is soon.
+            // Nothing was extended; the next try comes after `RETRY`.
             Err(error) if gave_up_waiting(&error) => HashSet::new(),
             extended => extended?,
         };
@@ -274,12 +285,13 @@ impl PresenceKeeper<'_> {
         } else {
             HashSet::new()
         };
-        self.context.leases.extended(asked_at, &claims, &extended, &still_claimed);
+        self.context.leases.apply_extension(asked_at, &claims, &extended, &still_claimed);
         Ok(())
     }
 
-    /// Claims that were taken away, requests to cancel, and a sign of life now and then.
-    async fn look_around(&self, session: &mut Session) -> Result<(), sqlx::Error> {
+    /// Checks that leased claims still stand, passes on requests to cancel, and announces this
+    /// process every `ANNOUNCE`.
+    async fn check_claims(&self, session: &mut Session) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
         let conn = &mut session.conn;
         let leases = &self.context.leases;
@@ -294,10 +306,10 @@ impl PresenceKeeper<'_> {
                 ))
             });
             let (still_claimed, asked) = found.await?;
-            leases.check(&claims, &still_claimed);
+            leases.stop_lost(&claims, &still_claimed);
             leases.cancel(&asked);
         }
-        if session.announced_at.elapsed() >= HEARTBEAT {
+        if session.announced_at.elapsed() >= ANNOUNCE {
             let (key, server) = (session.key, session.server);
             in_short_tx(conn, async |conn| store.announce(conn, &self.row, key, server).await)
                 .await?;
@@ -305,45 +317,26 @@ impl PresenceKeeper<'_> {
         }
         Ok(())
     }
-
-    /// Doubts the claims of processes whose locks nobody holds.
-    async fn judge(&self, session: &mut Session, long_here: bool) -> Result<(), sqlx::Error> {
-        let store = &self.context.store;
-        let conn = &mut session.conn;
-        let (id, server) = (self.row.id, session.server);
-        let judged = in_short_tx(conn, async |conn| {
-            store.suspect_dead_processors(conn, id, long_here, server).await
-        })
-        .await;
-        let suspected = match judged {
-            Err(error) if gave_up_waiting(&error) => return Ok(()),
-            judged => judged?,
-        };
-        if suspected > 0 {
-            tracing::info!(suspected, "claims of dead processes will be taken over");
-        }
-        Ok(())
-    }
 }
 
-/// What a tick looks at: the presence, and whether there is something to do for those that wait.
-async fn look(
+/// Checks the presence and polls for idle queues, in one statement.
+async fn send_heartbeat(
     context: &Context,
     conn: &mut PgConnection,
-    asks: HeartbeatQuery<'_>,
+    query: HeartbeatQuery<'_>,
 ) -> Result<Presence, sqlx::Error> {
     let began = Instant::now();
-    let (queues, house) = context.shared_poll.targets(began);
+    let (queues, maintenance) = context.shared_poll.targets(began);
     let names: Vec<_> = queues.iter().map(String::as_str).collect();
     let found = context
         .store
-        .heartbeat(conn, HeartbeatQuery { queues: &names, maintenance: house, ..asks })
+        .heartbeat(conn, HeartbeatQuery { queues: &names, maintenance, ..query })
         .await?;
-    let house = found
+    let maintenance = found
         .awaits_maintenance
         .map(|waits| (PollTarget::Maintenance, waits.then_some(Duration::ZERO)));
     let due_in = found.due_in.iter().copied();
     let queues = queues.into_iter().map(PollTarget::Queue).zip(due_in);
-    context.shared_poll.polled(began, Instant::now(), queues.chain(house));
+    context.shared_poll.record(began, Instant::now(), queues.chain(maintenance));
     Ok(found)
 }

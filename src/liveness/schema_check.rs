@@ -1,4 +1,4 @@
-//! Whether this program fits the schema: asked at the start, and now and then. No job is claimed
+//! Checks whether this program fits the schema, at the start and at intervals. No job is claimed
 //! while it does not.
 
 use std::time::Duration;
@@ -10,31 +10,31 @@ use crate::error::{BackgroundError, MigrateError};
 use crate::liveness::context::Context;
 use crate::store::{LATEST, SchemaState, WorkConnection};
 
-/// How long one question may take.
+/// Bounds one check.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Between two questions while the schema fits: a newer program may migrate it at any time.
+/// Time between two checks while the schema fits: a newer program may migrate it at any time.
 const INTERVAL: Duration = Duration::from_mins(1);
-/// Between two questions while it does not, or is not known to.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Time between two checks while it does not fit, or that is not known.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// What an answer means.
-struct Answer {
-    /// None: nothing new is known.
+/// What follows from a check.
+struct Verdict {
+    /// Whether the gate is open; `None`: as before.
     open: Option<bool>,
-    /// What to say, once while it stays so.
+    /// The error to report, once while it stays the same.
     error: Option<BackgroundError>,
     next: Duration,
 }
 
-/// Asks until `stop`, opens and closes the gate, and reports what is wrong.
+/// Checks until `stop`, opens and closes the gate, and reports errors.
 pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
-    let mut said = String::new();
+    let mut reported = String::new();
     let mut newer = None;
     let mut fits = true;
     loop {
         let state = tokio::select! {
             () = stop.cancelled() => return,
-            state = timeout(LIMIT, ask(context)) => state,
+            state = timeout(LIMIT, read_state(context)) => state,
         };
         let state = match state {
             Ok(state) => state,
@@ -48,24 +48,23 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
                 "schema {schema:?} is at version {found}; this program has version {LATEST}, and can run on it"
             );
         }
-        let answer = judge(context, state);
-        let words = answer.error.as_ref().map(chain).unwrap_or_default();
-        if let Some(error) = answer.error.filter(|_| words != said) {
+        let verdict = decide(context, state);
+        let words = verdict.error.as_ref().map(chain).unwrap_or_default();
+        if let Some(error) = verdict.error.filter(|_| words != reported) {
             context.report(&error);
         }
-        said = words;
-        // Those who need a server that cannot be reached report that: they are not kept waiting
-        // here.
-        fits = answer.open.unwrap_or(fits);
+        reported = words;
+        // If the server cannot be reached, the gate stays as it is: other parts report that.
+        fits = verdict.open.unwrap_or(fits);
         context.schema.open.send_replace(fits);
         tokio::select! {
             () = stop.cancelled() => return,
-            () = sleep(answer.next) => {}
+            () = sleep(verdict.next) => {}
         }
     }
 }
 
-async fn ask(context: &Context) -> Result<SchemaState, MigrateError> {
+async fn read_state(context: &Context) -> Result<SchemaState, MigrateError> {
     let conn = context.side.acquire().await;
     let mut conn = WorkConnection::from(conn.map_err(|source| database(context, source))?);
     let state = context.store.schema_state(&mut conn).await;
@@ -75,30 +74,30 @@ async fn ask(context: &Context) -> Result<SchemaState, MigrateError> {
     state
 }
 
-fn judge(context: &Context, state: Result<SchemaState, MigrateError>) -> Answer {
-    let fits = Answer { open: Some(true), error: None, next: INTERVAL };
+fn decide(context: &Context, state: Result<SchemaState, MigrateError>) -> Verdict {
+    let fits = Verdict { open: Some(true), error: None, next: INTERVAL };
     match state {
         Ok(SchemaState::Equal | SchemaState::NewerCompatible(_)) => fits,
-        // The claims say so, each for its queue.
-        Ok(SchemaState::Missing) => Answer { next: AGAIN, ..fits },
+        // The claims report that, each for its queue.
+        Ok(SchemaState::Missing) => Verdict { next: RETRY, ..fits },
         Ok(SchemaState::Older(found)) => {
             let schema = context.store.names().schema().to_owned();
             let error = BackgroundError::OldSchema { schema, found, needed: LATEST };
-            Answer { open: Some(false), error: Some(error), next: AGAIN }
+            Verdict { open: Some(false), error: Some(error), next: RETRY }
         }
-        // A role of the host's own may not read the versions, and does all the rest.
+        // A role of the application may do everything but read the versions.
         Err(MigrateError::Database { source, .. }) if is_denied(&source) => {
             tracing::debug!("could not read the version of the schema: {source}");
             fits
         }
         Err(MigrateError::Database { source, .. }) => {
             tracing::debug!("could not read the version of the schema: {source}");
-            Answer { open: None, error: None, next: AGAIN }
+            Verdict { open: None, error: None, next: RETRY }
         }
-        Err(error) => Answer {
+        Err(error) => Verdict {
             open: Some(false),
             error: Some(BackgroundError::UnusableSchema(error)),
-            next: AGAIN,
+            next: RETRY,
         },
     }
 }
@@ -112,7 +111,7 @@ fn chain(error: &BackgroundError) -> String {
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// 42501: no right to.
+/// Returns whether the error is 42501, insufficient privilege.
 fn is_denied(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.as_deref() == Some("42501")

@@ -1,9 +1,10 @@
-//! One session per process watches the sessions that hold its running jobs.
+//! The monitor: one session per process checks the sessions that hold its running jobs.
 //!
-//! A session can die while its process lives: the server restarts or fails over, somebody terminates the backend, the
-//! network parts. Then its locks are gone and another worker may take the group over, a grace after its first doubt.
-//! A hold's own connection cannot be asked while its handler uses it, so this session asks for all of them, and has
-//! handlers dropped before that grace is over: a hold that was not seen alive for `LIMIT` counts as lost.
+//! A session can die while its process lives: the server restarts or fails over, an operator
+//! terminates the backend, the network parts. Its locks are gone then, and another worker may take
+//! the group over a grace after the first suspicion. A handler may be using its hold's own
+//! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT`
+//! counts as lost: its handler is dropped before the grace ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +17,17 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::store::{SessionId, Sessions, Store, in_short_tx, keep_open};
 
-/// Between the begins of two checks.
+/// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long an answer may take.
+/// Bounds the time for an answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// How long the answer to a check may take that begins when holds should already count as lost.
+/// Bounds the time for an answer to a check that begins after holds should count as lost.
 const LATE_ANSWER: Duration = Duration::from_millis(250);
-/// After a check that failed.
-const AGAIN: Duration = Duration::from_millis(50);
-/// A hold whose last good check began longer ago than this counts as lost. With the wind-up of a dropped handler it
-/// stays well below the grace of a take-over.
-pub(crate) const LIMIT: Duration = Duration::from_millis(1250);
+/// Delay after a check that failed.
+const RETRY: Duration = Duration::from_millis(50);
+/// A hold counts as lost if its last good check began longer ago than this. With the wind-up of a
+/// dropped handler it stays well below the grace of a take-over.
+pub(crate) const PROOF_LIMIT: Duration = Duration::from_millis(1250);
 
 /// The holds of a process.
 #[derive(Debug, Default)]
@@ -44,21 +45,21 @@ struct Holds {
 struct Watched {
     job: i64,
     session: SessionId,
-    /// When the last proof that the session lives was asked for.
+    /// When the statement that last proved the session alive was sent.
     proved: Instant,
     signals: Signals,
 }
 
-/// What the monitor tells a running attempt.
+/// The signals of the monitor to a running attempt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Signals {
     /// The hold is lost: the handler must stop now.
     pub(crate) lost: CancellationToken,
-    /// Somebody asked to cancel the job.
+    /// A request to cancel the job was found.
     pub(crate) cancel: CancellationToken,
 }
 
-/// A hold under watch, until dropped.
+/// A hold that the monitor checks until this is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionWatch {
     session_monitor: Arc<SessionMonitor>,
@@ -72,7 +73,7 @@ impl Drop for SessionWatch {
 }
 
 impl SessionMonitor {
-    /// Watches a hold; `since` is when the statement that took it was sent.
+    /// Watches a hold. `since` is when the statement that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,
@@ -114,17 +115,18 @@ impl SessionMonitor {
             if watched.is_empty() {
                 continue;
             }
-            // A check that comes too late (the process was frozen) is still made: the sessions may have lived on.
+            // A check that comes too late (the process was frozen) is still made: the sessions may
+            // live.
             let limit = match self.deadline() {
                 deadline if deadline > begun => deadline.min(begun + ANSWER),
                 _ => begun + LATE_ANSWER,
             };
             match timeout_at(limit, check(store, pool, &mut conn, &watched)).await {
-                Ok(Ok((alive, asked))) => self.judge(begun, &watched, &alive, &asked),
+                Ok(Ok((alive, cancels))) => self.apply(begun, &watched, &alive, &cancels),
                 failed => {
-                    // Dropped, not returned: whatever is wrong with it, a new one tells more.
+                    // Dropped, not returned: a new connection tells whether the server is there.
                     conn = None;
-                    next = Instant::now() + AGAIN;
+                    next = Instant::now() + RETRY;
                     report(match failed {
                         Ok(Err(error)) => BackgroundError::SessionMonitor(error),
                         _ => BackgroundError::TooSlow {
@@ -138,15 +140,15 @@ impl SessionMonitor {
         }
     }
 
-    /// When the first hold counts as lost unless it is seen alive.
+    /// Returns when the first hold counts as lost unless it is seen alive.
     fn deadline(&self) -> Instant {
         let holds = self.holds();
         let first = holds.watched.values().map(|w| w.proved).min();
-        first.unwrap_or_else(Instant::now) + LIMIT
+        first.unwrap_or_else(Instant::now) + PROOF_LIMIT
     }
 
-    /// Takes the answer of a check that began at `begun` for the holds that were under watch then.
-    fn judge(
+    /// Applies the answer of a check that began at `begun` to the holds that were watched then.
+    fn apply(
         &self,
         begun: Instant,
         asked_for: &HashMap<u64, Watched>,
@@ -172,7 +174,7 @@ impl SessionMonitor {
     fn expire(&self) {
         let now = Instant::now();
         for watched in self.holds().watched.values() {
-            if now >= watched.proved + LIMIT {
+            if now >= watched.proved + PROOF_LIMIT {
                 watched.signals.lost.cancel();
             }
         }

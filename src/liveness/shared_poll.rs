@@ -1,5 +1,14 @@
-//! One look for all in a process that wait: its presence asks for them in the message that it sends anyway. Who is not looked for
-//! in time looks by itself.
+//! Polls all idle queues of a process, and its maintenance, in one statement, sent with the
+//! presence heartbeat.
+//!
+//! Gain: a process without work sends two statements a second, whatever the number of its queues,
+//! and one in 25 s for each queue (`idle::*`). A queue that is not polled in time (`LATE`) polls
+//! for itself. So does a worker whose interval is below `SHORTEST`, that has no presence, or whose
+//! last claim did not read all or read past many dead rows.
+//!
+//! A shared poll must not endanger the presence: a heartbeat gives a queue 5 ms and all queues
+//! 20 ms. After one that took `SLOW`, or had no answer, all workers poll for themselves for `REST`.
+//! It decides nothing: a claim reads again (`interleavings::presence`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,24 +17,27 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Who wants to look more often than the presence does, looks by itself.
+/// The shortest interval of a shared poll: the presence sends no more heartbeats.
 const SHORTEST: Duration = Duration::from_millis(500);
-/// How much earlier than asked for, at most: most ticks that come later would be too late.
+/// How much earlier than asked for a poll may be, since most heartbeats that come later would be
+/// too late.
 const EARLY: Duration = Duration::from_millis(250);
-/// How long to wait for a look that is overdue, at most: a little apart, so that not all look at the same time then.
+/// How long to wait for an overdue poll. Callers vary it a little, so that not all poll at the same
+/// time.
 pub(crate) const LATE: Duration = Duration::from_millis(100);
-/// What looks for longer, or gets no answer, endangers the presence: all look by themselves for a while.
+/// A poll that takes longer, or has no answer, endangers the presence: all poll for themselves for
+/// `REST`.
 const SLOW: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_secs(5);
 
-/// Where there may be something to do.
+/// A target of the shared poll.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PollTarget {
     Queue(String),
     Maintenance,
 }
 
-/// Who waits where.
+/// The registrations of a process for the shared poll.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPoll {
     registrations: Mutex<Registrations>,
@@ -33,84 +45,91 @@ pub(crate) struct SharedPoll {
 
 #[derive(Debug, Default)]
 struct Registrations {
-    /// When the last look began.
+    /// When the last poll began.
     last: Option<Instant>,
-    /// One for others is on its way.
-    looks: bool,
-    /// Until when nobody is looked for.
-    rests: Option<Instant>,
+    /// A poll has been sent and has no answer yet.
+    answer_due: bool,
+    /// Nothing is polled until then.
+    rests_until: Option<Instant>,
     registered: HashMap<PollTarget, Registration>,
 }
 
 #[derive(Debug)]
 struct Registration {
-    /// When the next look is wanted.
+    /// When the next poll is wanted.
     at: Instant,
-    every: Duration,
+    interval: Duration,
     late: Duration,
-    /// When there may be something to do, by the last look.
+    /// When there may be something to do, by the last poll.
     due: Option<Instant>,
     changed: Arc<Notify>,
 }
 
-/// Somebody waits, until dropped.
+/// A registration, until dropped.
 #[derive(Debug)]
 pub(crate) struct PollHandle {
     shared_poll: Arc<SharedPoll>,
-    place: PollTarget,
+    target: PollTarget,
     changed: Arc<Notify>,
 }
 
 impl SharedPoll {
-    /// Asks for a look now and then, so that there is one in each time of `every`, beginning with one's own of `now`, and waits for one
-    /// that is `late`. None if nobody would look so often.
+    /// Registers a target to be polled every `interval`, counted from the caller's own poll at
+    /// `now`. A poll is waited for until it is `late`. `None` if the heartbeats are not that
+    /// frequent.
     pub(crate) fn register(
         self: &Arc<Self>,
-        place: PollTarget,
+        target: PollTarget,
         now: Instant,
-        every: Duration,
+        interval: Duration,
         late: Duration,
     ) -> Option<PollHandle> {
         let mut registrations = self.registrations();
-        let looks = registrations.last.is_some_and(|last| now < last + SHORTEST + EARLY);
-        if !looks || registrations.rests(now) || every < SHORTEST {
+        let polls = registrations.last.is_some_and(|last| now < last + SHORTEST + EARLY);
+        if !polls || registrations.is_resting(now) || interval < SHORTEST {
             return None;
         }
         let changed = Arc::default();
-        let registered =
-            Registration { at: now + every, every, late, due: None, changed: Arc::clone(&changed) };
-        registrations.registered.insert(place.clone(), registered);
+        let registered = Registration {
+            at: now + interval,
+            interval,
+            late,
+            due: None,
+            changed: Arc::clone(&changed),
+        };
+        registrations.registered.insert(target.clone(), registered);
         drop(registrations);
-        Some(PollHandle { shared_poll: Arc::clone(self), place, changed })
+        Some(PollHandle { shared_poll: Arc::clone(self), target, changed })
     }
 
-    /// What a look that begins now is to look at: these queues, and the house or not.
+    /// Returns the targets of a poll that begins now: queues, and whether to poll for maintenance.
     pub(crate) fn targets(&self, now: Instant) -> (Vec<String>, bool) {
         let mut registrations = self.registrations();
-        if std::mem::take(&mut registrations.looks) {
-            // The last one had no answer.
-            registrations.rests = Some(now + REST);
+        if std::mem::take(&mut registrations.answer_due) {
+            // The last poll had no answer.
+            registrations.rests_until = Some(now + REST);
         }
-        if registrations.rests(now) {
+        if registrations.is_resting(now) {
             return (Vec::new(), false);
         }
-        let wanted = |place| {
+        let wanted = |target| {
             registrations
                 .registered
-                .get(place)
+                .get(target)
                 .is_some_and(|registered| registered.at <= now + EARLY)
         };
-        let queues = registrations.registered.keys().filter_map(|place| match place {
-            PollTarget::Queue(name) => wanted(place).then(|| name.clone()),
+        let queues = registrations.registered.keys().filter_map(|target| match target {
+            PollTarget::Queue(name) => wanted(target).then(|| name.clone()),
             PollTarget::Maintenance => None,
         });
-        let places = (queues.collect::<Vec<_>>(), wanted(&PollTarget::Maintenance));
-        registrations.looks = !places.0.is_empty() || places.1;
-        places
+        let targets = (queues.collect::<Vec<_>>(), wanted(&PollTarget::Maintenance));
+        registrations.answer_due = !targets.0.is_empty() || targets.1;
+        targets
     }
 
-    /// When there may be something to do, by a look that took from then to `now`, in all places that it came to.
-    pub(crate) fn polled(
+    /// Records the answers of a poll from `began` to `now`: when each target may have something to
+    /// do.
+    pub(crate) fn record(
         &self,
         began: Instant,
         now: Instant,
@@ -118,13 +137,13 @@ impl SharedPoll {
     ) {
         let mut registrations = self.registrations();
         registrations.last = Some(began);
-        if std::mem::take(&mut registrations.looks) && now > began + SLOW {
-            registrations.rests = Some(now + REST);
+        if std::mem::take(&mut registrations.answer_due) && now > began + SLOW {
+            registrations.rests_until = Some(now + REST);
         }
-        for (place, due_in) in found {
-            if let Some(registered) = registrations.registered.get_mut(&place) {
-                // Who waits may have come after its begin.
-                registered.at = registered.at.max(began + registered.every);
+        for (target, due_in) in found {
+            if let Some(registered) = registrations.registered.get_mut(&target) {
+                // The registration may be younger than the poll.
+                registered.at = registered.at.max(began + registered.interval);
                 registered.due = due_in.and_then(|due_in| began.checked_add(due_in));
                 registered.changed.notify_one();
             }
@@ -138,26 +157,26 @@ impl SharedPoll {
 }
 
 impl Registrations {
-    fn rests(&self, now: Instant) -> bool {
-        self.rests.is_some_and(|until| now < until)
+    fn is_resting(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
     }
 }
 
 impl PollHandle {
-    /// When to look oneself, as long as nothing changes.
-    pub(crate) fn until(&self) -> Instant {
+    /// Returns when the caller has to poll for itself, as long as nothing changes.
+    pub(crate) fn poll_at(&self) -> Instant {
         let registrations = self.shared_poll.registrations();
-        let registered = registrations.registered.get(&self.place);
+        let registered = registrations.registered.get(&self.target);
         registered.map_or_else(Instant::now, |registered| {
             let overdue = registered.at + registered.late;
             registered.due.map_or(overdue, |due| due.min(overdue))
         })
     }
 
-    /// Waits for a look.
+    /// Waits for the answer of a poll.
     ///
     /// # Cancel safety
-    /// A look that comes meanwhile is not missed.
+    /// Cancel safe: an answer that comes meanwhile is not missed.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -165,7 +184,7 @@ impl PollHandle {
 
 impl Drop for PollHandle {
     fn drop(&mut self) {
-        self.shared_poll.registrations().registered.remove(&self.place);
+        self.shared_poll.registrations().registered.remove(&self.target);
     }
 }
 
@@ -183,33 +202,33 @@ mod tests {
         PollTarget::Queue(String::from("q"))
     }
 
-    /// A lookout, and one that waits for a queue from now on.
-    fn waits() -> (Arc<SharedPoll>, PollHandle, Instant) {
+    /// Returns a shared poll, and the registration of a queue from now on.
+    fn registered() -> (Arc<SharedPoll>, PollHandle, Instant) {
         let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
-        look(&shared_poll, now, &[]);
+        poll(&shared_poll, now, &[]);
         let poll_handle = shared_poll.register(queue(), now, ms(500), LATE).unwrap();
         (shared_poll, poll_handle, now)
     }
 
-    fn look(shared_poll: &SharedPoll, began: Instant, found: &[Option<Duration>]) {
-        shared_poll.polled(began, began, found.iter().map(|due_in| (queue(), *due_in)));
+    fn poll(shared_poll: &SharedPoll, began: Instant, found: &[Option<Duration>]) {
+        shared_poll.record(began, began, found.iter().map(|due_in| (queue(), *due_in)));
     }
 
     fn is_wanted(shared_poll: &SharedPoll, now: Instant) -> bool {
-        let (queues, house) = shared_poll.targets(now);
-        assert!(!house && (queues.is_empty() || queues == ["q"]), "{queues:?}");
+        let (queues, maintenance) = shared_poll.targets(now);
+        assert!(!maintenance && (queues.is_empty() || queues == ["q"]), "{queues:?}");
         !queues.is_empty()
     }
 
     #[test]
-    fn a_queue_polled_in_time_does_not_poll_itself() {
-        let (shared_poll, poll_handle, now) = waits();
-        assert_eq!(poll_handle.until(), now + ms(600));
+    fn a_queue_polled_in_time_does_not_poll_for_itself() {
+        let (shared_poll, poll_handle, now) = registered();
+        assert_eq!(poll_handle.poll_at(), now + ms(600));
         assert!(!is_wanted(&shared_poll, now + ms(249)));
         for tick in [300, 800, 1300] {
             assert!(is_wanted(&shared_poll, now + ms(tick)));
-            look(&shared_poll, now + ms(tick), &[None]);
-            assert_eq!(poll_handle.until(), now + ms(tick + 600));
+            poll(&shared_poll, now + ms(tick), &[None]);
+            assert_eq!(poll_handle.poll_at(), now + ms(tick + 600));
         }
         assert!(!is_wanted(&shared_poll, now + ms(1310)));
         drop(poll_handle);
@@ -217,66 +236,66 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_hears_of_a_job_polls_when_it_is_due() {
-        let (shared_poll, poll_handle, now) = waits();
+    fn a_queue_polls_when_the_answer_says() {
+        let (shared_poll, poll_handle, now) = registered();
         assert_eq!(poll_handle.changed().now_or_never(), None);
         for (due_in, until) in [(0, 500), (30, 530), (599, 1099), (700, 1100)] {
-            look(&shared_poll, now + ms(500), &[Some(ms(due_in))]);
+            poll(&shared_poll, now + ms(500), &[Some(ms(due_in))]);
             assert_eq!(poll_handle.changed().now_or_never(), Some(()));
-            assert_eq!(poll_handle.until(), now + ms(until));
+            assert_eq!(poll_handle.poll_at(), now + ms(until));
         }
-        look(&shared_poll, now + ms(510), &[Some(Duration::MAX)]);
-        assert_eq!(poll_handle.until(), now + ms(1110));
+        poll(&shared_poll, now + ms(510), &[Some(Duration::MAX)]);
+        assert_eq!(poll_handle.poll_at(), now + ms(1110));
     }
 
     #[test]
-    fn a_poll_that_did_not_reach_a_queue_changes_nothing() {
-        let (shared_poll, poll_handle, now) = waits();
-        look(&shared_poll, now + ms(500), &[]);
+    fn an_answer_without_the_queue_changes_nothing() {
+        let (shared_poll, poll_handle, now) = registered();
+        poll(&shared_poll, now + ms(500), &[]);
         assert_eq!(
-            (poll_handle.until(), poll_handle.changed().now_or_never()),
+            (poll_handle.poll_at(), poll_handle.changed().now_or_never()),
             (now + ms(600), None)
         );
     }
 
     #[test]
-    fn a_poll_older_than_the_queues_own_is_ignored() {
-        let (shared_poll, poll_handle, now) = waits();
-        look(&shared_poll, now - ms(300), &[None]);
-        assert_eq!(poll_handle.until(), now + ms(600));
+    fn an_answer_older_than_the_registration_counts_for_nothing() {
+        let (shared_poll, poll_handle, now) = registered();
+        poll(&shared_poll, now - ms(300), &[None]);
+        assert_eq!(poll_handle.poll_at(), now + ms(600));
     }
 
     #[test]
-    fn no_queue_relies_on_a_poll_that_does_not_run() {
+    fn without_polls_nothing_is_registered() {
         let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
-        let looks = |place, after, every| {
-            shared_poll.register(place, now + ms(after), ms(every), LATE).is_some()
+        let registers = |target, after, interval| {
+            shared_poll.register(target, now + ms(after), ms(interval), LATE).is_some()
         };
-        assert!(!looks(queue(), 0, 500), "nobody has looked");
-        look(&shared_poll, now, &[]);
-        assert!(!looks(queue(), 0, 499), "more often than there are looks");
-        assert!(looks(queue(), 749, 500) && looks(PollTarget::Maintenance, 0, 1000));
-        assert!(!looks(queue(), 750, 500), "nobody looks any more");
+        assert!(!registers(queue(), 0, 500), "no poll yet");
+        poll(&shared_poll, now, &[]);
+        assert!(!registers(queue(), 0, 499), "more often than there are polls");
+        assert!(registers(queue(), 749, 500) && registers(PollTarget::Maintenance, 0, 1000));
+        assert!(!registers(queue(), 750, 500), "no polls any more");
     }
 
     #[test]
-    fn a_slow_or_failed_poll_stops_shared_polls_for_a_while() {
+    fn a_slow_or_unanswered_poll_is_the_last_for_a_while() {
         for answered in [true, false] {
-            let (shared_poll, poll_handle, now) = waits();
+            let (shared_poll, poll_handle, now) = registered();
             assert!(is_wanted(&shared_poll, now + ms(500)));
             if answered {
-                shared_poll.polled(now + ms(500), now + ms(751), std::iter::empty());
+                shared_poll.record(now + ms(500), now + ms(751), std::iter::empty());
             }
             assert!(!is_wanted(&shared_poll, now + ms(1000)));
-            look(&shared_poll, now + ms(1000), &[]);
+            poll(&shared_poll, now + ms(1000), &[]);
             drop(poll_handle);
-            let asks = |at| shared_poll.register(queue(), now + ms(at), ms(500), LATE);
-            assert!(asks(1000).is_none());
-            look(&shared_poll, now + ms(6000), &[]);
-            let poll_handle = asks(6000);
+            let register = |at| shared_poll.register(queue(), now + ms(at), ms(500), LATE);
+            assert!(register(1000).is_none());
+            poll(&shared_poll, now + ms(6000), &[]);
+            let poll_handle = register(6000);
             assert!(poll_handle.is_some());
             assert!(is_wanted(&shared_poll, now + ms(6500)));
-            look(&shared_poll, now + ms(6500), &[None]);
+            poll(&shared_poll, now + ms(6500), &[None]);
             assert!(is_wanted(&shared_poll, now + ms(7000)));
         }
     }

@@ -1,4 +1,4 @@
-//! Ending a processor.
+//! What a shutdown counts, and the signal that begins one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ShutdownReport {
     /// Ended by themselves, and their outcome was recorded.
     pub finished: u64,
-    /// Ended by the deadline and given back; the attempt is not held against them.
+    /// Stopped at the deadline and released; the attempt does not count.
     pub released: u64,
     /// Lost their hold: another worker runs them again.
     pub lost: u64,
-    /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks last until the
-    /// process ends.
+    /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks
+    /// last until the process ends.
     pub still_running: u64,
 }
 
-/// How many attempts of a processor run, and how many ended in which way.
+/// Numbers of a processor's attempts: running, and ended in each way.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     running: AtomicU64,
@@ -26,20 +26,20 @@ pub(crate) struct Counters {
     lost: AtomicU64,
 }
 
-/// An attempt on its way; counted as lost unless it ends otherwise.
+/// A running attempt. Counts as lost when dropped, unless `finished` or `released` was called.
 #[derive(Debug)]
-pub(crate) struct Counted<'a> {
+pub(crate) struct RunningAttempt<'a> {
     counters: &'a Counters,
     ended_as: &'a AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn begin(&self) -> Counted<'_> {
+    pub(crate) fn begin(&self) -> RunningAttempt<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);
-        Counted { counters: self, ended_as: &self.lost }
+        RunningAttempt { counters: self, ended_as: &self.lost }
     }
 
-    /// What happened since `before`.
+    /// Returns the totals since `before`.
     pub(crate) fn since(&self, before: &ShutdownReport) -> ShutdownReport {
         let now = self.totals();
         ShutdownReport {
@@ -50,7 +50,7 @@ impl Counters {
         }
     }
 
-    /// Since the start.
+    /// Returns the totals since the start.
     pub(crate) fn totals(&self) -> ShutdownReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
         ShutdownReport {
@@ -62,17 +62,17 @@ impl Counters {
     }
 }
 
-impl Counted<'_> {
-    pub(crate) fn finished(&mut self) {
+impl RunningAttempt<'_> {
+    pub(crate) fn mark_finished(&mut self) {
         self.ended_as = &self.counters.finished;
     }
 
-    pub(crate) fn released(&mut self) {
+    pub(crate) fn mark_released(&mut self) {
         self.ended_as = &self.counters.released;
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for RunningAttempt<'_> {
     fn drop(&mut self) {
         self.ended_as.fetch_add(1, Ordering::SeqCst);
         self.counters.running.fetch_sub(1, Ordering::SeqCst);

@@ -12,53 +12,36 @@ use crate::job::stall::{Sample, Stall, StallDetector, StallVerdict};
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 
-/// How long the log and the error hook may take. They may hang in what the watchdog has found.
+/// Bounds the time for the log and the error hook, which may hang in the deadlock that was found.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Ends the process when its processor has stopped making progress, with the reason in the log. For processes that
-/// something starts again (systemd, Kubernetes): one that hangs would keep its jobs, and do nothing.
+/// Ends the process when its processor has stopped making progress, with the reason in the log. It
+/// is for processes that a supervisor restarts (systemd, Kubernetes): one that hangs would keep its
+/// jobs and do nothing.
 ///
-/// Watched are, from a thread of its own that shares nothing with the application's runtime,
+/// A thread of its own, which shares nothing with the application's runtime, watches
 ///
 /// * the runtime: does it poll tasks at all, or do handlers block its threads ([`Stall::Runtime`])?
-/// * the loop of each queue: is it polled ([`Stall::Loop`]), does it come out of its claim ([`Stall::Step`]), has it
-///   panicked ([`Stall::Panicked`])?
-/// * a [shutdown](crate::Running::shutdown): has it ended a margin after its deadline ([`Stall::Shutdown`])? A handler
-///   that blocks its thread can be neither waited for nor dropped, and `#[tokio::main]` waits for its thread when `main`
-///   has returned. The deadline stands when the future of the shutdown is dropped, and when the process is to go on
-///   without its processor.
+/// * the loop of each queue: is it polled ([`Stall::Loop`]), does it come out of its claim
+///   ([`Stall::Step`]), has it panicked ([`Stall::Panicked`])?
+/// * a [shutdown](crate::Running::shutdown): has it ended a margin after its deadline
+///   ([`Stall::Shutdown`])? A handler that blocks its thread can be neither waited for nor dropped,
+///   and `#[tokio::main]` waits for its thread when `main` has returned. The deadline also stands
+///   if the future of the shutdown is dropped, or if the process is to go on without its processor.
 ///
-/// A processor without work, with long handlers, with a paused queue or without its database is not stalled: its loops
-/// wait, or try again. Nor is one that was frozen: only time that the watchdog itself has seen pass counts. But a handler
-/// that blocks is taken for what it is, so `limit` must be longer than any block that is meant.
+/// A processor without work, with long handlers, with a paused queue or without its database is not
+/// stalled: its loops wait, or try again. Nor is one that was frozen: only time that the watchdog
+/// itself has seen pass counts. A handler that blocks does count, so `limit` must be longer than
+/// any block that is meant.
 ///
-/// The reason goes to `tracing` at the level of errors and to the
-/// [error hook](crate::ProcessorBuilder::on_error), as [`BackgroundError::Stalled`]; both together have 2 s, in case they
-/// hang as well. Then the process ends with [`EXIT_CODE`](Self::EXIT_CODE), or as [`end_with`](Self::end_with) says.
+/// The reason goes to `tracing` at the level of errors and to the [error
+/// hook](crate::ProcessorBuilder::on_error), as [`BackgroundError::Stalled`]. Both together have 2
+/// s, as they may hang as well. Then the process ends with [`EXIT_CODE`](Self::EXIT_CODE), or as
+/// [`end_with`](Self::end_with) says.
 ///
-/// Nothing is lost. The running jobs end as those of a worker that was killed: their locks go with the process, what their
-/// handlers wrote through [`tx`](crate::ActiveJob::tx) is rolled back, and another worker runs them again within
-/// seconds. The attempt counts.
-///
-/// ```no_run
-/// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
-/// # struct Post;
-/// # #[async_trait]
-/// # impl JobHandler for Post {
-/// #     type Data = u32; type Output = (); type Error = JobError;
-/// #     async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> { Ok(()) }
-/// # }
-/// # fn example(pool: sqlx::PgPool) -> Result<(), seriatim::BuildError> {
-/// use std::time::Duration;
-/// use seriatim::{Processor, QueueOptions, Watchdog};
-///
-/// let processor = Processor::builder(pool)
-///     .queue(QueueOptions::new("postings"), Post)
-///     .watchdog(Watchdog::new(Duration::from_secs(30)))
-///     .build()?;
-/// # Ok(())
-/// # }
-/// ```
+/// Nothing is lost. The running jobs end as those of a worker that was killed: their locks go with
+/// the process, and what their handlers wrote through [`tx`](crate::ActiveJob::tx) is rolled back.
+/// Another worker runs them again within seconds. The attempt counts.
 #[derive(Clone)]
 pub struct Watchdog {
     limit: Duration,
@@ -67,10 +50,11 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// What a process that the watchdog ends exits with: 70, the `EX_SOFTWARE` of `sysexits.h`.
+    /// The exit code of a process that the watchdog ends: 70, the `EX_SOFTWARE` of `sysexits.h`.
     pub const EXIT_CODE: i32 = 70;
 
-    /// A watchdog that ends the process after `limit` without progress, or at most a second later. 1 s to 1 day.
+    /// Returns a watchdog that ends the process after `limit` without progress, or at most a second
+    /// later. 1 s to 1 day.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -79,23 +63,23 @@ impl Watchdog {
         }
     }
 
-    /// How long after its deadline a shutdown may end. The first 5 s are those in which handlers that were stopped at the
-    /// deadline are given back. 0 to 1 day, default 10 s.
+    /// Sets how long after its deadline a shutdown may end. Its first 5 s are for the release of
+    /// handlers that were stopped at the deadline. 0 to 1 day, default 10 s.
     pub fn shutdown_margin(mut self, margin: Duration) -> Self {
         self.margin = margin;
         self
     }
 
-    /// What is done instead of [`std::process::exit`], which runs what was registered to run at an exit and may hang
-    /// there: `|_| std::process::abort()`, say. Called once, in the watchdog's thread; if it returns, this processor is
-    /// watched no more, and so it is if it panics.
+    /// Replaces [`std::process::exit`], which runs the exit handlers and may hang there: `|_|
+    /// std::process::abort()`, say. It is called once, in the watchdog's thread. If it returns or
+    /// panics, this processor is not watched any more.
     pub fn end_with(mut self, end: impl Fn(&Stall) + Send + Sync + 'static) -> Self {
         self.end = Arc::new(end);
         self
     }
 
-    /// How often what is watched shows that it is polled: four times before it is missed.
-    pub(crate) fn heartbeat(&self) -> Duration {
+    /// Returns the interval of heartbeats: a quarter of the limit, 1 s at most.
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
         (self.limit / 4).min(Duration::from_secs(1))
     }
 
@@ -131,15 +115,15 @@ impl fmt::Debug for Watchdog {
 pub(crate) struct WatchdogGuard {
     pub(crate) watchdog: Watchdog,
     pub(crate) context: Arc<Context>,
-    /// Of a task that does nothing else.
+    /// The heartbeat of a task that does nothing else.
     pub(crate) runtime: Arc<LoopHeartbeat>,
-    /// Of each queue's loop.
+    /// The heartbeat of each queue's loop.
     pub(crate) loops: Vec<(String, Arc<LoopHeartbeat>)>,
 }
 
 impl WatchdogGuard {
-    /// Watches until the processor has ended. In a thread of its own, not in the monitor's: that calls the error hook,
-    /// which may hang in the very deadlock that is to be found.
+    /// Watches until the processor has ended. Has a thread of its own: the monitor's calls the
+    /// error hook, which may hang in the very deadlock that is to be found.
     pub(crate) fn start(self) -> io::Result<()> {
         thread::Builder::new().name("seriatim-watchdog".into()).spawn(move || self.run()).map(drop)
     }
@@ -164,8 +148,8 @@ impl WatchdogGuard {
 
     fn sample(&self) -> Sample {
         Sample {
-            runtime: self.runtime.seen(),
-            loops: self.loops.iter().map(|(_, heartbeat)| heartbeat.seen()).collect(),
+            runtime: self.runtime.sample(),
+            loops: self.loops.iter().map(|(_, heartbeat)| heartbeat.sample()).collect(),
             running: self.context.counters.totals().still_running,
             deadline: self.context.deadline.get().copied(),
         }
@@ -180,7 +164,7 @@ impl WatchdogGuard {
                 drop(done);
             }
         };
-        // If there cannot be another thread, the end comes without a word.
+        // If no thread can be started, the process ends without a word.
         if thread::Builder::new().name("seriatim-last-words".into()).spawn(last_words).is_ok() {
             let _ = said.recv_timeout(LAST_WORDS);
         }

@@ -1,6 +1,13 @@
-//! What is done at intervals for all queues: retention, halts that end, the sweep, forgotten requests.
+//! What is done at intervals for all queues: requests about queued jobs, ends of halts, retention,
+//! the sweep.
 //!
-//! One process at a time does it (a leader lock). It uses `store`, `liveness` and `job`.
-//! What must happen at once belongs in `worker`.
+//! One process at a time does it (a leader lock). `maintenance` has the tick, every other file
+//! one duty. The folder uses `store`, `liveness` and `job`. What must happen at once belongs in
+//! `worker`.
 
+mod halts;
+mod leader;
 pub(crate) mod maintenance;
+mod requests;
+mod retention;
+mod sweep;

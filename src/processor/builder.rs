@@ -1,4 +1,4 @@
-//! Settings of a processor, and what can be wrong with them.
+//! The builder of a processor, and the checks of its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ pub struct ProcessorBuilder {
 }
 
 impl Processor {
-    /// Begins a processor on `pool`, which must have a connection for each slot of each
-    /// queue (at most as many as the [`slots`](ProcessorBuilder::slots) that they share),
-    /// and one for a queue whose jobs are kept by leases. Beside the pool the
-    /// processor opens up to five connections of its own, with the pool's options.
+    /// Begins a processor on `pool`, which must have a connection for each slot of each queue (at
+    /// most as many as the [`slots`](ProcessorBuilder::slots) that they share), and one for each
+    /// queue under a lease. Beside the pool the processor opens up to five connections of its own,
+    /// with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
         ProcessorBuilder { config: Config::new(pool) }
     }
 }
 
 impl ProcessorBuilder {
-    /// Registers a queue and what runs its jobs.
+    /// Registers a queue and the handler of its jobs.
     pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
         self.config.queues.push((options, Box::new(handler)));
         self
@@ -45,71 +45,76 @@ impl ProcessorBuilder {
         self
     }
 
-    /// How often an idle queue is looked at for work: the longest, to a tenth of a second, that a wake-up can be missed for. Default 0.5 s.
-    /// From there up the process looks at all of its idle queues in one statement, if that comes in time; below, or without
-    /// [`presence`](Self::presence), each queue is looked at by itself.
+    /// Sets how often an idle queue is polled for work: the delay, to a tenth of a second, of a job
+    /// whose wake-up was missed. 1 ms to 1 hour, default 0.5 s. From the default upwards the
+    /// process polls all its idle queues in one statement, if that comes in time. Below, or without
+    /// [`presence`](Self::presence), each queue is polled by itself.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.config.poll = interval;
         self
     }
 
-    /// Whether to listen for wake-ups, in a session of its own. Default true, and false as soon as a transaction pooler is
-    /// seen: see [`presence`](Self::presence).
+    /// Sets whether to listen for wake-ups, in a session of its own. Default true, and false as
+    /// soon as a transaction pooler is seen: see [`presence`](Self::presence).
     pub fn listen(mut self, listen: bool) -> Self {
         self.config.listen = listen;
         self
     }
 
-    /// Whether to show by an advisory lock in a session of its own that this process lives, so that others may take its
-    /// jobs over soon after it died, however long their leases are. Default true, and false as soon as a transaction pooler
-    /// is seen. Then leases alone decide.
+    /// Sets whether to show by an advisory lock, in a session of its own, that this process lives.
+    /// Then others take its jobs over soon after it died, however long their leases are. Default
+    /// true, and false as soon as a transaction pooler is seen. Then leases alone decide.
     ///
     /// # Behind a pooler
-    /// All connections of a processor have the options of its pool, so they all go through the pooler. What kind that is, it
-    /// sees by itself before its first claim. Behind a pooler of transactions it says so
-    /// ([`BackgroundError::TransactionPooler`]) and goes on without wake-ups, presence and names of statements; where `listen`
-    /// and `presence` were switched off before, it says nothing. Behind a pooler of statements it claims nothing
-    /// ([`BackgroundError::StatementPooler`]).
+    /// All connections of a processor have the options of its pool, so they all go through the
+    /// pooler. The processor detects its kind before the first claim. Behind a transaction pooler
+    /// it reports that ([`BackgroundError::TransactionPooler`]) and goes on without wake-ups,
+    /// presence and named statements; it reports nothing if `listen` and `presence` are both off.
+    /// Behind a statement pooler it claims nothing ([`BackgroundError::StatementPooler`]).
     ///
-    /// The processor's own statements are all in transactions, which set for themselves what they need; nothing that
-    /// matters to others stays in a session. Both [holds](crate::Hold) work: the locks of a
-    /// [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the pooler. A handler's own statements
-    /// with arguments need `.persistent(false)` there, unless the pooler keeps track of prepared statements, or forgets
-    /// them after each transaction; and calls of a [`Client`] need a transaction and
-    /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs `ignore_startup_parameters = extra_float_digits`, for
-    /// the driver. `docs/poolers.md` has it all as a table.
+    /// The processor's own statements are all in transactions, which set for themselves what they
+    /// need; nothing that matters to others stays in a session. Both [holds](crate::Hold) work: the
+    /// locks of a [`Hold::Transaction`](crate::Hold::Transaction) go with the connection to the
+    /// pooler. A handler's own statements with arguments need `.persistent(false)` there, unless
+    /// the pooler keeps track of prepared statements, or forgets them after each transaction. Calls
+    /// of a [`Client`] need a transaction and
+    /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs
+    /// `ignore_startup_parameters = extra_float_digits`, for the driver. `docs/poolers.md` has it
+    /// all as a table.
     pub fn presence(mut self, show: bool) -> Self {
         self.config.presence = show;
         self
     }
 
-    /// The name of this node, for people who look or who release what it held. Default: the host's name.
-    /// 1 to 200 characters.
+    /// Names this node, for operators and for [`Client::release_node`]. Default: the host's name. 1
+    /// to 200 characters.
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.config.node = Some(name.into());
         self
     }
 
-    /// How often this process deletes what retention no longer keeps, and sweeps for jobs that nothing would wake; none:
-    /// never (another process must). Default every 10 s; of several processes one does it at a time.
+    /// Sets how often this process runs retention and the sweep for jobs that nothing would wake;
+    /// `None`: never (another process must). Of several processes one does it at a time. 10 ms to 1
+    /// day, default 10 s.
     pub fn maintenance_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.config.maintenance = interval.into();
         self
     }
 
-    /// How many jobs all queues of this processor together run at once; each queue's own
-    /// [`concurrency`](QueueOptions::concurrency) still stands. 1 or more; default: no such bound.
+    /// Sets how many jobs all queues of this processor together run at once; each queue's own
+    /// [`concurrency`](QueueOptions::concurrency) holds as well. 1 or more; default: no such bound.
     ///
-    /// While more queues have work than there are slots, a slot that becomes free goes to the queue that is furthest
-    /// behind its [`weight`](QueueOptions::weight). A queue without work leaves its share to the others, and saves
-    /// nothing up. Over any span in which queues A and B both have due work that claims find, and neither is at its own
-    /// concurrency, the numbers of jobs `a` and `b` that they start differ by
-    /// `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 / weight(A) + 1 / weight(B))`: one slot, and those that
-    /// were taken for jobs that had not started at an end of the span. It does not grow with the span, and no queue with
-    /// work starves. (Slots are what is shared, whatever their jobs last, and jobs that run in one turn share one: with
-    /// [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.)
+    /// While more queues have work than there are slots, a free slot goes to the queue that is
+    /// furthest behind its [`weight`](QueueOptions::weight). A queue without work leaves its share
+    /// to the others, and saves nothing up. Take any span in which queues A and B both have due
+    /// work that claims find, and neither is at its own concurrency. The numbers of jobs `a` and
+    /// `b` that they start differ by `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 /
+    /// weight(A) + 1 / weight(B))`. That is one slot, and those that were taken for jobs that had
+    /// not started at an end of the span. The bound does not grow with the span, and no queue with
+    /// work starves. Slots are shared, whatever their jobs last, and jobs that run in one turn
+    /// share one: with [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.
     ///
-    /// A queue without work takes one slot for each of its looks, for the milliseconds of a claim.
+    /// A queue without work takes one slot for each of its polls, for the milliseconds of a claim.
     ///
     /// ```no_run
     /// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
@@ -135,13 +140,15 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Ends the process when this processor has stopped making progress, or its shutdown hangs. Default: none.
+    /// Sets a watchdog, which ends the process when this processor has stopped making progress, or
+    /// its shutdown hangs. Default: none.
     pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
         self.config.watchdog = Some(watchdog);
         self
     }
 
-    /// Called with every error that no caller gets. They go to `tracing` as well. Must not block.
+    /// Sets a hook that is called with every error that no caller gets. They go to `tracing` as
+    /// well. The hook must not block.
     pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
         self.config.on_error = Some(Arc::new(hook));
         self
@@ -150,7 +157,8 @@ impl ProcessorBuilder {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`BuildError`] with every mistake: no queue, one twice, a value out of its range, a pool too small for the slots.
+    /// [`BuildError`] with every mistake: no queue, a queue twice, a value out of its range, a pool
+    /// too small for the slots.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
         let Config {
@@ -216,7 +224,7 @@ impl ProcessorBuilder {
     }
 }
 
-/// The pool has fewer connections than all queues together may need at once.
+/// Returns a mistake if the pool has fewer connections than all queues together may need at once.
 fn pool_too_small<'a>(
     pool: &PgPool,
     queues: impl Iterator<Item = &'a QueueOptions>,

@@ -1,4 +1,4 @@
-//! Wake-ups: hints that there may be work. Polling finds what they miss.
+//! Listens for wake-ups: hints that there may be work. Polling finds what they miss.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ async fn listen(
     let mut listener = PgListener::connect_with(side).await?;
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;
-    // Hints may have been missed: the workers looked before there was this session.
+    // Hints may have been missed: the workers polled before there was this session.
     wake_all(workers);
     loop {
         let Some(hint) = listener.try_recv().await? else {
-            // The session was lost and opened again, with the same.
+            // The session was lost and opened again, with the same channel.
             keep_open(&mut listener).await?;
             wake_all(workers);
             continue;

@@ -3,6 +3,8 @@
 //! It uses every folder below it. It starts the tasks and contains no rule of the protocol.
 
 pub(crate) mod builder;
-pub(crate) mod config;
+mod config;
 pub(crate) mod listener;
 pub(crate) mod processor;
+pub(crate) mod running;
+mod spawn;

@@ -1,36 +1,27 @@
-//! What one process runs: a worker per queue, and beside them the monitor, the wake-ups and the janitor.
+//! The start of a processor: a worker per queue, and beside them the liveness tasks, wake-ups and
+//! maintenance.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use sqlx::PgPool;
-use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::attempt::settle_batch;
 use crate::attempt::turn::QueueRuntime;
-use crate::error::BackgroundError;
-use crate::job::queue_options::QueueOptions;
-use crate::liveness::context::{self, Context};
+use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
-use crate::liveness::pooler;
-use crate::liveness::presence::PresenceKeeper;
-use crate::liveness::schema_check;
-use crate::liveness::shutdown::ShutdownReport;
-use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
-use crate::maintenance::maintenance::Maintenance;
 use crate::processor::config::Config;
-use crate::processor::listener;
+use crate::processor::running::Running;
+use crate::processor::spawn::{
+    spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
+    spawn_watchdog, supervise,
+};
 use crate::slots::queue_slots;
 use crate::store::ProcessorRow;
 use crate::worker::worker::Worker;
-
-/// After the deadline: how long a released job may take to be given back.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A processor that is ready to start.
 ///
@@ -61,7 +52,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Starts it in the background.
+    /// Starts the processor in the background.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -80,7 +71,7 @@ impl Processor {
             on_error,
         } = self.config;
         let side_stop = CancellationToken::new();
-        // What is learned about this pool's connections is not true of the client's others.
+        // Facts about this pool's connections need not hold for the client's others.
         let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
         let context = Arc::new(Context::new(store, &pool, on_error));
         let stop = context.stop.clone();
@@ -88,7 +79,7 @@ impl Processor {
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
         let mut options = Vec::new();
-        spawn_look(&mut side_tasks, &context, listen || presence, &side_stop);
+        spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
         spawn_schema_check(&mut side_tasks, &context, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
@@ -111,7 +102,9 @@ impl Processor {
                 poll,
             };
             match &watchdog {
-                Some(watchdog) => workers.spawn(heartbeat.of(watchdog.heartbeat(), worker.run())),
+                Some(watchdog) => {
+                    workers.spawn(heartbeat.run(watchdog.heartbeat_interval(), worker.run()))
+                }
                 None => workers.spawn(worker.run()),
             };
         }
@@ -124,16 +117,17 @@ impl Processor {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }
         if let Some(interval) = maintenance {
-            spawn_janitor(&mut side_tasks, &context, &side_stop, options, interval);
+            spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval);
         }
-        // A guard: the runtime may end before the workers do, and the monitor's thread is not the runtime's.
+        // A guard: the runtime may end before the workers do, and the monitor's thread is not the
+        // runtime's.
         let side_stop = side_stop.drop_guard();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
-        Running { stop, context, ended }
+        Running::new(stop, context, ended)
     }
 }
 
-/// What the process says about itself.
+/// Returns what the process announces of itself.
 fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
@@ -143,201 +137,8 @@ fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
     ProcessorRow { id, node, host, pid: i32::try_from(std::process::id()).unwrap_or(0) }
 }
 
-/// Looks whether a pooler takes sessions away, before anybody needs to know.
-fn spawn_look(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    wants: bool,
-    stop: &CancellationToken,
-) {
-    let (context, stop) = (Arc::clone(context), stop.clone());
-    // Made here: the runtime may end before the task begins, and the monitor's thread would wait for ever.
-    let looking = context.pooler_state.looking();
-    tasks.spawn(async move { pooler::look(&context, wants, &stop, looking).await });
-}
-
-/// Asks whether this program fits the schema.
-fn spawn_schema_check(tasks: &mut JoinSet<()>, context: &Arc<Context>, stop: &CancellationToken) {
-    let (context, stop) = (Arc::clone(context), stop.clone());
-    tasks.spawn(async move { schema_check::run(&context, &stop).await });
-}
-
-/// Starts the monitor in a thread of its own: handlers that block the runtime's threads must not keep it from seeing that
-/// their sessions live. Without a monitor nothing is claimed.
-fn spawn_monitor(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    pool: &PgPool,
-    (row, wanted): (ProcessorRow, bool),
-    side_stop: &CancellationToken,
-    stop: &CancellationToken,
-) {
-    let (ended, end) = oneshot::channel::<()>();
-    let refuse = {
-        let (context, stop) = (Arc::clone(context), stop.clone());
-        move |error| {
-            stop.cancel();
-            context.report(&BackgroundError::NoMonitor(error));
-        }
-    };
-    let watch = {
-        let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
-        async move {
-            // Made here, for this runtime.
-            let options = (*pool.connect_options()).clone();
-            let pool = context::side_pool(&pool, 1);
-            let report = |error| context.report(&error);
-            let keeper = PresenceKeeper { context: &context, options, row, wanted };
-            tokio::join!(
-                context.session_monitor.run(&context.store, &pool, &side_stop, report),
-                keeper.run(&side_stop, report),
-            );
-            pool.close().await;
-        }
-    };
-    let thread = {
-        let refuse = refuse.clone();
-        move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(watch),
-                Err(error) => refuse(error),
-            }
-            drop(ended);
-        }
-    };
-    match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
-        Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
-        Err(error) => refuse(error),
-    }
-}
-
-/// Starts the watchdog, and a task that shows it that the runtime polls tasks.
-fn spawn_watchdog(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    stop: &CancellationToken,
-    watchdog: Watchdog,
-    loops: Vec<(String, Arc<LoopHeartbeat>)>,
-) {
-    let (runtime, stop, every) =
-        (Arc::new(LoopHeartbeat::default()), stop.clone(), watchdog.heartbeat());
-    let watch = WatchdogGuard {
-        watchdog,
-        context: Arc::clone(context),
-        runtime: Arc::clone(&runtime),
-        loops,
-    };
-    match watch.start() {
-        Ok(()) => drop(tasks.spawn(runtime.of(every, async move { stop.cancelled().await }))),
-        Err(error) => context.report(&BackgroundError::NoWatchdog(error)),
-    }
-}
-
-fn spawn_listener(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    stop: &CancellationToken,
-    wakes: HashMap<String, Arc<Notify>>,
-) {
-    let (context, stop) = (Arc::clone(context), stop.clone());
-    tasks.spawn(async move {
-        let channel = context.store.names().channel();
-        if !context.pooler_state.is_open().await {
-            return;
-        }
-        tokio::select! {
-            biased;
-            // The session that would be told of wake-ups is the pooler's.
-            () = context.pooler_state.pooled.cancelled() => {}
-            () = listener::run(&context.side, &channel, wakes, &stop, |error| {
-                context.report(&error);
-            }) => {}
-        }
-    });
-}
-
-fn spawn_janitor(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    stop: &CancellationToken,
-    queues: Vec<QueueOptions>,
-    interval: Duration,
-) {
-    let (context, stop) = (Arc::clone(context), stop.clone());
-    tasks.spawn(async move {
-        if !context.pooler_state.is_open().await {
-            return;
-        }
-        tokio::select! {
-            () = context.schema.opened() => {}
-            () = stop.cancelled() => return,
-        }
-        let maintenance =
-            Maintenance { store: &context.store, side: &context.side, queues, interval };
-        maintenance.run(&context.shared_poll, &stop, |error| context.report(&error)).await;
-    });
-}
-
-/// Waits for the workers, then ends what served them.
-async fn supervise(
-    mut workers: JoinSet<()>,
-    mut side_tasks: JoinSet<()>,
-    side_stop: DropGuard,
-    context: Arc<Context>,
-) {
-    while workers.join_next().await.is_some() {}
-    drop(side_stop);
-    while side_tasks.join_next().await.is_some() {}
-    context.side.close().await;
-}
-
-/// A processor at work. Dropping it stops it from claiming; jobs that run then end by themselves.
-#[must_use = "dropping a Running stops its processor"]
-pub struct Running {
-    stop: CancellationToken,
-    context: Arc<Context>,
-    ended: JoinHandle<()>,
-}
-
-impl Running {
-    /// Stops claiming, waits for the running jobs until the deadline, then releases the rest: their handlers see
-    /// [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. One that returns `Ok` in that time has
-    /// finished; all others go back to their place, and the attempt is not held against them. That takes 5 s at most.
-    ///
-    /// A handler that blocks its thread cannot be dropped. It counts as
-    /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process ends, and a runtime that
-    /// is dropped waits for it: with a [`Watchdog`] the process ends all the same.
-    ///
-    /// # Cancel safety
-    /// Dropped, it leaves the processor as if this `Running` was dropped.
-    pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        let before = self.context.counters.totals();
-        self.stop.cancel();
-        // A shutdown happens once.
-        let _ = self.context.deadline.set(deadline);
-        if timeout(deadline, &mut self.ended).await.is_err() {
-            self.context.release.cancel();
-            // Whoever does not stop now is reported as still running.
-            let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
-        }
-        self.context.counters.since(&before)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
 impl fmt::Debug for Processor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
-    }
-}
-
-impl fmt::Debug for Running {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").finish_non_exhaustive()
     }
 }

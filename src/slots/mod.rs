@@ -1,6 +1,7 @@
 //! How many jobs of each queue may run in this process.
 //!
-//! It uses nothing of the crate. Which job gets a slot is decided in `worker`.
+//! `fair_share` is pure and decides which queue gets a shared slot; `queue_slots` counts and hands
+//! them out. It uses nothing else of the crate. Which job gets a slot is decided in `worker`.
 
 pub(crate) mod fair_share;
 pub(crate) mod queue_slots;

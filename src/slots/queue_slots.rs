@@ -1,4 +1,4 @@
-//! The slots that the queues of a processor share.
+//! The slots of a processor's queues, and how many of them are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,30 +10,30 @@ use tokio::time::Instant;
 
 use crate::slots::fair_share::{FairShare, Want};
 
-/// The slots of a processor whose queues together run so many jobs at most.
+/// The slots of a processor whose queues share them.
 #[derive(Debug)]
 struct SharedSlots {
     fair: Mutex<FairShare>,
-    /// Each queue's: slots wait for it.
+    /// One per queue: notified when slots wait for it.
     given: Vec<Notify>,
 }
 
-/// What counts as a quick job, and for how long it counts.
+/// A job that took less than this counts as quick, and counts for this long after its end.
 pub(crate) const QUICK: Duration = Duration::from_millis(20);
-/// How many of them are counted at most.
+/// Bounds the number of quick jobs that are counted.
 pub(crate) const COUNTED: usize = 64;
 
-/// One queue's part in the slots of its processor.
+/// The part of one queue in the slots of its processor.
 #[derive(Debug)]
 pub(crate) struct QueueSlots {
-    /// None: it shares none, and has all of its own.
+    /// `None` if the queue shares no slots, and has all of its own.
     shared: Option<Arc<SharedSlots>>,
     id: usize,
 }
 
-/// Slots that jobs may be claimed for. Those that no job started in are given back when it is dropped.
+/// Slots that jobs may be claimed for. Those that no job started in are given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct ReservedSlots {
     shared: Option<Arc<SharedSlots>>,
     id: usize,
     count: usize,
@@ -46,21 +46,22 @@ pub(crate) struct Slot {
     id: usize,
 }
 
-/// How many slots of a queue are taken in this process, and how many quick jobs lately ended in them.
+/// The taken slots of a queue in this process, and the quick jobs that ended in them lately.
 #[derive(Debug, Default)]
 pub(crate) struct SlotUsage {
     taken: AtomicUsize,
     freed: Notify,
-    /// When the last of them did.
+    /// When each of the last quick jobs ended.
     quick: Mutex<VecDeque<Instant>>,
-    /// The last claim left nothing that is due, and nobody for whom there was no slot.
+    /// The last claim left no due job, and no job that lacked only a slot.
     all_served: AtomicBool,
 }
 
-/// A taken slot, free again when dropped: when its job's handler has ended and the rest is the settler's, or with the job.
+/// A taken slot, free again when dropped: with its job, or once only the batched settle of its job
+/// is left.
 #[derive(Debug)]
 pub(crate) struct SlotGuard {
-    of: Arc<SlotUsage>,
+    usage: Arc<SlotUsage>,
     since: Instant,
     #[allow(dead_code)] // For its drop.
     slot: Option<Slot>,
@@ -69,16 +70,16 @@ pub(crate) struct SlotGuard {
 impl SlotUsage {
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        SlotGuard { of: Arc::clone(self), since: Instant::now(), slot }
+        SlotGuard { usage: Arc::clone(self), since: Instant::now(), slot }
     }
 
-    /// How many jobs have ended in the last [`QUICK`] that took less than that; [`COUNTED`] at most.
+    /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at wanted.
     pub(crate) fn quick_ends(&self, now: Instant) -> usize {
         self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
     }
 
-    /// A job has ended that began then.
-    pub(crate) fn ended(&self, since: Instant, now: Instant) {
+    /// Records the end of a job that began at `since`.
+    pub(crate) fn record_end(&self, since: Instant, now: Instant) {
         if now < since + QUICK {
             let mut quick = self.lock_quick();
             quick.truncate(COUNTED - 1);
@@ -91,8 +92,8 @@ impl SlotUsage {
         self.quick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim has ended: whether it left nothing that is due, and nobody for whom there is no slot.
-    pub(crate) fn serves_all(&self, all: bool) {
+    /// Sets, after a claim, whether it left no due job and no job that lacked only a slot.
+    pub(crate) fn set_all_served(&self, all: bool) {
         self.all_served.store(all, Ordering::Relaxed);
     }
 
@@ -100,38 +101,39 @@ impl SlotUsage {
         self.all_served.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a slot has become free since the last time.
+    /// Resolves when a slot has become free since the last call.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
 
-    /// A slot that has become free is still so: [`freed`](Self::freed) says it once more.
-    pub(crate) fn still_free(&self) {
+    /// Makes [`freed`](Self::freed) resolve once more, for a slot that was freed and is still free.
+    pub(crate) fn notify_freed(&self) {
         self.freed.notify_one();
     }
 }
 
 impl SlotGuard {
-    /// Its job has ended, and the next one begins.
-    pub(crate) fn next_job_begins(&mut self) {
+    /// Records that the slot's job has ended and the turn's next job begins.
+    pub(crate) fn begin_next_job(&mut self) {
         let now = Instant::now();
-        self.of.ended(std::mem::replace(&mut self.since, now), now);
+        self.usage.record_end(std::mem::replace(&mut self.since, now), now);
     }
 }
 
 impl Drop for SlotGuard {
     fn drop(&mut self) {
-        self.of.ended(self.since, Instant::now());
-        self.of.taken.fetch_sub(1, Ordering::Relaxed);
-        self.of.freed.notify_one();
+        self.usage.record_end(self.since, Instant::now());
+        self.usage.taken.fetch_sub(1, Ordering::Relaxed);
+        self.usage.freed.notify_one();
     }
 }
 
-/// The parts of queues with these weights and limits of their own, which together have so many slots; none: no bound.
+/// Returns the parts of queues with these weights and limits, which share `slots`; `None`: no
+/// bound.
 pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueSlots> {
     let shared = slots.map(|slots| {
         Arc::new(SharedSlots {
@@ -148,7 +150,7 @@ impl SharedSlots {
         self.fair.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, and gives away what is free then.
+    /// Changes the share, and gives away the slots that are free then.
     fn change<T>(&self, change: impl FnOnce(&mut FairShare) -> T) -> T {
         let mut fair = self.fair();
         let result = change(&mut fair);
@@ -162,37 +164,38 @@ impl SharedSlots {
 }
 
 impl QueueSlots {
-    /// Whether it shares slots with other queues.
+    /// Returns whether the queue shares slots with others.
     pub(crate) fn bounded(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Takes slots for a claim, of those that are free by the queue's own limit: all that it can have, or one to look for
-    /// work. If it gets none, [`given`](Self::given) tells when there are some.
-    pub(crate) fn reserve(&self, free: usize, all: bool) -> Reserved {
-        let most = if all { free } else { free.min(1) };
+    /// Takes slots for a claim, of the `free` ones by the queue's own limit: all that it can have,
+    /// or one to poll. If it gets none, [`given`](Self::given) resolves when there are some.
+    pub(crate) fn reserve(&self, free: usize, all: bool) -> ReservedSlots {
+        let wanted = if all { free } else { free.min(1) };
         let count = match &self.shared {
-            None => most,
+            None => wanted,
             Some(shared) => {
-                // One may wait already: the last job that ended left it.
-                let count = shared.fair().fetch(self.id, most);
-                if count < most {
+                // One may wait already, given when the last job ended.
+                let count = shared.fair().fetch(self.id, wanted);
+                if count < wanted {
                     let want = if all { Want::All } else { Want::Poll };
-                    shared.change(|fair| fair.want(self.id, want));
-                    count + shared.fair().fetch(self.id, most - count)
+                    shared.change(|fair| fair.set_want(self.id, want));
+                    count + shared.fair().fetch(self.id, wanted - count)
                 } else {
                     count
                 }
             }
         };
-        Reserved { shared: self.shared.clone(), id: self.id, count }
+        ReservedSlots { shared: self.shared.clone(), id: self.id, count }
     }
 
-    /// Says after a claim whether there is more work; if not, the queue competes for no slot until it reserves again, or
-    /// one of its jobs ends.
-    pub(crate) fn more(&self, more: bool) {
+    /// Sets, after a claim, whether there is more work. If not, the queue competes for no slot
+    /// until it reserves again or one of its jobs ends.
+    pub(crate) fn set_more(&self, more: bool) {
         if let Some(shared) = &self.shared {
-            shared.change(|fair| fair.want(self.id, if more { Want::All } else { Want::Nothing }));
+            let want = if more { Want::All } else { Want::Nothing };
+            shared.change(|fair| fair.set_want(self.id, want));
         }
     }
 
@@ -203,7 +206,7 @@ impl QueueSlots {
         else {
             return std::future::pending().await;
         };
-        // A notification may be an old one, of slots that were fetched since.
+        // The notification may be older than the last fetch.
         while shared.fair().waiting(self.id) == 0 {
             given.notified().await;
         }
@@ -218,19 +221,19 @@ impl Drop for QueueSlots {
     }
 }
 
-impl Reserved {
+impl ReservedSlots {
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// One of them, for a job that starts; none if there is none left.
-    pub(crate) fn start(&mut self) -> Option<Slot> {
+    /// Returns one of the slots for a job that starts; `None` if none is left.
+    pub(crate) fn take_slot(&mut self) -> Option<Slot> {
         self.count = self.count.checked_sub(1)?;
         Some(Slot { shared: self.shared.clone(), id: self.id })
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedSlots {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared
             && self.count > 0
@@ -243,7 +246,7 @@ impl Drop for Reserved {
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            shared.change(|fair| fair.ended(self.id));
+            shared.change(|fair| fair.end_job(self.id));
         }
     }
 }
@@ -255,17 +258,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quick_jobs_count_for_a_while_and_slow_ones_do_not() {
+    fn quick_jobs_count_for_a_while_and_slow_ones_never() {
         let slots = SlotUsage::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        slots.ended(at(0), at(19));
-        slots.ended(at(0), at(20));
-        slots.ended(at(5), at(24));
+        slots.record_end(at(0), at(19));
+        slots.record_end(at(0), at(20));
+        slots.record_end(at(5), at(24));
         assert_eq!(slots.quick_ends(at(24)), 2);
         assert_eq!(slots.quick_ends(at(39)), 1);
         assert_eq!(slots.quick_ends(at(44)), 0);
-        (0..1000).for_each(|_| slots.ended(at(50), at(51)));
+        (0..1000).for_each(|_| slots.record_end(at(50), at(51)));
         assert_eq!(slots.quick_ends(at(52)), COUNTED);
     }
 
@@ -275,25 +278,25 @@ mod tests {
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(5, true);
         assert_eq!(reserved.count(), 1);
-        let slot = reserved.start();
-        first.more(false);
+        let slot = reserved.take_slot();
+        first.set_more(false);
         assert_eq!(second.reserve(5, false).count(), 0);
         assert!(second.given().now_or_never().is_none());
         drop(slot);
         second.given().await;
         assert_eq!(second.reserve(5, false).count(), 1);
-        // Old news wake nobody.
+        // A notification of slots that were fetched wakes no queue.
         assert!(second.given().now_or_never().is_none());
     }
 
     #[tokio::test]
-    async fn unused_slots_go_to_other_queues_at_once() {
+    async fn unused_slots_go_to_others_at_once() {
         let queues = share(Some(3), &[(1, 10), (1, 10)]);
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(2, true);
         assert_eq!(reserved.count(), 2);
-        let _slot = reserved.start();
-        first.more(false);
+        let _slot = reserved.take_slot();
+        first.set_more(false);
         drop(reserved);
         assert_eq!(second.reserve(10, true).count(), 2);
     }

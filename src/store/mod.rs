@@ -2,19 +2,7 @@
 //!
 //! A statement is a static of its file, declared by `statements!` and compiled when a store first
 //! uses it: fixed ones are SQL, those with variants are built by sea-query. Nothing here decides
-//! about jobs, spawns or sleeps.
-//!
-//! Lock order: the adopter's advisory lock, the row of a queue with a limit, group rows, job rows,
-//! the setting of a paused group. Workers lock with `SKIP LOCKED` and do not wait for each other,
-//! but for the case that `session.rs` names. Five places leave the order. None can close a circle,
-//! as each tries its later lock or waits for a claim's milliseconds:
-//!
-//! * An adoption locks flagged jobs before the rows of their groups.
-//! * A receive locks the queue's row before it tries the adopter's lock.
-//! * Retry, skip and redrive lock a dead job before the row of the group that it halted.
-//! * An unpause locks the group's setting before the group's next job.
-//! * A claim in several rounds, a receive and a settle of a batch lock rows of one group after
-//!   those of another.
+//! about jobs, spawns or sleeps. The order of locks is in ARCHITECTURE.md ("Lock order").
 
 mod admin;
 mod builder;

@@ -1,4 +1,4 @@
-//! Where an installed PostgreSQL is.
+//! Finds an installed PostgreSQL.
 
 use std::env;
 use std::fs;
@@ -7,19 +7,21 @@ use std::process::{Command, Stdio};
 
 use super::ServerError;
 
-/// The places to look at, best first.
+/// The places to search, best first.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// `PG_BIN`: whoever sets it means it, so a wrong one is an error.
+    /// `PG_BIN`: it is set on purpose, so a wrong one is an error.
     pg_bin: Option<PathBuf>,
-    /// What `pg_config --bindir` says. It may be there without a server (a client's headers bring it).
+    /// The answer of `pg_config --bindir`. The folder may be there without a server (a client's
+    /// headers bring it).
     pg_config: Option<PathBuf>,
     path: Vec<PathBuf>,
     /// `/`, except in a test.
     root: PathBuf,
 }
 
-/// Installations side by side, as (folder of the versions, how a version's name begins, programs in it).
+/// Installations side by side, as (folder of the versions, prefix of a version's name, programs in
+/// it).
 const SIDE_BY_SIDE: [(&str, &str, &str); 5] = [
     ("usr/lib/postgresql", "", "bin"),
     ("usr", "pgsql-", "bin"),
@@ -38,7 +40,7 @@ impl Places {
         }
     }
 
-    /// The folder of the first PostgreSQL that can be made into a server.
+    /// Returns the folder of the first PostgreSQL that can be made into a server.
     pub(super) fn find(&self) -> Result<Option<PathBuf>, ServerError> {
         if let Some(folder) = &self.pg_bin {
             return checked(folder).map(Some);
@@ -56,7 +58,7 @@ impl Places {
     }
 }
 
-/// `folder`, if it has the programs.
+/// Returns `folder`, if it has the programs.
 pub(super) fn checked(folder: &Path) -> Result<PathBuf, ServerError> {
     if has_server(folder) {
         Ok(folder.to_path_buf())
@@ -69,7 +71,7 @@ pub(super) fn has_server(folder: &Path) -> bool {
     ["initdb", "postgres"].iter().all(|program| folder.join(program).is_file())
 }
 
-/// `<folder>/<prefix><version>/<bin>`, the highest version first.
+/// Returns the folders `<folder>/<prefix><version>/<bin>`, the highest version first.
 fn versions(folder: &Path, prefix: &str, bin: &str) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = fs::read_dir(folder)
         .into_iter()
@@ -78,7 +80,7 @@ fn versions(folder: &Path, prefix: &str, bin: &str) -> Vec<PathBuf> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let version = name.strip_prefix(prefix)?;
-            // No number (`latest`): the last resort.
+            // A name that is no number (`latest`) comes last.
             let numbers = version.split('.').map_while(|part| part.parse().ok()).collect();
             Some((numbers, entry.path().join(bin)))
         })

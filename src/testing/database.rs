@@ -8,18 +8,18 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, PgPool};
 
 use super::{Server, ServerError};
 
-/// How long a pool may take to close before the server closes its sessions.
+/// Bounds the time that a pool may take to close before the server closes its sessions.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long `Drop` waits for the database to be dropped.
+/// Bounds the time that `Drop` waits for the database to be dropped.
 const DROP_WITHIN: Duration = Duration::from_secs(2);
 
 /// A migrated database of a test's own, and a pool on it.
 ///
-/// Make it inside the test: its pool belongs to the runtime it is made in.
+/// Create it inside the test: its pool belongs to the runtime that created it.
 ///
-/// The database is dropped by [`TestDatabase::remove`], or else when the value is dropped, which blocks the
-/// thread for a moment (2 s at most, if the server does not answer).
+/// [`TestDatabase::remove`] drops the database. Otherwise the drop of the value does, which blocks
+/// the thread for a moment (2 s at most, if the server does not answer).
 #[derive(Debug)]
 pub struct TestDatabase {
     server: Server,
@@ -29,36 +29,36 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// A new database on the [shared server](Server::shared).
+    /// Creates a database on the [shared server](Server::shared).
     pub async fn create() -> Result<Self, ServerError> {
         Self::create_on(&Server::shared().await?).await
     }
 
-    /// A new database on `server`.
+    /// Creates a database on `server`.
     pub async fn create_on(server: &Server) -> Result<Self, ServerError> {
         let template = server.template(prepare_template).await?;
         let name = server.new_name();
-        // Only one that nobody is connected to can be copied: whoever was, is leaving, and PostgreSQL
-        // waits for that (5 s). Copies can be made side by side.
+        // Only a database without sessions can be copied: its last session is closing, and
+        // PostgreSQL waits for that (5 s). Copies can be made side by side.
         execute(server, format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
         let options = options(server, &name)?;
         let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(options);
         Ok(Self { server: server.clone(), name, pool, removed: false })
     }
 
-    /// The pool, of up to 20 connections.
+    /// Returns the pool, of up to 20 connections.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Another pool on the database.
+    /// Returns another pool on the database.
     pub async fn pool_with(&self, pool: PgPoolOptions) -> Result<PgPool, ServerError> {
         pool.connect_with(options(&self.server, &self.name)?)
             .await
             .map_err(ServerError::database("connect to the test database"))
     }
 
-    /// A connection of no pool.
+    /// Opens a connection of no pool.
     pub async fn connect(&self) -> Result<PgConnection, ServerError> {
         options(&self.server, &self.name)?
             .connect()
@@ -66,24 +66,24 @@ impl TestDatabase {
             .map_err(ServerError::database("connect to the test database"))
     }
 
-    /// Where to connect to.
+    /// Returns the options to connect with.
     pub fn url(&self) -> String {
         self.server.url_of(&self.name)
     }
 
-    /// The database's name, which no other test's database has.
+    /// Returns the database's name, which no other test's database has.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The server it is on.
+    /// Returns the server of the database.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Closes the pool and drops the database, together with every session that is left on it.
+    /// Closes the pool and drops the database, with every session that is left on it.
     pub async fn remove(mut self) -> Result<(), ServerError> {
-        // A connection that the test has lost sight of would keep us for ever.
+        // A connection that the test has leaked would block the close for ever.
         let _ = tokio::time::timeout(CLOSE_WITHIN, self.pool.close()).await;
         drop_database(&self.server, &self.name).await?;
         self.removed = true;
@@ -98,7 +98,8 @@ impl Drop for TestDatabase {
         }
         let (server, name) = (self.server.clone(), self.name.clone());
         let (done, wait) = mpsc::channel();
-        // A thread with a runtime of its own: ours may be this thread's, and is not to be blocked on.
+        // In a thread with a runtime of its own: the test's runtime may be this thread's, which
+        // must not block.
         let thread = std::thread::Builder::new().name("seriatim-testing".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             if let Ok(runtime) = runtime
@@ -106,7 +107,7 @@ impl Drop for TestDatabase {
             {
                 tracing::debug!(name, %error, "a test's database stays");
             }
-            // Nobody waits any more if this took too long.
+            // After a timeout nothing receives this.
             let _ = done.send(());
         });
         if thread.is_ok() {
@@ -115,7 +116,7 @@ impl Drop for TestDatabase {
     }
 }
 
-/// Makes the database that all others are copies of.
+/// Creates the database that all others are copies of.
 async fn prepare_template(server: &Server, name: &str) -> Result<(), ServerError> {
     // A first try may have been dropped half-way.
     drop_database(server, name).await?;

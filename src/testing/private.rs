@@ -1,4 +1,4 @@
-//! A server of our own: its files, its port, its process.
+//! A private server: its files, its port, its process.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,17 +14,18 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::ServerError;
+use super::cleanup::CleanupShell;
 use super::user::{User, command};
-use super::watchdog::Watchdog;
 
-/// Recovery after a crash of a busy server takes seconds, everything else less than one.
+/// Bounds a start or stop: recovery after a crash of a busy server takes seconds, everything else
+/// less than one.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Neither a process's end nor a server's readiness can be waited for here: they are asked for.
+/// Interval of checks: neither a process's end nor a server's readiness can be awaited here.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Settings that a test needs and a caller can override. `fsync` off spares the disk and still keeps
-/// what was committed when the server crashes; with `synchronous_commit` off it would not.
+/// Settings that a test needs and a caller can override. `fsync` off spares the disk and still
+/// keeps committed data when the server crashes; with `synchronous_commit` off it would not.
 const SETTINGS: [(&str, &str); 4] = [
     ("fsync", "off"),
     ("max_connections", "300"),
@@ -48,18 +49,18 @@ pub(super) struct Private {
     log: PathBuf,
     port: u16,
     postmaster: Mutex<Option<Child>>,
-    /// `Some` until we are dropped.
-    watchdog: Option<Watchdog>,
+    /// `Some` until the drop.
+    cleanup: Option<CleanupShell>,
 }
 
 impl Private {
-    /// Starts a server on a new data directory; returns it with its version.
+    /// Starts a server on a new data directory. Returns it with its version.
     pub(super) async fn create(
         binaries: PathBuf,
         settings: Vec<(String, String)>,
     ) -> Result<(Self, String), ServerError> {
         let mut server = super::server::blocking(move || Self::prepare(binaries, settings)).await?;
-        // Between the look for a free port and the server's own bind, somebody else can take it.
+        // Another process can take the port between the search and the server's own bind.
         let mut tries = 20;
         loop {
             server.port = free_port()?;
@@ -84,8 +85,8 @@ impl Private {
             user.own(&path)
                 .map_err(ServerError::io("give the temporary folder to the server's user"))?;
         }
-        let watchdog = Watchdog::start(&path).map_err(ServerError::io("run `sh`"))?;
-        // From here on the folder is the watchdog's to remove.
+        let cleanup = CleanupShell::start(&path).map_err(ServerError::io("run `sh`"))?;
+        // From here on the cleanup removes the folder.
         let _ = folder.keep();
         let server = Self {
             binaries,
@@ -95,7 +96,7 @@ impl Private {
             log: path.join("server.log"),
             port: 0,
             postmaster: Mutex::new(None),
-            watchdog: Some(watchdog),
+            cleanup: Some(cleanup),
         };
         server.initdb()?;
         Ok(server)
@@ -128,12 +129,12 @@ impl Private {
         format!("postgres://postgres@127.0.0.1:{}/{database}?sslmode=disable", self.port)
     }
 
-    /// Starts the server if it is not running, and waits until it lets us in.
+    /// Starts the server if it is not running, and waits until it accepts connections.
     pub(super) async fn start(&self) -> Result<(), ServerError> {
         let begun = Instant::now();
         loop {
             match self.start_once().await {
-                // The port is ours, but somebody may just be looking whether it is free.
+                // The port is this server's, but another process may be probing whether it is free.
                 Err(error) if port_is_taken(&error) && begun.elapsed() < PATIENCE => {
                     sleep(POLL).await;
                 }
@@ -162,7 +163,8 @@ impl Private {
                         error,
                     ));
                 }
-                // Not ours (our own is about to give up on its port), or not up yet.
+                // Another server has the port (this one is about to give up on it), or this one is
+                // not up yet.
                 Ok(None) | Err(_) => sleep(POLL).await,
             }
         }
@@ -190,13 +192,13 @@ impl Private {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too)
-            // A Ctrl-C is for the program that uses the server; the server goes when the program has gone.
+            // A Ctrl-C is for the program that uses the server; the server ends after the program.
             .process_group(0)
             .spawn()
             .map_err(|error| self.cannot_run(&program, error))
     }
 
-    /// The version, if who answers on the port is this server.
+    /// Returns the version, if the server on the port is this one.
     async fn ask_version(&self) -> Result<Option<String>, sqlx::Error> {
         let ask = async {
             let mut connection = PgConnection::connect(&self.url("postgres")).await?;
@@ -213,9 +215,10 @@ impl Private {
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    /// Stops the server with one of its three signals: `TERM` (smart), `INT` (fast), `QUIT` (immediate).
+    /// Stops the server with one of its three signals: `TERM` (smart), `INT` (fast), `QUIT`
+    /// (immediate).
     pub(super) async fn stop(&self, signal: &str) -> Result<(), ServerError> {
-        // The child stays in its place until it is gone, should our future be dropped.
+        // The child stays in its place until it is gone, in case this future is dropped.
         let mut postmaster = self.postmaster.lock().await;
         if let Some(child) = postmaster.as_mut() {
             send_signal(child.id(), signal)?;
@@ -243,7 +246,7 @@ impl Private {
 
     fn said_since(&self, position: u64) -> ServerError {
         let mut said = Vec::new();
-        // If the log cannot be read, that the server ended is still worth saying.
+        // If the log cannot be read, the end of the server is still worth reporting.
         let _ = File::open(&self.log).and_then(|mut log| {
             log.seek(SeekFrom::Start(position))?;
             log.read_to_end(&mut said)
@@ -257,13 +260,13 @@ impl Private {
 
 impl Drop for Private {
     fn drop(&mut self) {
-        let watchdog = self.watchdog.take();
+        let cleanup = self.cleanup.take();
         let postmaster = self.postmaster.get_mut().take();
-        // Not here: we may be inside a runtime. Should no thread start, the watchdog acts all the same;
-        // the thread only waits for the two, so that they do not stay as zombies.
+        // Not here: this may be inside a runtime. If no thread starts, the cleanup acts all the
+        // same; the thread only waits for the two, so that they do not stay as zombies.
         let _ = std::thread::Builder::new().name("seriatim-reaper".into()).spawn(move || {
-            if let Some(watchdog) = watchdog {
-                watchdog.release();
+            if let Some(cleanup) = cleanup {
+                cleanup.release();
             }
             postmaster.map(|mut child| child.wait())
         });
@@ -272,24 +275,24 @@ impl Drop for Private {
 
 fn is_running(child: Option<&mut Child>) -> Result<bool, ServerError> {
     let Some(child) = child else { return Ok(false) };
-    let status = child.try_wait().map_err(ServerError::io("look after the server"))?;
+    let status = child.try_wait().map_err(ServerError::io("watch the server"))?;
     Ok(status.is_none())
 }
 
-/// The shell's own `kill`: small containers have no program of that name.
+/// Uses the shell's own `kill`: small containers have no program of that name.
 fn send_signal(pid: u32, signal: &str) -> Result<(), ServerError> {
     Command::new("sh")
         .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &pid.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A failure means that the server is gone already, which is what its caller waits for.
+        // A failure means that the server is gone already, as the caller wants.
         .status()
         .map(drop)
         .map_err(ServerError::io("run `sh`"))
 }
 
-/// The folder in memory, if there is room and the server needs no disk.
+/// Returns the folder in memory, if there is room and the server needs no disk.
 ///
 /// A database is some 300 files, and making and deleting them on a disk takes half of a short
 /// test's time.
@@ -312,7 +315,8 @@ fn memory_folder(settings: &[(String, String)]) -> Option<PathBuf> {
         .then(|| PathBuf::from(MEMORY))
 }
 
-/// Below the ports that systems give to outgoing connections, so that a stopped server's port stays free.
+/// Below the ports that systems give to outgoing connections, so that a stopped server's port stays
+/// free.
 fn free_port() -> Result<u16, ServerError> {
     (0..200)
         .map(|_| fastrand::u16(15_000..32_000))
@@ -324,7 +328,7 @@ fn port_is_taken(error: &ServerError) -> bool {
     matches!(error, ServerError::Program { output, .. } if output.contains("could not create any TCP/IP sockets"))
 }
 
-/// The last lines of what a program said.
+/// Returns the last lines of a program's output.
 fn end_of(said: &str) -> String {
     let lines: Vec<&str> = said.trim().lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")

@@ -1,4 +1,4 @@
-//! The server that a test talks to.
+//! The PostgreSQL server of a test.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ static SHARED: OnceCell<Result<Server, ServerError>> = OnceCell::const_new();
 
 /// A PostgreSQL server for tests and examples. The [module's page](super) says where it comes from.
 ///
-/// A `Server` is a handle and cheap to clone. A server of [`Server::start`] is stopped and its files are
-/// removed soon after its last handle is dropped; the shared one, when the process ends.
+/// A `Server` is a handle and cheap to clone. A server of [`Server::start`] is stopped and its
+/// files are removed soon after its last handle is dropped; the shared one, when the process ends.
 #[derive(Debug, Clone)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -31,7 +31,7 @@ pub struct Server {
 struct Inner {
     origin: Origin,
     version: String,
-    /// The key of the databases that we create on it.
+    /// The key of the databases that this process creates on it.
     key: Key,
     created: AtomicU32,
     /// Nothing in here may belong to a runtime: each test has its own.
@@ -46,7 +46,7 @@ enum Origin {
 }
 
 impl Server {
-    /// The server that all tests of this process share, started by the first call.
+    /// Returns the server that all tests of this process share; the first call starts it.
     ///
     /// Later calls return the same server, or the same error.
     pub async fn shared() -> Result<Self, ServerError> {
@@ -59,22 +59,23 @@ impl Server {
         SHARED.get_or_init(|| shared).await.clone()
     }
 
-    /// A private server of the caller's own, which may be stopped and started again.
+    /// Starts a private server of the caller's own, which may be stopped and started again.
     ///
-    /// Takes about a second; where many tests need a database and none harms the server, use
+    /// It takes about a second. If many tests need a database and none harms the server, use
     /// [`Server::shared`].
     pub async fn start() -> Result<Self, ServerError> {
         Self::builder().start().await
     }
 
-    /// A private server with settings.
+    /// Returns a builder for a private server with settings.
     pub fn builder() -> ServerBuilder {
         ServerBuilder { binaries: None, settings: Vec::new() }
     }
 
     async fn given(url: String) -> Result<Self, ServerError> {
         let key = Key::random();
-        // Before anything is created under the key, or another process would take it for left over.
+        // Before a database is created under the key, or another process would drop it as left
+        // over.
         leftovers::hold(url.clone(), key).await?;
         let mut server = Self::new(Origin::Given(url), String::new(), key);
         let mut connection = server.connect().await?;
@@ -85,7 +86,7 @@ impl Server {
         leftovers::remove(&mut connection)
             .await
             .map_err(ServerError::database("remove what ended processes left on the server"))?;
-        // Nobody else has the handle yet.
+        // No other handle exists yet.
         if let Some(inner) = Arc::get_mut(&mut server.inner) {
             inner.version = version;
         }
@@ -98,7 +99,7 @@ impl Server {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Where to connect to: the database `postgres` of a private server, or `DATABASE_URL` as it is.
+    /// Returns the URL of the database `postgres` of a private server, or `DATABASE_URL` as it is.
     pub fn url(&self) -> String {
         match &self.inner.origin {
             Origin::Given(url) => url.clone(),
@@ -106,7 +107,8 @@ impl Server {
         }
     }
 
-    /// Like [`Server::url`], with the given database in place of its own. The name goes in as it is.
+    /// Returns [`Server::url`] with the given database in place of its own. The name goes in as it
+    /// is.
     pub fn url_of(&self, database: &str) -> String {
         match &self.inner.origin {
             Origin::Given(url) => with_database(url, database),
@@ -114,47 +116,49 @@ impl Server {
         }
     }
 
-    /// What the server says its version is, such as `15.18 (Debian 15.18-0+deb12u1)`.
+    /// Returns the server's version, such as `15.18 (Debian 15.18-0+deb12u1)`.
     pub fn version(&self) -> &str {
         &self.inner.version
     }
 
-    /// Is it a server of this process's own, not that of `DATABASE_URL`?
+    /// Returns whether the server is this process's own, not that of `DATABASE_URL`.
     pub fn is_private(&self) -> bool {
         matches!(self.inner.origin, Origin::Private(_))
     }
 
-    /// The data directory of a private server.
+    /// Returns the data directory of a private server.
     pub fn data_directory(&self) -> Option<&Path> {
         self.private().ok().map(Private::data_directory)
     }
 
-    /// The folder of a private server's programs. Only `initdb` and `postgres` are sure to be there.
+    /// Returns the folder of a private server's programs. Only `initdb` and `postgres` are sure to
+    /// be there.
     pub fn binaries(&self) -> Option<&Path> {
         self.private().ok().map(Private::binaries)
     }
 
     /// Stops a private server in an orderly way, for [`Server::start_again`].
     ///
-    /// Sessions are ended, open transactions rolled back (PostgreSQL's *fast* mode). On a server that is
-    /// not running it does nothing.
+    /// Sessions are ended, open transactions rolled back (PostgreSQL's *fast* mode). On a server
+    /// that is not running it does nothing.
     pub async fn stop(&self) -> Result<(), ServerError> {
         self.private()?.stop("INT").await
     }
 
     /// Stops a private server as a crash would, for [`Server::start_again`], which then recovers.
     ///
-    /// Nothing is written before it ends (PostgreSQL's *immediate* mode); what was committed is kept.
+    /// Nothing is written before it ends (PostgreSQL's *immediate* mode); committed data is kept.
     pub async fn stop_immediately(&self) -> Result<(), ServerError> {
         self.private()?.stop("QUIT").await
     }
 
-    /// Starts a stopped private server, on the same port and data directory; returns when it lets us in.
+    /// Starts a stopped private server, on the same port and data directory. Returns when it
+    /// accepts connections.
     pub async fn start_again(&self) -> Result<(), ServerError> {
         self.private()?.start().await
     }
 
-    /// [`Server::stop`] and [`Server::start_again`].
+    /// Calls [`Server::stop`] and [`Server::start_again`].
     pub async fn restart(&self) -> Result<(), ServerError> {
         self.stop().await?;
         self.start_again().await
@@ -167,20 +171,21 @@ impl Server {
         }
     }
 
-    /// A connection to create and drop databases over.
+    /// Opens a connection to create and drop databases over.
     pub(super) async fn connect(&self) -> Result<PgConnection, ServerError> {
         let options: PgConnectOptions =
             self.url().parse().map_err(ServerError::database("read DATABASE_URL"))?;
         options.connect().await.map_err(ServerError::database("connect to the test server"))
     }
 
-    /// The name of a database that nobody has.
+    /// Returns the name of a database that does not exist.
     pub(super) fn new_name(&self) -> String {
         let number = self.inner.created.fetch_add(1, Ordering::Relaxed);
         self.inner.key.name(&number.to_string())
     }
 
-    /// The database that tests' databases are copied from; `prepare` makes it, once.
+    /// Returns the database that tests' databases are copied from. The first call creates it by
+    /// `prepare`.
     pub(super) async fn template<F>(&self, prepare: F) -> Result<String, ServerError>
     where
         F: AsyncFnOnce(&Self, &str) -> Result<(), ServerError>,
@@ -193,7 +198,7 @@ impl Server {
     }
 }
 
-/// How a private server is to be started; from [`Server::builder`].
+/// Settings for the start of a private server; from [`Server::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `start` is called"]
 pub struct ServerBuilder {
@@ -202,20 +207,21 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Sets a setting of `postgresql.conf`, over what this module sets: `fsync` off, 300 connections, 20
-    /// prepared transactions, no Unix socket.
+    /// Sets a setting of `postgresql.conf`, over those of this module: `fsync` off,
+    /// 300 connections, 20 prepared transactions, no Unix socket.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// Takes the programs from this folder, and looks nowhere else. It needs `initdb` and `postgres`.
+    /// Takes the programs from this folder, and searches nowhere else. It needs `initdb` and
+    /// `postgres`.
     pub fn binaries(mut self, folder: impl Into<PathBuf>) -> Self {
         self.binaries = Some(folder.into());
         self
     }
 
-    /// Starts the server; returns when it lets us in.
+    /// Starts the server. Returns when it accepts connections.
     pub async fn start(self) -> Result<Server, ServerError> {
         let Self { binaries, settings } = self;
         let binaries = blocking(move || match binaries {
@@ -229,7 +235,7 @@ impl ServerBuilder {
     }
 }
 
-/// Runs what waits for files and programs where it holds up no task.
+/// Runs `work`, which waits for files and programs, on a thread where it blocks no task.
 pub(super) async fn blocking<T, F>(work: F) -> Result<T, ServerError>
 where
     T: Send + 'static,
@@ -239,14 +245,14 @@ where
     done.unwrap_or_else(|error| Err(ServerError::io("prepare the server")(error.into())))
 }
 
-/// `url` with another database.
+/// Returns `url` with another database.
 fn with_database(url: &str, database: &str) -> String {
     let (head, query) =
         url.split_once('?').map_or((url, None), |(head, query)| (head, Some(query)));
     let authority = head.find("://").map_or(0, |at| at + 3);
     let end = head[authority..].find('/').map_or(head.len(), |at| authority + at);
     let mut changed = format!("{}/{database}", &head[..end]);
-    // A database may be named here too, and would win.
+    // A database may be named here too, and would take precedence.
     let rest = query
         .into_iter()
         .flat_map(|query| query.split('&'))

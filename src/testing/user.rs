@@ -1,4 +1,5 @@
-//! The user that a private server runs as: ours, unless that is root, which PostgreSQL refuses.
+//! The user that a private server runs as: the current one, unless that is root, which PostgreSQL
+//! refuses.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use super::ServerError;
 
-/// A user other than ours.
+/// A user other than the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct User {
     uid: u32,
@@ -16,9 +17,9 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Whom to run the server as. `None`: as ourselves.
+    /// Returns the user to run the server as. `None`: the current one.
     pub(super) fn for_server() -> Result<Option<Self>, ServerError> {
-        // What a new file's owner says needs no call outside of std.
+        // The owner of a new file tells the current user without a call outside of std.
         let ours = tempfile::tempfile()
             .and_then(|file| file.metadata())
             .map_err(ServerError::io("create a temporary file"))?
@@ -50,7 +51,8 @@ impl User {
     }
 }
 
-/// `program`, to be run as `user`, in a folder that this user can enter, in plain English.
+/// Returns a command that runs `program` as `user`, in a folder that this user can enter, in plain
+/// English.
 pub(super) fn command(program: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
     command.current_dir("/").env("LC_ALL", "C");
@@ -60,7 +62,7 @@ pub(super) fn command(program: &Path, user: Option<User>) -> Command {
     command
 }
 
-/// Can every user get to `path`? Only the part of it that exists is looked at.
+/// Returns whether every user can reach `path`. Checks only the part of it that exists.
 pub(super) fn open_to_all(path: &Path) -> bool {
     path.ancestors()
         .filter_map(|folder| fs::metadata(folder).ok())

@@ -11,7 +11,7 @@ use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::error::BackgroundError;
 use crate::job::redact::redact_detail;
 use crate::job::stall::Activity;
-use crate::slots::queue_slots::Reserved;
+use crate::slots::queue_slots::ReservedSlots;
 use crate::worker::claim_steps::{self, Claimed};
 use crate::worker::orphans;
 use crate::worker::prefetch::PrefetchedTurn;
@@ -30,7 +30,7 @@ impl Worker {
     pub(in crate::worker) async fn claim_and_start(
         &self,
         state: &mut WorkerState,
-        mut reserved: Reserved,
+        mut reserved: ReservedSlots,
     ) -> Pause {
         let leased = self.leased();
         let want = reserved.count();
@@ -47,8 +47,8 @@ impl Worker {
                     state.coming.detach_all();
                 }
                 (state.busy, state.reach) = (false, 1);
-                self.slots.more(false);
-                state.slot_usage.serves_all(false);
+                self.slots.set_more(false);
+                state.slot_usage.set_all_served(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
                 return Pause::For(pause);
@@ -58,7 +58,7 @@ impl Worker {
         let brought = claimed.jobs.len();
         // What waits in the process waits for a slot as well.
         let room = state.prefetch.is_empty() && brought <= self.free(state);
-        state.slot_usage.serves_all(claimed.all && room && !self.slots.bounded());
+        state.slot_usage.set_all_served(claimed.all && room && !self.slots.bounded());
         // Where each of many workers takes one group, what is left over shows it.
         let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
         let burst = state.busy || brought > 1 || (claimed.more && grouped);
@@ -71,7 +71,7 @@ impl Worker {
             let guard = leased.then(|| run.guard_lease(&known, asked_at));
             let waiting = PrefetchedTurn { run, known, guard };
             if self.slots.bounded() {
-                let slot = state.slot_usage.take(reserved.start());
+                let slot = state.slot_usage.take(reserved.take_slot());
                 self.start(state, waiting, slot);
             } else {
                 state.prefetch.push(waiting, asked_at);
@@ -95,7 +95,7 @@ impl Worker {
         // A slot that is shared is not kept from others until the next look.
         state.all_taken = claimed.all && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
-        self.slots.more(state.busy);
+        self.slots.set_more(state.busy);
         if !state.busy || leased {
             // Nothing to hold connections for. Those that are still coming go back when they come.
             let spares = self.spares(state);
@@ -121,7 +121,7 @@ impl Worker {
         connections: usize,
     ) -> Result<(Claimed, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
-        self.heartbeat.begins(Activity::Connecting);
+        self.heartbeat.begin_step(Activity::Connecting);
         self.connect(state, connections)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
@@ -142,7 +142,7 @@ impl Worker {
         let Some(mut conn) = state.for_claim() else {
             return Ok((Claimed::default(), Instant::now()));
         };
-        self.heartbeat.begins(Activity::Claiming);
+        self.heartbeat.begin_step(Activity::Claiming);
         let asked_at = Instant::now();
         let mut cursor = std::mem::take(&mut state.cursor);
         let claimed = {

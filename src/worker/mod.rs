@@ -30,7 +30,7 @@ impl Worker {
     /// Runs until told to stop and all slots are empty.
     pub(crate) async fn run(self) {
         tokio::select! {
-            _ = self.context.pooler_state.is_open() => {}
+            _ = self.context.pooler_state.has_transactions() => {}
             () = self.stop.cancelled() => {}
         }
         tokio::select! {

@@ -29,7 +29,7 @@ impl Worker {
         else {
             return;
         };
-        let Some(known) = self.context.leases.known() else {
+        let Some(known) = self.context.leases.proven_tokens() else {
             *at = Some(now + TIMES[0]);
             return;
         };

@@ -267,7 +267,7 @@ pub(in crate::worker) async fn run(
         let waiting = prefetch.line().next(end != TurnEnd::Drained, left.claims);
         match waiting {
             Some(waiting) => {
-                slot.next_job_begins();
+                slot.begin_next_job();
                 (next, conn) = (waiting, left);
             }
             None => break (end, Some(left)),

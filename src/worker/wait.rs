@@ -31,7 +31,7 @@ pub(in crate::worker) enum Pause {
 impl Worker {
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
     pub(in crate::worker) async fn wait(&self, state: &mut WorkerState, pause: Pause) {
-        self.heartbeat.begins(Activity::Waiting);
+        self.heartbeat.begin_step(Activity::Waiting);
         let room = self.free(state) > 0;
         let now = Instant::now();
         let (mut until, next, poll_handle) = match pause {
@@ -49,7 +49,7 @@ impl Worker {
         // When to look, by what the process has seen meanwhile.
         let own = now + OWN_LOOK.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
         let later = |poll_handle: &PollHandle| {
-            let until = poll_handle.until().min(own);
+            let until = poll_handle.poll_at().min(own);
             next.map_or(until, |next| next.min(until))
         };
         // Connections that were kept while jobs came one after the other.
@@ -117,7 +117,7 @@ impl Worker {
     /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
     pub(in crate::worker) async fn gather(&self, state: &mut WorkerState) {
         let until = Instant::now() + GATHER;
-        while state.slot_usage.count() > self.queue.options.concurrency / 2 {
+        while state.slot_usage.taken() > self.queue.options.concurrency / 2 {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = state.slot_usage.freed() => {}

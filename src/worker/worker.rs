@@ -11,7 +11,7 @@ use crate::attempt::turn::{QueueRuntime, TurnEnd};
 use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
-use crate::slots::queue_slots::{QueueSlots, Reserved, SlotGuard};
+use crate::slots::queue_slots::{QueueSlots, ReservedSlots, SlotGuard};
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::WorkerState;
 
@@ -28,7 +28,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Takes slots for a claim: those that are free if there is work; to look for some, as many as cost no further connection, or one.
-    pub(in crate::worker) fn reserve(&self, state: &mut WorkerState) -> Reserved {
+    pub(in crate::worker) fn reserve(&self, state: &mut WorkerState) -> ReservedSlots {
         let mut free = self.free(state);
         if !self.leased() {
             free = free.min(state.reach.max(state.spare.len()));
@@ -89,7 +89,7 @@ impl Worker {
 
     /// How many slots are free by the queue's own limit.
     pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
-        self.queue.options.concurrency.saturating_sub(state.slot_usage.count())
+        self.queue.options.concurrency.saturating_sub(state.slot_usage.taken())
     }
 
     pub(in crate::worker) fn leased(&self) -> bool {
@@ -105,7 +105,7 @@ impl Worker {
         self.start_prefetched(state);
         if self.free(state) > 0 && state.prefetch.is_empty() {
             // Whoever waits for the next one is to hear of it.
-            state.slot_usage.still_free();
+            state.slot_usage.notify_freed();
         }
     }
 }

@@ -1,4 +1,5 @@
-//! P9: attempts are counted before their handlers start, so their numbers rise by one, and none comes twice.
+//! P9: attempts are counted before their handlers start, so their numbers rise by one, and none
+//! comes twice.
 
 use super::event::{Ended, Time};
 use super::history::{History, Job, Run};
@@ -46,7 +47,8 @@ fn check_numbers(
     }
 }
 
-/// Whether somebody wanted the job to leave the line: it may have been claimed by then, and ended before its handler began.
+/// Returns whether a request to leave the line was there: the job may have been claimed by then,
+/// and ended before its handler began.
 fn asked_to_leave(history: &History, job: &Job, from: Time, to: Time) -> bool {
     job.leaves.iter().any(|leave| {
         let end = leave.end.unwrap_or(leave.begin);
@@ -54,7 +56,7 @@ fn asked_to_leave(history: &History, job: &Job, from: Time, to: Time) -> bool {
     })
 }
 
-/// Looks at the job's last life: what came back begins anew, up to the same limit.
+/// Checks the job's last life: a job that returns begins anew, up to the same limit.
 fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     let Some(most) = job.enqueue.as_ref().and_then(|enqueue| enqueue.max_attempts) else {
         return;
@@ -69,10 +71,10 @@ fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violati
     }
 }
 
-/// What went wrong, by time.
+/// The failures, by time.
 struct Faults {
     begins: Vec<Time>,
-    /// The latest end of those up to here.
+    /// The latest end of the failures up to here.
     ends: Vec<Time>,
     slack: Time,
 }
@@ -90,7 +92,7 @@ impl Faults {
         }
     }
 
-    /// Whether something went wrong between two moments, or may have.
+    /// Returns whether a failure was, or may have been, between two moments.
     fn between(&self, from: Time, to: Time) -> bool {
         let begun = self.begins.partition_point(|&begin| begin <= to.saturating_add(self.slack));
         begun > 0 && self.ends[begun - 1].saturating_add(self.slack) >= from

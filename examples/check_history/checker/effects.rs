@@ -1,4 +1,5 @@
-//! P4 and P10: what a successful attempt did is there once, and nothing of any other; what was not enqueued does not run.
+//! P4 and P10: a successful attempt has its effects once, no other attempt has any; a job that was
+//! not enqueued does not run.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +13,7 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     for (at, job) in history.jobs.iter().enumerate() {
         check_enqueue(history, at, job, violations);
         check_settles(history, at, job, violations);
-        // Nobody looked for effects where none was found.
+        // No effects were searched, so none can be missing.
         if !history.found.is_empty() {
             check_effects(history, at, job, violations);
         }
@@ -38,14 +39,14 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     }
 }
 
-/// Whether what ran, or is there, was enqueued.
+/// Checks that every job that ran, or is there, was enqueued.
 fn check_enqueue(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     let there = job.status.is_some_and(|status| status != Found::Missing);
     if job.runs.is_empty() && !there {
         return;
     }
     let why = match &job.enqueue {
-        None => "nobody is known to have enqueued it",
+        None => "no enqueue of it is known",
         Some(enqueue) => match (enqueue.outcome, &enqueue.with) {
             (Enqueued::RolledBack, _) => "its enqueue was rolled back",
             (Enqueued::Duplicate, _) => "its enqueue was refused as a duplicate",
@@ -68,7 +69,7 @@ fn check_enqueue(history: &History, at: usize, job: &Job, violations: &mut Viola
     });
 }
 
-/// Whether what was told to those who settled fits with what ran.
+/// Checks that the answers to settles agree with the runs.
 fn check_settles(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     for settle in job.settles.iter().filter(|settle| settle.answer == Said::Done) {
         let Some(newer) = job.newest().filter(|run| run.attempt > settle.attempt) else {

@@ -1,4 +1,4 @@
-//! P3: what was enqueued comes to an end, or is still there.
+//! P3: every enqueued job comes to an end, or is still there.
 
 use super::event::{Ended, Enqueued, Found, Said, Time};
 use super::history::{Enqueue, History, Job};
@@ -31,7 +31,7 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     }
 }
 
-/// When it was surely there; none: it may never have been.
+/// When it was surely there; `None`: it may never have been.
 fn there_by(history: &History, job: &Job, enqueue: &Enqueue) -> Option<Time> {
     let ran = job.runs.first().map(|run| run.start);
     let told = match (enqueue.outcome, &enqueue.with) {
@@ -43,7 +43,7 @@ fn there_by(history: &History, job: &Job, enqueue: &Enqueue) -> Option<Time> {
             run.end.map(|(at, _)| at).filter(|_| counts)
         }
         (Enqueued::Unknown, _) => None,
-        // One that is there all the same is another violation.
+        // A job that is there all the same is another violation.
         _ => return None,
     };
     told.into_iter().chain(ran).min()
@@ -52,7 +52,7 @@ fn there_by(history: &History, job: &Job, enqueue: &Enqueue) -> Option<Time> {
 fn may_have_succeeded(job: &Job) -> bool {
     job.runs.iter().any(|run| match run.end {
         Some((_, outcome)) => outcome == Ended::Succeeded,
-        // Its process was gone before it could say what it had settled.
+        // Its process died before it could report the settle.
         None => job.settles_of(run.attempt).iter().any(|its| its.answer != Said::Stale),
     })
 }

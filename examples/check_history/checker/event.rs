@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 /// Microseconds since any moment, the same for the whole history.
 pub(crate) type Time = i64;
 
-/// What a recorder calls a job, a process or an effect. Numbers are taken as text.
+/// The recorder's name for a job, a process or an effect. Numbers are read as text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub(crate) struct Name(pub(crate) String);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Event {
-    /// What holds for the whole history.
+    /// Settings of the whole history.
     History {
         version: u32,
         /// How far a time may be from the true one, either way.
@@ -22,7 +22,7 @@ pub(crate) enum Event {
         uncertainty: Time,
         #[serde(default)]
         delayed: Delayed,
-        /// Jobs may be claimed while those before them run.
+        /// Jobs may be claimed while earlier ones run.
         #[serde(default)]
         claims_ahead: bool,
     },
@@ -75,14 +75,14 @@ pub(crate) enum Event {
         #[serde(rename = "as")]
         left: Left,
         begin: Time,
-        /// Missing: whether it had an effect is not known.
+        /// `None`: whether it had an effect is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
     },
     Return {
         job: Name,
         begin: Time,
-        /// Missing: whether it had an effect is not known.
+        /// `None`: whether it had an effect is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
     },
@@ -115,7 +115,7 @@ pub(crate) enum Event {
     },
 }
 
-/// What a job that waits for its time or its retry is to the jobs behind it.
+/// What a job that waits for its time or its retry does to the jobs behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Delayed {
@@ -145,7 +145,7 @@ pub(crate) struct Of {
     pub(crate) attempt: u32,
 }
 
-/// How a handler ended, as it saw it itself.
+/// How a handler ended, by its own report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ended {
@@ -155,7 +155,7 @@ pub(crate) enum Ended {
     Retry,
     /// Told to stop, or dropped: a timeout, a lost claim.
     Dropped,
-    /// By a shutdown: not held against the job.
+    /// By a shutdown: the attempt does not count.
     Released,
 }
 
@@ -176,7 +176,7 @@ pub(crate) enum Left {
     Parked,
 }
 
-/// What the queue says of a job at the end.
+/// The queue's answer about a job at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Found {
@@ -202,7 +202,7 @@ impl From<&str> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What a history calls its jobs is not to reach a terminal as it is.
+        // The names of a history must not reach a terminal unescaped.
         write!(f, "{}", self.0.escape_debug())
     }
 }

@@ -1,4 +1,4 @@
-//! A history, put in order: each job with all that was observed of it.
+//! A history, put in order: each job with all its observations.
 
 use std::collections::HashMap;
 
@@ -112,12 +112,12 @@ impl History {
         self.by_name.get(name).copied()
     }
 
-    /// Whether a moment was before another one, whatever the clocks did.
+    /// Returns whether a moment was before another one, whatever the clocks did.
     pub(crate) fn surely_before(&self, a: Time, b: Time) -> bool {
         a.saturating_add(2 * self.uncertainty) < b
     }
 
-    /// Until when a handler surely ran, as long as it had not ended by itself.
+    /// Returns until when a handler surely ran, if it had not ended by itself.
     pub(crate) fn until(&self, run: &Run) -> Time {
         match (run.end, self.processes[run.process].gone) {
             (Some((at, _)), _) => at,
@@ -129,14 +129,14 @@ impl History {
 
 impl Job {
     pub(crate) fn run(&self, attempt: u32) -> Option<&Run> {
-        // In the order of their attempts, unless something is wrong with them.
+        // In the order of their attempts, unless an attempt's number is wrong.
         match self.runs.binary_search_by_key(&attempt, |run| run.attempt) {
             Ok(at) => Some(&self.runs[at]),
             Err(_) => self.runs.iter().find(|run| run.attempt == attempt),
         }
     }
 
-    /// The one with the highest attempt.
+    /// Returns the run with the highest attempt.
     pub(crate) fn newest(&self) -> Option<&Run> {
         self.newest.map(|at| &self.runs[at])
     }

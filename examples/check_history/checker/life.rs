@@ -3,19 +3,19 @@
 use super::event::{Ended, Enqueued, Found, Time};
 use super::history::{Enqueue, History, Job, Return, Run};
 
-/// In line and in the way of those behind it.
+/// In line and in the way of the jobs behind it.
 #[derive(Debug)]
 pub(crate) struct Life {
-    /// From here on whoever looked has surely seen it; none: not known.
+    /// From here on every reader has surely seen it; `None`: not known.
     pub(crate) seen_from: Option<Time>,
-    /// Until here it was surely in the way; none: it still is.
+    /// Until here it was surely in the way; `None`: it still is.
     pub(crate) in_the_way_until: Option<Time>,
 }
 
 /// When the job was surely committed.
 pub(crate) fn known_by(job: &Job, enqueue: &Enqueue) -> Option<Time> {
     let acknowledged = enqueue.end.filter(|_| enqueue.outcome == Enqueued::Committed);
-    // Whatever its producer was told: it ran, so it was there.
+    // Whatever the answer to its producer: it ran, so it was there.
     acknowledged.into_iter().chain(job.runs.first().map(|run| run.start)).min()
 }
 
@@ -31,7 +31,8 @@ pub(crate) fn lives(history: &History, job: &Job, enqueue: &Enqueue) -> Vec<Life
         };
         let mut in_the_way_until = out_of_the_way(history, job, back, next, enqueue);
         if history.claims_ahead {
-            // Its outcome may be recorded together with those of jobs behind it, and it may run again if that fails.
+            // Its outcome may be recorded together with those of followers, and it may run again if
+            // that fails.
             let success = |run: &&Run| run.end.is_some_and(|(_, end)| end == Ended::Succeeded);
             let first = life_of(job, back, next).iter().find(success);
             in_the_way_until = first.map(|run| history.until(run)).or(in_the_way_until);
@@ -56,24 +57,24 @@ fn out_of_the_way(
     let left = leaves.last().map(|leave| leave.begin);
     let ended = ran.max(left);
     if next.is_some() {
-        // Only what has ended can come back.
+        // Only a job that has ended can return.
         return ended.or(Some(enqueue.begin));
     }
     if left.is_some() || may_be_the_end(job, runs, enqueue) {
         return ended;
     }
-    // It ended in a way that nobody observed, and it cannot be said when.
+    // It ended in a way that was not observed, at an unknown time.
     job.status.is_some_and(Found::is_final).then_some(ended.unwrap_or(enqueue.begin))
 }
 
-/// Those of a life, of what is in the order of time.
+/// Returns those items of a life from a list in the order of time.
 fn during<T>(all: &[T], at: impl Fn(&T) -> Time, from: Time, to: Time) -> &[T] {
     let begin = all.partition_point(|one| at(one) < from);
     let end = all.partition_point(|one| at(one) < to);
     &all[begin..end.max(begin)]
 }
 
-/// Whether the last of these runs may have been the last of its job.
+/// Returns whether the last of these runs may have been the last of its job.
 fn may_be_the_end(job: &Job, runs: &[Run], enqueue: &Enqueue) -> bool {
     let Some(last) = runs.last() else {
         return false;
@@ -83,21 +84,22 @@ fn may_be_the_end(job: &Job, runs: &[Run], enqueue: &Enqueue) -> bool {
         Some(Ended::Released) => job.status.is_some_and(Found::is_final),
         Some(Ended::Retry | Ended::Dropped) | None => match (job.status, enqueue.max_attempts) {
             (Some(status), _) => status.is_final(),
-            // Attempts that no handler saw count as well.
+            // Attempts without a handler's start count as well.
             (None, Some(most)) if job.returns.is_empty() => last.attempt >= most,
             (None, _) => true,
         },
     }
 }
 
-/// The runs between two returns.
+/// Returns the runs between two returns.
 fn life_of<'j>(job: &'j Job, back: Option<&Return>, next: Option<&Return>) -> &'j [Run] {
     let from = back.map_or(Time::MIN, |back| back.begin);
     let to = next.map_or(Time::MAX, |next| next.begin);
     during(&job.runs, |run| run.start, from, to)
 }
 
-/// The runs that are surely of the job's last life: one that began while the job was put back may be of the one before.
+/// Returns the runs that are surely of the job's last life. A run that began while the job was
+/// queued again may be of the one before.
 pub(crate) fn last_life<'j>(history: &History, job: &'j Job) -> &'j [Run] {
     let Some(back) = job.returns.last() else {
         return &job.runs;
@@ -106,7 +108,7 @@ pub(crate) fn last_life<'j>(history: &History, job: &'j Job) -> &'j [Run] {
     &job.runs[job.runs.partition_point(|run| !history.surely_before(by, run.start))..]
 }
 
-/// Whether, by all that is known, the job has come to an end.
+/// Returns whether, by all that is known, the job has ended.
 pub(crate) fn may_have_ended(history: &History, job: &Job, enqueue: &Enqueue) -> bool {
     let back = job.returns.last();
     out_of_the_way(history, job, back, None, enqueue).is_some()

@@ -1,5 +1,5 @@
-//! The checker: reads a history of a queue and decides which promises it breaks. `docs/history.md` has the format, and
-//! what follows from what was observed.
+//! The checker: reads a history of a queue and decides which promises it breaks. `docs/history.md`
+//! has the format, and the conclusions from each observation.
 
 mod attempts;
 mod effects;

@@ -1,4 +1,4 @@
-//! P1: a job does not start while one that goes before it is in the way.
+//! P1: a job does not start while an earlier job of its group is in the way.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,21 +13,21 @@ struct InLine {
     job: usize,
     key: Time,
     seen_from: Time,
-    /// The last moment of time for one that still is.
+    /// The last moment of time for a job that still is.
     until: Time,
 }
 
-/// A start, and when its claim can have looked at the line at the earliest.
+/// A start, and the earliest time at which its claim can have read the line.
 struct Start {
     job: usize,
     attempt: u32,
     at: Time,
-    looked: Time,
-    /// What has a key below this one goes before it.
+    read_at: Time,
+    /// Jobs with a lower key go before it.
     below: Time,
 }
 
-/// What tells which of two jobs goes first.
+/// What decides which of two jobs goes first.
 #[derive(Clone, Copy)]
 enum By {
     /// One was acknowledged before the other one's enqueue began.
@@ -38,56 +38,59 @@ enum By {
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     for group in &history.groups {
-        let looks = looks(history, group);
+        let reads = reads(history, group);
         let mut told = HashSet::new();
         for by in [By::Time, By::Place] {
-            check_group(history, group, by, &looks, &mut told, violations);
+            check_group(history, group, by, &reads, &mut told, violations);
         }
         check_places(history, group, violations);
     }
 }
 
-/// (job, its run) in the order of the group's starts, each with the time before which its claim cannot have looked.
-fn looks(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
+/// (job, its run) in the order of the group's starts, each with the time before which its claim
+/// cannot have read the line.
+fn reads(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
     let runs = |&job: &usize| (0..history.jobs[job].runs.len()).map(move |run| (job, run));
     let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
     order.sort_by_key(|&(job, run)| history.jobs[job].runs[run].start);
     let mut before = Time::MIN;
-    let mut looks: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
-    let mut own_looks = HashMap::new();
+    let mut reads: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
+    let mut own_reads = HashMap::new();
     for (job, run) in order {
         let begun = history.jobs[job].enqueue.as_ref().map_or(Time::MIN, |e| e.begin);
         let its = &history.jobs[job].runs[run];
         let last = run.checked_sub(1).map(|last| &history.jobs[job].runs[last]);
         let after = match last {
-            // Not recorded, not even a success: its claim was taken over, and nobody looked who is the first.
-            Some(last) if !recorded(last) => own_looks.get(&job).copied().unwrap_or(last.start),
-            // A claim follows upon the one before it, whose handler had its outcome to settle.
-            // Where two handlers overlap there is no telling.
+            // Its end was not recorded, not even a success: its claim was taken over, and that
+            // claim did not read the head.
+            Some(last) if !recorded(last) => own_reads.get(&job).copied().unwrap_or(last.start),
+            // A claim follows the one before it, whose handler had its outcome to settle. If two
+            // handlers overlap, the order is not known.
             _ if history.claims_ahead || before > its.start => {
                 last.map_or(Time::MIN, |last| last.start)
             }
             _ => before,
         };
-        let looked = begun.max(after);
-        own_looks.insert(job, looked);
-        looks.push((job, run, looked));
+        let read_at = begun.max(after);
+        own_reads.insert(job, read_at);
+        reads.push((job, run, read_at));
         let over = match its.end {
             Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
-            // Whoever took it over may have claimed at any time.
+            // The take-over may have been claimed at any time.
             _ => its.start,
         };
         before = before.max(over);
     }
-    looks
+    reads
 }
 
-/// Whether the end of a run that was not the job's last one was recorded, with which the group's turn was passed on.
+/// Returns whether the end of a run that was not the job's last one was recorded, which passed the
+/// group's turn on.
 fn recorded(run: &Run) -> bool {
     matches!(run.end, Some((_, Ended::Failed | Ended::Retry | Ended::Released)))
 }
 
-/// Those that have a place in line.
+/// The jobs that have a place in line.
 fn in_line<'h>(
     history: &'h History,
     group: &'h Group,
@@ -104,7 +107,7 @@ fn check_group(
     history: &History,
     group: &Group,
     by: By,
-    looks: &[(usize, usize, Time)],
+    reads: &[(usize, usize, Time)],
     told: &mut HashSet<usize>,
     violations: &mut Violations,
 ) {
@@ -126,7 +129,7 @@ fn check_group(
     keys.sort_unstable();
     keys.dedup();
 
-    let start = |&(job, run, looked): &(usize, usize, Time)| {
+    let start = |&(job, run, read_at): &(usize, usize, Time)| {
         let enqueue = history.jobs[job].enqueue.as_ref()?;
         if history.delayed == Delayed::Pass && enqueue.run_at.is_some() {
             return None;
@@ -136,23 +139,23 @@ fn check_group(
             By::Place => enqueue.place?,
         };
         let run = &history.jobs[job].runs[run];
-        Some(Start { job, attempt: run.attempt, at: run.start, looked, below })
+        Some(Start { job, attempt: run.attempt, at: run.start, read_at, below })
     };
-    let mut starts: Vec<Start> = looks.iter().filter_map(start).collect();
-    starts.sort_by_key(|start| start.looked);
+    let mut starts: Vec<Start> = reads.iter().filter_map(start).collect();
+    starts.sort_by_key(|start| start.read_at);
 
     let mut in_the_way = PrefixMax::new(keys.len());
     let mut arriving = line.iter().enumerate().peekable();
     for start in starts {
         while let Some((at, job)) =
-            arriving.next_if(|(_, job)| history.surely_before(job.seen_from, start.looked))
+            arriving.next_if(|(_, job)| history.surely_before(job.seen_from, start.read_at))
         {
             in_the_way.add(keys.partition_point(|&key| key < job.key), (job.until, at));
         }
         let before = keys.partition_point(|&key| key < start.below);
         if let Some((until, at)) = in_the_way.of_first(before)
             && history.surely_before(start.at, until)
-            // One that stays in the way would be told of with every start behind it.
+            // A job that stays in the way would be reported with every start behind it.
             && told.insert(line[at].job)
         {
             report(history, group, by, &start, &line[at], violations);
@@ -185,7 +188,8 @@ fn report(
     });
 }
 
-/// The queue's own places must agree with what was acknowledged before something else began.
+/// Checks that the queue's own places agree with what was acknowledged before another enqueue
+/// began.
 fn check_places(history: &History, group: &Group, violations: &mut Violations) {
     let mut placed: Vec<(usize, &Enqueue, i64)> = in_line(history, group)
         .filter_map(|(at, _, enqueue)| Some((at, enqueue, enqueue.place?)))

@@ -1,4 +1,4 @@
-//! P2: no two handlers of a group, nor two of one job, at the same moment.
+//! P2: two handlers of a group, or of one job, never run at the same moment.
 
 use super::event::Time;
 use super::history::{History, Run};

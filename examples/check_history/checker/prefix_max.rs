@@ -19,7 +19,7 @@ impl<T: Copy + Ord> PrefixMax<T> {
         }
     }
 
-    /// The greatest value of the first so many places.
+    /// Returns the greatest value of the first `places` places.
     pub(crate) fn of_first(&self, places: usize) -> Option<T> {
         let mut at = places.min(self.tree.len() - 1);
         let mut most = None;

@@ -1,4 +1,4 @@
-//! Reading a history, line by line.
+//! Reads a history, line by line.
 
 use std::collections::hash_map::Entry;
 use std::io::BufRead;
@@ -8,7 +8,7 @@ use super::history::{
     Effect, Enqueue, Fault, Group, History, Job, Leave, Process, Return, Run, Settle,
 };
 
-/// Times are added to each other.
+/// Bounds times, which are added to each other.
 const FARTHEST: Time = 1 << 60;
 
 /// Why a history cannot be read.
@@ -25,7 +25,7 @@ pub(crate) enum ReadError {
 }
 
 impl History {
-    /// Reads events, one a line; empty lines are skipped.
+    /// Reads events, one per line; empty lines are skipped.
     pub(crate) fn read(lines: impl BufRead) -> Result<Self, ReadError> {
         let mut history = Self { first: Time::MAX, last: Time::MIN, ..Self::default() };
         for (at, text) in lines.lines().enumerate() {
@@ -94,7 +94,7 @@ impl History {
                 if !(0..=FARTHEST / 4).contains(&uncertainty) {
                     return Err(format!("the uncertainty {uncertainty} is no span of time"));
                 }
-                // Several files may say it, each for itself: what is in favour of the queue.
+                // Several files may have it, each for itself: the value in favour of the queue.
                 self.uncertainty = self.uncertainty.max(uncertainty);
                 self.claims_ahead |= claims_ahead;
                 if delayed == Delayed::Pass {
@@ -184,7 +184,7 @@ impl History {
         let job = self.job(job);
         let known = job.enqueue.as_ref().map(|enqueue| enqueue.outcome);
         match known {
-            // A recorder may write it down before the call, for the case that it does not come back.
+            // A recorder may write it before the call, in case the call does not return.
             Some(_) if outcome == Enqueued::Unknown => return Ok(()),
             None | Some(Enqueued::Unknown) => {}
             Some(_) => return Err(format!("job {} was enqueued before", job.name)),

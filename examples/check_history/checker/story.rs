@@ -1,4 +1,5 @@
-//! A violation as a short story: what happened to its jobs and in its group, with times, processes and ids.
+//! A violation as a short story: the events of its jobs and of its group, with times, processes and
+//! ids.
 
 use std::fmt::Write as _;
 
@@ -6,7 +7,7 @@ use super::event::{Enqueued, Time};
 use super::history::{Enqueue, History, Job, Run};
 use super::violation::{Promise, Violation};
 
-/// How many lines are told of the begin and of the end of a long story.
+/// The number of lines at the begin and at the end of a long story.
 const TOLD: (usize, usize) = (12, 20);
 
 #[allow(clippy::cast_precision_loss, reason = "for people to read")]
@@ -116,7 +117,7 @@ fn of_run(history: &History, job: &Job, run: &Run, lines: &mut Vec<(Time, String
     }
 }
 
-/// What else ran in the group meanwhile, and what went wrong.
+/// Returns the other runs and failures of the group meanwhile.
 fn of_the_others(history: &History, violation: &Violation, lines: &mut Vec<(Time, String)>) {
     let times = lines.iter().map(|(time, _)| *time);
     let (Some(from), Some(to)) = (times.clone().min(), times.max()) else {

@@ -1,4 +1,4 @@
-//! Whether what an attempt did must be there.
+//! Whether an attempt must have its effects.
 
 use super::event::{Ended, Found, Said};
 use super::history::{History, Job, Run};
@@ -6,17 +6,17 @@ use super::violation::Promise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It has succeeded: all that it did is there, once.
+    /// It succeeded: all its effects are there, once.
     Counts,
-    /// Nothing of it is; which promise says so, and why.
+    /// It has no effect; which promise says so, and why.
     Never(Promise, &'static str),
-    /// All of it or nothing.
+    /// All its effects or none.
     Perhaps,
 }
 
 pub(crate) fn verdict(history: &History, job: &Job, run: &Run) -> Verdict {
     let answers = job.settles_of(run.attempt);
-    // A settle whose answer was lost may have got through, and then the next one is told that it is stale.
+    // A settle whose answer was lost may have got through, and then the next one is stale.
     let settled = answers.iter().any(|settle| settle.answer != Said::Stale);
     let done = answers.iter().any(|settle| settle.answer == Said::Done);
     if !settled && !answers.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn verdict(history: &History, job: &Job, run: &Run) -> Verdict {
         Some(Found::Failed | Found::Cancelled | Found::Waiting | Found::Parked) => {
             Verdict::Never(Promise::P4, "its job has not succeeded")
         }
-        // It would have run again, had its success not been recorded.
+        // It would have run again if its success had not been recorded.
         None if history.drained.is_some()
             && job.returns.is_empty()
             && limit.is_some_and(|most| run.attempt < most) =>

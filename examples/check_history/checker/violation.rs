@@ -1,4 +1,4 @@
-//! What breaks a promise.
+//! Broken promises.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,22 +22,23 @@ pub(crate) struct Violation {
     pub(crate) what: String,
     /// The jobs that it is about, by their index.
     pub(crate) jobs: Vec<usize>,
-    /// When it is seen to be broken.
+    /// When it shows.
     pub(crate) at: Time,
 }
 
-/// The first ones of each promise, and how many there were.
+/// The first violations of each promise, and their number.
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
     pub(crate) kept: Vec<Violation>,
     pub(crate) counts: BTreeMap<Promise, usize>,
 }
 
-/// A broken queue breaks its promise for every job: the first few tell as much.
+/// Bounds the violations that are kept: a broken queue breaks its promise for every job, and the
+/// first few tell as much.
 const KEPT: usize = 10;
 
 impl Violations {
-    /// `what` is told only if it is kept.
+    /// Adds a violation. Calls `what` only if the violation is kept.
     pub(crate) fn add(
         &mut self,
         promise: Promise,

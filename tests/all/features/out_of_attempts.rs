@@ -1,4 +1,4 @@
-//! A job out of attempts: its group goes on, or halts until somebody decides.
+//! A job out of attempts: its group goes on, or halts until an operator decides.
 
 use std::time::Duration;
 

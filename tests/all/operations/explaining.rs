@@ -141,8 +141,9 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     job_when(pool, bad, |job| job.status == JobStatus::Failed).await;
     says(pool, bad, &["has failed at ", ": no such account"]).await;
     let after = enqueue(pool, "q", "halted", 2).await;
-    let words =
-        format!("has been halted for 0 s by job {bad} (no such account), until somebody decides");
+    let words = format!(
+        "has been halted for 0 s by job {bad} (no such account), until an operator decides"
+    );
     let halted = says(pool, after, &[&words]).await;
     assert!(matches!(halted.reason, Reason::Halted { by: Some(by), .. } if by == bad));
     assert_eq!(group(pool, "halted").await.head, Some(after));
@@ -186,7 +187,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
     // No worker is there.
     let seen = explained(pool, first).await;
     assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
-    assert!(seen.to_string().contains("no worker has looked at its group yet"), "{seen}");
+    assert!(seen.to_string().contains("no worker has adopted its group yet"), "{seen}");
     let seen = explained(pool, loose[2]).await;
     assert!(
         seen.to_string().ends_with("no worker has taken it yet, and 2 are due before it"),
@@ -206,7 +207,10 @@ async fn what_waits_for_a_worker_is_told_apart() {
     )
     .await;
     let seen = explained(pool, first).await;
-    assert!(matches!(&seen.reason, Reason::Turn { before, .. } if before.count == 2), "{seen:?}");
+    assert!(
+        matches!(&seen.reason, Reason::WaitsForTurn { before, .. } if before.count == 2),
+        "{seen:?}"
+    );
     assert_eq!(seen.behind.count, 1);
     says(pool, second, &[&format!("behind job {first} of group \"g\", which waits for its turn")])
         .await;

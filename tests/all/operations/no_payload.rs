@@ -168,7 +168,7 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         let id = seriatim::enqueue(pool, new).await.unwrap().id();
         let done = ended(pool, id).await;
         let shown = format!("{done:?}");
-        assert!(shown.contains("(withheld)") && !shown.contains(MARKER), "{shown}");
+        assert!(shown.contains("(redacted)") && !shown.contains(MARKER), "{shown}");
         if name == "fine" {
             assert_eq!(done.result, Some(json!(MARKER)));
         } else {
@@ -234,7 +234,7 @@ async fn a_received_job_shows_nothing_of_what_it_carries() {
     for _ in 0..2 {
         let received = client.receive(pool, Receive::new("q")).await.unwrap().remove(0);
         let shown = format!("{received:?}");
-        assert!(shown.contains("(withheld)") && !shown.contains(MARKER), "{shown}");
+        assert!(shown.contains("(redacted)") && !shown.contains(MARKER), "{shown}");
         let error = received.decode::<u32>().unwrap_err();
         assert!(!format!("{error} {error:?}").contains(MARKER), "{error}");
         client.ack_with(pool, &received.receipt, MARKER).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, JobError, JobStatus, PullError, Receive, Received};
+use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
 use sqlx::PgPool;
 
 use crate::support::{
@@ -41,7 +41,7 @@ async fn an_ack_commits_with_the_callers_writes_or_not_at_all() {
         // What is locked is skipped, by receivers as by others; and another ack says so in the end.
         assert!(receive(pool, Receive::new("q")).await.is_empty());
         let error = client.ack(pool, &receipt).await.unwrap_err();
-        assert!(matches!(error, PullError::Busy { job } if job == id), "{error}");
+        assert!(matches!(error, ReceiveError::Busy { job } if job == id), "{error}");
         if commits {
             tx.commit().await.unwrap();
         } else {
@@ -88,7 +88,7 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
     let forgiven = "select array_agg(attempts_forgiven order by id) from seriatim.job";
     assert_eq!(value::<Vec<i32>>(pool, forgiven).await, [0, 0, 1, 0]);
     let error = Client::default().ack(pool, &batch[2].receipt).await.unwrap_err();
-    assert!(matches!(error, PullError::Stale { .. }), "{error}");
+    assert!(matches!(error, ReceiveError::Stale { .. }), "{error}");
     running.shutdown(Duration::from_secs(10)).await;
 }
 

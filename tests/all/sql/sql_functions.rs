@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
-use seriatim::{Client, NewJob, PullError, Receive};
+use seriatim::{Client, NewJob, Receive, ReceiveError};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use crate::support::{by_hand, database, jobs_where, value};
@@ -210,7 +210,7 @@ impl Run<'_> {
         };
         match answer {
             Ok(()) => String::from("done"),
-            Err(PullError::Stale { job }) => {
+            Err(ReceiveError::Stale { job }) => {
                 assert_eq!(job, receipt.job());
                 String::from("stale")
             }
@@ -226,9 +226,9 @@ fn said(error: sqlx::Error) -> String {
     }
 }
 
-fn refused(error: PullError) -> String {
+fn refused(error: ReceiveError) -> String {
     match error {
-        PullError::Refused { message, hint } => {
+        ReceiveError::Refused { message, hint } => {
             assert!(!hint.is_empty());
             message
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Cancelled, Client, DedupScope, JobStatus, NewJob, PullError, QueueSettings, Reason, Receive,
+    Cancelled, Client, DedupScope, JobStatus, NewJob, QueueSettings, Reason, Receive, ReceiveError,
     Received, Retention,
 };
 use sqlx::PgPool;
@@ -143,7 +143,7 @@ async fn visibility_can_be_renewed_for_longer_than_twelve_hours() {
     assert!((43_100.0..=43_200.0).contains(&left), "{left}");
     let more = half_a_day + Duration::from_secs(1);
     let error = client().extend(pool, &received.receipt, more).await.unwrap_err();
-    assert!(matches!(error, PullError::Refused { .. }), "{error}");
+    assert!(matches!(error, ReceiveError::Refused { .. }), "{error}");
     client().ack(pool, &received.receipt).await.unwrap();
 }
 
@@ -193,7 +193,7 @@ async fn a_late_ack_counts_while_the_job_is_not_taken_over() {
         let again = receive(pool, Receive::new("q")).await.remove(0);
         assert_eq!((again.id, again.attempt), (received.id, 2));
         let error = client().ack(pool, &received.receipt).await.unwrap_err();
-        assert!(matches!(error, PullError::Stale { job } if job == received.id), "{error}");
+        assert!(matches!(error, ReceiveError::Stale { job } if job == received.id), "{error}");
         client().ack(pool, &again.receipt).await.unwrap();
     }
 }

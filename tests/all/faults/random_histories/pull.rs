@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::json;
-use seriatim::{Client, NewJob, PullError, Receive, Received};
+use seriatim::{Client, NewJob, Receive, ReceiveError, Received};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
@@ -87,7 +87,7 @@ impl Receiver {
                     tx.rollback().await.unwrap();
                     return self.settled(name, job.attempt, begin, &said);
                 }
-                let done = tx.commit().await.map_err(PullError::Database);
+                let done = tx.commit().await.map_err(ReceiveError::Database);
                 self.settled(name, job.attempt, begin, &done)
             }
             Then::Retry | Then::Fail | Then::RetryAt(_) | Then::UntilTold => {
@@ -112,10 +112,16 @@ impl Receiver {
     }
 
     /// Writes down what a settle was told; whether it was done.
-    fn settled(&self, name: &str, attempt: u32, begin: Time, said: &Result<(), PullError>) -> bool {
+    fn settled(
+        &self,
+        name: &str,
+        attempt: u32,
+        begin: Time,
+        said: &Result<(), ReceiveError>,
+    ) -> bool {
         let answer = match said {
             Ok(()) => Said::Done,
-            Err(PullError::Stale { .. }) => Said::Stale,
+            Err(ReceiveError::Stale { .. }) => Said::Stale,
             Err(_) => Said::Unknown,
         };
         let (job, end) = (Name::from(name), Some(now()));

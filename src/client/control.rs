@@ -1,0 +1,135 @@
+//! Requests about one job or one halted group: cancel, retry, skip, unhalt.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::error::ControlError;
+use crate::job::job::JobStatus;
+use crate::job::name;
+use crate::store::RequestReport;
+
+/// The result of [`Client::cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The job will not run.
+    Now,
+    /// The job is running, or about to run, or another transaction has its row. A request is left:
+    /// the handler's [`cancelled`](crate::ActiveJob::cancelled) resolves. If the attempt does not
+    /// succeed, the job ends as `cancelled` instead of being retried.
+    Requested,
+}
+
+/// The result of [`Client::retry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retried {
+    /// The number of later jobs of the group that have already begun, of those that retention still
+    /// keeps. The retried job was meant to run before them.
+    pub overtaken: u64,
+}
+
+impl Client {
+    /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until
+    /// then the job's group waits.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended;
+    /// [`ControlError::Busy`] if it is parked and another transaction has its row;
+    /// [`ControlError::Database`].
+    pub async fn cancel(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<Cancelled, ControlError> {
+        let report = self.store.cancel(executor, job).await?;
+        match report.status {
+            Some(_) if report.done => Ok(Cancelled::Now),
+            Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
+            Some(JobStatus::Parked) => Err(ControlError::Busy { id: job }),
+            status => Err(refusal(job, status, "cancelled", "it has ended")),
+        }
+    }
+
+    /// Queues a failed or cancelled job again, with all its attempts. It keeps its id, and so runs
+    /// next in its group. A halt of the group by this job ends. An expiry that has passed is
+    /// cleared.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is neither failed nor
+    /// cancelled; [`ControlError::Busy`] if another transaction is changing it;
+    /// [`ControlError::Parked`] if others were parked with it; [`ControlError::Database`].
+    pub async fn retry(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<Retried, ControlError> {
+        let report = self.store.retry(executor, job).await?;
+        if report.parked {
+            return Err(ControlError::Parked { id: job });
+        }
+        let dead = [JobStatus::Failed, JobStatus::Cancelled];
+        check_done(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
+        Ok(Retried { overtaken: report.overtaken })
+    }
+
+    /// Gives a job up, so that its group goes on: a queued job ends as `failed`; a failed job stays
+    /// failed, and the halt of its group ends.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended
+    /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
+    /// [`ControlError::Database`].
+    pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
+        let report = self.store.skip(executor, job).await?;
+        let skippable = [JobStatus::Queued, JobStatus::Failed];
+        check_done(report, job, &skippable, "skipped", "cancel a running one instead")
+    }
+
+    /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
+    /// letter. [`unpause_group`](Self::unpause_group) ends a pause.
+    ///
+    /// # Errors
+    /// [`ControlError::NotHalted`], also while jobs of the group are being parked;
+    /// [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn unhalt_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        if self.store.unhalt_group(executor, queue, group).await? {
+            return Ok(());
+        }
+        Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })
+    }
+}
+
+/// Fails if a request was not carried out. An allowed one that was not done met a locked row.
+fn check_done(
+    report: RequestReport,
+    job: i64,
+    allowed: &[JobStatus],
+    request: &'static str,
+    advice: &'static str,
+) -> Result<(), ControlError> {
+    match report.status {
+        Some(_) if report.done => Ok(()),
+        Some(status) if allowed.contains(&status) => Err(ControlError::Busy { id: job }),
+        status => Err(refusal(job, status, request, advice)),
+    }
+}
+
+fn refusal(
+    id: i64,
+    status: Option<JobStatus>,
+    request: &'static str,
+    advice: &'static str,
+) -> ControlError {
+    match status {
+        None => ControlError::NoSuchJob { id },
+        Some(status) => ControlError::WrongStatus { id, status, request, advice },
+    }
+}

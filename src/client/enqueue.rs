@@ -1,0 +1,101 @@
+//! Enqueue: writes new jobs, and touches nothing else.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::job::error::EnqueueError;
+use crate::job::job::Enqueued;
+use crate::job::new_job::NewJob;
+use crate::job::redact::redact_detail;
+
+impl Client {
+    /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
+    /// There it exists if and only if the transaction commits.
+    ///
+    /// It is one `INSERT` that waits for nothing: no handler, no worker, no other producer, at any
+    /// isolation level. One exception: another open transaction with the same deduplication id
+    /// ([`NewJob::dedup_id`]).
+    ///
+    /// # Errors
+    /// [`EnqueueError`]; nothing was written then. An error from the database aborts the caller's
+    /// transaction, as any failed statement does; the others are found before any SQL.
+    pub async fn enqueue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: NewJob,
+    ) -> Result<Enqueued, EnqueueError> {
+        let mut enqueued = self.enqueue_many(executor, [job]).await?;
+        enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+    }
+
+    /// Enqueues any number of jobs in one statement, all or none. Returns the results in the order
+    /// of the jobs.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue); the error names the job by its position.
+    pub async fn enqueue_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> Result<Vec<Enqueued>, EnqueueError> {
+        let checked = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(index, job)| job.check(index, self.data_limit))
+            .collect::<Result<Vec<_>, _>>()?;
+        if checked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+        inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
+    }
+
+    /// Enqueues those of many jobs that pass their checks, in one statement. Returns the results in
+    /// the order of the jobs: a job that fails its checks gets its error and does not hold up the
+    /// others.
+    ///
+    /// # Errors
+    /// [`EnqueueError::Database`]; nothing was written then.
+    pub async fn enqueue_batch(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
+        let mut checked = Vec::new();
+        let refusals: Vec<Option<EnqueueError>> = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(index, job)| {
+                job.check(index, self.data_limit).map(|job| checked.push(job)).err()
+            })
+            .collect();
+        let mut enqueued = Vec::new();
+        if !checked.is_empty() {
+            let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+            enqueued = inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
+        }
+        let mut enqueued = enqueued.into_iter();
+        refusals
+            .into_iter()
+            .map(|refusal| match refusal {
+                Some(refusal) => Ok(Err(refusal)),
+                None => {
+                    enqueued.next().map(Ok).ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+                }
+            })
+            .collect()
+    }
+}
+
+/// Calls [`Client::enqueue`] for the schema `seriatim`.
+pub async fn enqueue(executor: impl PgExecutor<'_>, job: NewJob) -> Result<Enqueued, EnqueueError> {
+    Client::default().enqueue(executor, job).await
+}
+
+/// Calls [`Client::enqueue_many`] for the schema `seriatim`.
+pub async fn enqueue_many(
+    executor: impl PgExecutor<'_>,
+    jobs: impl IntoIterator<Item = NewJob>,
+) -> Result<Vec<Enqueued>, EnqueueError> {
+    Client::default().enqueue_many(executor, jobs).await
+}

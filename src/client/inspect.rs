@@ -1,0 +1,60 @@
+//! Inspect: jobs, halted groups and counts as the database has them.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::job::Job;
+
+impl Client {
+    /// Returns a job by its id; `None` if there is no such job, or retention has deleted it.
+    pub async fn job(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<Job>, sqlx::Error> {
+        self.store.job(executor, id).await
+    }
+
+    /// Returns the first `limit` unfinished jobs of a group, in the order in which they will run.
+    pub async fn group_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        limit: u32,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        self.store.group_jobs(executor, queue, group, limit.into()).await
+    }
+
+    /// Returns up to `limit` jobs of a queue with the producer's own id
+    /// ([`NewJob::reference`](crate::NewJob::reference)), the newest first, finished ones included.
+    pub async fn jobs_by_reference(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        reference: &str,
+        limit: u32,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        self.store.jobs_by_reference(executor, queue, reference, limit.into()).await
+    }
+
+    /// Returns the halted groups of a queue, the longest halted first.
+    pub async fn halted_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<HaltedGroup>, sqlx::Error> {
+        self.store.halted_groups(executor, queue).await
+    }
+
+    /// Returns the numbers of a queue's jobs by state. A long history does not slow it down: see
+    /// [`QueueCounts`].
+    pub async fn counts(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<QueueCounts, sqlx::Error> {
+        self.store.counts(executor, queue).await
+    }
+}

@@ -1,0 +1,37 @@
+//! Nodes that are gone: suspects the claims of their processors.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+
+/// The claims that a release made suspected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Released {
+    /// The number of groups.
+    pub groups: u64,
+    /// The number of jobs without a group.
+    pub jobs: u64,
+}
+
+impl Client {
+    /// Says that a node is gone: the claims of its processors are suspected from now on, and are
+    /// taken over 1.75 s later. `node` is the name of
+    /// [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. Jobs that
+    /// were received by hand belong to no node.
+    ///
+    /// Harmless while the node lives: a job that a transaction holds is left alone, and the next
+    /// extension of a lease clears the suspicion. Without this call a claim is suspected when its
+    /// lease ends, or its processor's presence does.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn release_node(
+        &self,
+        executor: impl PgExecutor<'_>,
+        node: &str,
+    ) -> Result<Released, sqlx::Error> {
+        let (groups, jobs) = self.store.release_node(executor, node).await?;
+        Ok(Released { groups, jobs })
+    }
+}

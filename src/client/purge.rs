@@ -1,0 +1,102 @@
+//! Purge: cancels all queued jobs of a queue or group.
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::time::sleep;
+
+use crate::client::client::Client;
+use crate::error::ControlError;
+use crate::job::name;
+use crate::store::{WorkConnection, in_tx};
+
+/// The result of a purge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Purged {
+    /// The number of jobs that were cancelled.
+    pub cancelled: u64,
+    /// The number of running jobs: they were left alone.
+    pub running: u64,
+    /// The number of jobs that another transaction was changing all the while: they are queued
+    /// still.
+    pub locked: u64,
+}
+
+/// Bounds the passes of a purge, which come back for locked jobs.
+const PASSES: usize = 10;
+/// Delay between two passes of a purge.
+const BETWEEN_PASSES: Duration = Duration::from_millis(20);
+
+impl Client {
+    /// Cancels all queued jobs of a queue that were there when the call began, in small
+    /// transactions. Nothing is deleted, running and parked jobs are left alone, and a halted group
+    /// stays halted.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`]: jobs that were cancelled until then stay
+    /// so.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: some jobs may be cancelled. Safe to repeat.
+    pub async fn purge(&self, pool: &PgPool, queue: &str) -> Result<Purged, ControlError> {
+        name::check_queue(queue)?;
+        self.purge_some(pool, queue, None).await
+    }
+
+    /// As [`purge`](Self::purge), for one group.
+    ///
+    /// # Errors
+    /// As [`purge`](Self::purge).
+    pub async fn purge_group(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        group: &str,
+    ) -> Result<Purged, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        self.purge_some(pool, queue, Some(group)).await
+    }
+
+    async fn purge_some(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        group: Option<&str>,
+    ) -> Result<Purged, ControlError> {
+        let store = &self.store;
+        let mut conn = WorkConnection::from(pool.acquire().await?);
+        let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
+        let mut purged = Purged::default();
+        for pass in 0..PASSES {
+            if pass > 0 {
+                // A claim locks a row for milliseconds.
+                sleep(BETWEEN_PASSES).await;
+            }
+            let mut after = Some((String::new(), 0));
+            while let Some(from) = after {
+                let purge =
+                    async |conn: &mut _| store.purge_groups(conn, queue, group, to, &from).await;
+                let batch = in_tx(&mut conn, purge).await?;
+                purged.cancelled += batch.cancelled;
+                after = batch.next;
+            }
+            let mut after = group.is_none().then_some((None, 0));
+            while let Some(from) = after {
+                let purge =
+                    async |conn: &mut _| store.purge_ungrouped(conn, queue, to, &from).await;
+                let batch = in_tx(&mut conn, purge).await?;
+                purged.cancelled += batch.cancelled;
+                after = batch.next;
+            }
+            let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
+            (purged.running, purged.locked) = in_tx(&mut conn, left).await?;
+            if purged.locked == 0 {
+                break;
+            }
+        }
+        conn.done();
+        Ok(purged)
+    }
+}

@@ -1,0 +1,33 @@
+//! The settings of a queue, for the whole fleet.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::job::error::ConfigureError;
+use crate::job::queue_settings::{QueueSettings, StoredQueueSettings};
+
+impl Client {
+    /// Changes the settings of a queue for the whole fleet. Settings that are not named stay as
+    /// they are. In a transaction it takes effect when that commits; until then only other calls
+    /// for the same queue wait.
+    ///
+    /// # Errors
+    /// [`ConfigureError`]; nothing was changed then.
+    pub async fn configure_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        settings: QueueSettings,
+    ) -> Result<(), ConfigureError> {
+        let change = settings.check()?;
+        Ok(self.store.configure_queue(executor, change).await?)
+    }
+
+    /// Returns the settings of a queue; the defaults if it was never configured.
+    pub async fn queue_settings(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<StoredQueueSettings, sqlx::Error> {
+        self.store.queue_settings(executor, queue).await
+    }
+}

@@ -1,0 +1,23 @@
+//! The leader lock: one process at a time does maintenance.
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+
+use crate::store::{Store, begin_short};
+
+/// Runs `work` in a short transaction if no other process holds the leader lock. Returns whether
+/// it ran.
+pub(in crate::maintenance) async fn as_leader(
+    store: &Store,
+    conn: &mut PgConnection,
+    work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,
+) -> Result<bool, sqlx::Error> {
+    begin_short(conn).await?;
+    let leads = store.lock_maintenance(conn).await?;
+    if leads {
+        work(conn).await?;
+    }
+    PgTransactionManager::commit(conn).await?;
+    Ok(leads)
+}

@@ -1,0 +1,77 @@
+//! Retention: deletes finished jobs and deduplication ids whose time is over.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::job::job::JobStatus;
+use crate::job::queue_options::{QueueOptions, Retention};
+use crate::maintenance::leader::as_leader;
+use crate::store::Store;
+
+/// Bounds the rows that one transaction deletes: finished jobs of each status, or ids.
+const BATCH: i64 = 500;
+/// Bounds the transactions of one round, per queue.
+const BATCHES: usize = 20;
+
+/// Deletes jobs that the retention of `queue` no longer keeps, in small batches. Returns their
+/// number.
+pub(in crate::maintenance) async fn prune(
+    store: &Store,
+    conn: &mut PgConnection,
+    queue: &QueueOptions,
+) -> Result<u64, sqlx::Error> {
+    let kept = [
+        (JobStatus::Succeeded, queue.keep_succeeded),
+        (JobStatus::Failed, queue.keep_failed),
+        (JobStatus::Cancelled, queue.keep_cancelled),
+    ];
+    let mut left: Vec<_> = kept
+        .into_iter()
+        .filter_map(|(status, retention)| match retention {
+            Retention::For(age) => Some((status, age)),
+            // No settle deletes a job that was cancelled before it was claimed, say.
+            Retention::Never => Some((status, Duration::ZERO)),
+            Retention::Forever => None,
+        })
+        .collect();
+    let mut total = 0;
+    for _ in 0..BATCHES {
+        if left.is_empty() {
+            break;
+        }
+        let mut more = Vec::new();
+        let batch = async |conn: &mut PgConnection| {
+            for &(status, age) in &left {
+                let deleted = store.prune(conn, queue.name(), status, age, BATCH).await?;
+                total += deleted;
+                if deleted >= BATCH.unsigned_abs() {
+                    more.push((status, age));
+                }
+            }
+            Ok(())
+        };
+        as_leader(store, conn, batch).await?;
+        left = more;
+    }
+    Ok(total)
+}
+
+/// Deletes deduplication ids whose window has ended, in small batches.
+pub(in crate::maintenance) async fn forget_expired(
+    store: &Store,
+    conn: &mut PgConnection,
+) -> Result<(), sqlx::Error> {
+    for _ in 0..BATCHES {
+        let mut deleted = 0;
+        let batch = async |conn: &mut PgConnection| {
+            deleted = store.forget_expired(conn, BATCH).await?;
+            Ok(())
+        };
+        as_leader(store, conn, batch).await?;
+        if deleted < BATCH.unsigned_abs() {
+            break;
+        }
+    }
+    Ok(())
+}

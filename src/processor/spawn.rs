@@ -1,0 +1,175 @@
+//! Starts the tasks beside the workers, and ends them after the workers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::error::BackgroundError;
+use crate::job::queue_options::QueueOptions;
+use crate::liveness::context::{self, Context};
+use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::pooler;
+use crate::liveness::presence::PresenceKeeper;
+use crate::liveness::schema_check;
+use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
+use crate::maintenance::maintenance::Maintenance;
+use crate::processor::listener;
+use crate::store::ProcessorRow;
+
+/// Detects a pooler before the first claim.
+pub(in crate::processor) fn spawn_pooler_detection(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    sessions_wanted: bool,
+    stop: &CancellationToken,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    // Made here: the runtime may end before the task begins, and the monitor's thread would wait
+    // for ever.
+    let detecting = context.pooler_state.detection_guard();
+    tasks.spawn(async move { pooler::detect(&context, sessions_wanted, &stop, detecting).await });
+}
+
+/// Checks at intervals whether this program fits the schema.
+pub(in crate::processor) fn spawn_schema_check(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move { schema_check::run(&context, &stop).await });
+}
+
+/// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
+/// threads must not delay them. Without that thread nothing is claimed.
+pub(in crate::processor) fn spawn_monitor(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    pool: &PgPool,
+    (row, wanted): (ProcessorRow, bool),
+    side_stop: &CancellationToken,
+    stop: &CancellationToken,
+) {
+    let (ended, end) = oneshot::channel::<()>();
+    let refuse = {
+        let (context, stop) = (Arc::clone(context), stop.clone());
+        move |error| {
+            stop.cancel();
+            context.report(&BackgroundError::NoMonitor(error));
+        }
+    };
+    let watch = {
+        let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
+        async move {
+            // Made here, for this runtime.
+            let options = (*pool.connect_options()).clone();
+            let pool = context::side_pool(&pool, 1);
+            let report = |error| context.report(&error);
+            let keeper = PresenceKeeper { context: &context, options, row, wanted };
+            tokio::join!(
+                context.session_monitor.run(&context.store, &pool, &side_stop, report),
+                keeper.run(&side_stop, report),
+            );
+            pool.close().await;
+        }
+    };
+    let thread = {
+        let refuse = refuse.clone();
+        move || {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(watch),
+                Err(error) => refuse(error),
+            }
+            drop(ended);
+        }
+    };
+    match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
+        Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
+        Err(error) => refuse(error),
+    }
+}
+
+/// Starts the watchdog, and a task that shows it that the runtime polls tasks.
+pub(in crate::processor) fn spawn_watchdog(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+    watchdog: Watchdog,
+    loops: Vec<(String, Arc<LoopHeartbeat>)>,
+) {
+    let (runtime, stop, interval) =
+        (Arc::new(LoopHeartbeat::default()), stop.clone(), watchdog.heartbeat_interval());
+    let watch = WatchdogGuard {
+        watchdog,
+        context: Arc::clone(context),
+        runtime: Arc::clone(&runtime),
+        loops,
+    };
+    match watch.start() {
+        Ok(()) => drop(tasks.spawn(runtime.run(interval, async move { stop.cancelled().await }))),
+        Err(error) => context.report(&BackgroundError::NoWatchdog(error)),
+    }
+}
+
+pub(in crate::processor) fn spawn_listener(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+    wakes: HashMap<String, Arc<Notify>>,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move {
+        let channel = context.store.names().channel();
+        if !context.pooler_state.has_transactions().await {
+            return;
+        }
+        tokio::select! {
+            biased;
+            // The pooler owns the session that would receive the wake-ups.
+            () = context.pooler_state.pooled.cancelled() => {}
+            () = listener::run(&context.side, &channel, wakes, &stop, |error| {
+                context.report(&error);
+            }) => {}
+        }
+    });
+}
+
+pub(in crate::processor) fn spawn_maintenance(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+    queues: Vec<QueueOptions>,
+    interval: Duration,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move {
+        if !context.pooler_state.has_transactions().await {
+            return;
+        }
+        tokio::select! {
+            () = context.schema.opened() => {}
+            () = stop.cancelled() => return,
+        }
+        let maintenance =
+            Maintenance { store: &context.store, side: &context.side, queues, interval };
+        maintenance.run(&context.shared_poll, &stop, |error| context.report(&error)).await;
+    });
+}
+
+/// Waits for the workers, then ends the side tasks.
+pub(in crate::processor) async fn supervise(
+    mut workers: JoinSet<()>,
+    mut side_tasks: JoinSet<()>,
+    side_stop: DropGuard,
+    context: Arc<Context>,
+) {
+    while workers.join_next().await.is_some() {}
+    drop(side_stop);
+    while side_tasks.join_next().await.is_some() {}
+    context.side.close().await;
+}
