@@ -40,7 +40,7 @@ grant select, insert on seriatim.dedup to seriatim_producer;
 grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text),
-  seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.looks_idle(text, text[], boolean),
+  seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
   seriatim.saw_burst(text), seriatim.this_burst(text),
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
@@ -63,11 +63,11 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
   name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
-grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, boost, halted_at,
+grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request to seriatim_observer;
-grant execute on function seriatim.server_since(), seriatim.is_doubted(uuid, uuid, timestamptz),
-  seriatim.doubt_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint) to seriatim_observer;
+grant execute on function seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
+  seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint) to seriatim_observer;
 -- halted_groups, parked_groups, explain_job and explain_group show the messages of errors too: what handlers said, which
 -- may tell of what jobs carry. Where that may be seen:
 --   grant select (error) on seriatim.job to seriatim_observer;

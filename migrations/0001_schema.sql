@@ -112,16 +112,16 @@ create index job_flagged on job
 -- The flags of one group, for its head.
 create index job_flagged_group on job (queue, group_id, id) where flagged;
 -- Jobs without a group: ready, and running.
-create index job_loose_queued on job (queue, turn_at, id)
+create index job_ungrouped_queued on job (queue, turn_at, id)
   where group_id is null and status = 'queued';
-create index job_loose_started on job (queue, lease_until)
+create index job_ungrouped_started on job (queue, lease_until)
   where group_id is null and status = 'started';
 -- Those that get the head start of their priority when they become due.
-create index job_loose_boost on job (queue, run_at)
+create index job_ungrouped_aging on job (queue, run_at)
   where group_id is null and status = 'queued' and priority > 0 and turn_at >= run_at;
 -- By processor, those whose claim is suspected. An index of all claims would be written by each
 -- claim.
-create index job_loose_doubted on job (claimed_by) where suspect is not null;
+create index job_ungrouped_suspected on job (claimed_by) where suspect is not null;
 create index job_reference on job (queue, reference) where reference is not null;
 create index job_parked on job (queue, group_id, id) where parked_with is not null;
 -- Retention and counts of finished jobs.
@@ -133,7 +133,7 @@ create table queue_group (
   group_id text not null,
   ready_at timestamptz not null,               -- of the next turn; infinity if halted
   head_id bigint not null,                     -- no unfinished job below it but flagged ones
-  boost smallint not null default 0,           -- asleep: its priority when due
+  aging_priority smallint not null default 0,           -- asleep: its priority when due
   claim uuid,                                  -- token of the current claim, null when free
   claimed_by bigint,                           -- the processor, while claimed
   job_id bigint,                               -- the claimed job
@@ -175,9 +175,9 @@ create index queue_group_claimed on queue_group (queue, claimed_by) where job_id
 -- must not say that there is a claim: it may be planned with the whole of this index.
 create index queue_group_token on queue_group (claim) where claim is not null;
 -- By processor, those whose claim is suspected.
-create index queue_group_doubted on queue_group (claimed_by) where suspect is not null;
+create index queue_group_suspected on queue_group (claimed_by) where suspect is not null;
 -- Without ready_at < 'infinity': what asks for it would find queue_group_ready as good.
-create index queue_group_boost on queue_group (queue, ready_at) where boost > 0;
+create index queue_group_aging on queue_group (queue, ready_at) where aging_priority > 0;
 create index queue_group_halt_until on queue_group (halt_until)
   where halt_until is not null or park_to is not null;
 

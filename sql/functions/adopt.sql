@@ -17,7 +17,7 @@
 -- is the last as a rule. Those before it are read only if there is none, or another transaction
 -- changes it at that moment.
 create or replace function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
-  out in_line integer, out more boolean, out first_at timestamptz)
+  out readied integer, out more boolean, out first_at timestamptz)
 language plpgsql volatile
 as $$
 declare
@@ -28,21 +28,21 @@ declare
   woken tid[]; woken_from bigint[];
   clear bigint[]; cleared integer;
 begin
-  in_line := 0;
+  readied := 0;
   more := false;
   for n in 1..16 loop
     if of_group is null then
-      select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_due_at), array_agg(f.priority)
         into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {look_at} as look_at, j.priority::smallint from {schema}.job j
-        where j.queue = of_queue and j.flagged and j.group_id <> all (skipped) and {look_at} <= now()
-          and ({look_at}, j.id) > (after_at, after_id)
-        order by {look_at}, j.id
+      from (select j.id, j.group_id, {flag_due_at} as flag_due_at, j.priority::smallint from {schema}.job j
+        where j.queue = of_queue and j.flagged and j.group_id <> all (skipped) and {flag_due_at} <= now()
+          and ({flag_due_at}, j.id) > (after_at, after_id)
+        order by {flag_due_at}, j.id
         limit page for no key update skip locked) f;
     else
-      select array_agg(f.id), array_agg(f.group_id), array_agg(f.look_at), array_agg(f.priority)
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_due_at), array_agg(f.priority)
         into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {look_at} as look_at, j.priority::smallint from {schema}.job j
+      from (select j.id, j.group_id, {flag_due_at} as flag_due_at, j.priority::smallint from {schema}.job j
         where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged
         order by j.group_id, j.id limit page for no key update skip locked) f;
     end if;
@@ -90,7 +90,7 @@ begin
             where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, least(g.head_id, free.first_id))
               and h.group_id <= g.group_id and h.status in ('queued', 'started')
             order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
-          head_id = least(g.head_id, free.first_id), boost = 0
+          head_id = least(g.head_id, free.first_id), aging_priority = 0
         from free where g.ctid = free.line returning g.ready_at)
         select least(first_at, min(e.ready_at) filter (where e.ready_at <= now())) into first_at from earlier e;
       end if;
@@ -126,7 +126,7 @@ begin
       select safe || array_agg(i.group_id), least(first_at, min(i.ready_at)) into safe, first_at from inserted i;
     end if;
 
-    in_line := in_line + cardinality(safe) + coalesce(cardinality(held), 0);
+    readied := readied + cardinality(safe) + coalesce(cardinality(held), 0);
     -- By a hash: a join would compare each flag with each group.
     clear := array(select f.id from unnest(groups, ids) f(name, id)
       where (f.name in (select unnest(safe))) is true);

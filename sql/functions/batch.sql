@@ -37,7 +37,7 @@ $$;
 -- the next in order, due, and locked by no other transaction. The group's row is locked. If the
 -- receiver dies, the first of them is charged with it and the others go back. So none of them may
 -- have a single attempt.
-create or replace function receive_batch(of_queue text, of_group text, first bigint, most integer, most_attempts integer) returns bigint[]
+create or replace function receive_batch(of_queue text, of_group text, first bigint, job_limit integer, attempt_limit integer) returns bigint[]
 language plpgsql volatile
 as $$
 declare
@@ -49,11 +49,11 @@ begin
     select j.id from job j
     where j.queue = of_queue and (j.group_id, j.id) > (of_group, first) and j.group_id <= of_group
       and j.status in ('queued', 'started')
-    order by j.group_id, j.id limit most
+    order by j.group_id, j.id limit job_limit
   loop
     select j.* into next from job j where j.id = next_id and j.status::text = 'queued' for no key update skip locked;
-    exit when not found or next.run_at > clock_timestamp() or receive_refusal(next, most_attempts) is not null;
-    exit when coalesce(next.max_attempts, most_attempts) = 1;
+    exit when not found or next.run_at > clock_timestamp() or receive_refusal(next, attempt_limit) is not null;
+    exit when coalesce(next.max_attempts, attempt_limit) = 1;
     perform receive_start(next_id);
     batch := batch || next_id;
   end loop;

@@ -7,21 +7,21 @@
 --
 -- Under a pinned vacuum horizon, or with many groups held, a claim reads past all dead or locked
 -- entries to what is due, and to what will be due next. So it says how long it read, and up to when
--- it has left nothing that it could take (`groups_at`, `flags_at`, `loose_at`): the next claims may
+-- it has left nothing that it could take (`groups_at`, `flags_at`, `ungrouped_at`): the next claims may
 -- begin there. Those miss what comes in below (a late commit, a priority, a claim that is given
 -- back), and do not ask what will be due. A claim from the beginning finds it, now and then.
 -- Beginning a little lower makes missed late commits rare: enqueues have the time of their
 -- transaction's begin, turns that of their end.
-create or replace function {schema}.claim_jobs(of_queue text, slots integer, loose_first boolean, default_attempts integer,
+create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
-  groups_from timestamptz, flags_from timestamptz, loose_from timestamptz, per_turn integer, at_most integer)
+  groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer)
 returns table (
-  doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
+  suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
-  priority smallint, group_id text, claim uuid, go text, expires_at timestamptz,
+  priority smallint, group_id text, claim uuid, disposition text, expires_at timestamptz,
   thorough boolean, more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz,
-  loose_at timestamptz)
+  ungrouped_at timestamptz)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -30,7 +30,7 @@ declare
   flag_at timestamptz; due_at timestamptz; few boolean;
   at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
   whole constant boolean := groups_from = '-infinity';
-  n integer := 0; ran integer; want integer; taken integer; in_line integer := 0;
+  n integer := 0; ran integer; want integer; taken integer; readied integer := 0;
   names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
   words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; lines tid[]; each integer;
 begin
@@ -49,29 +49,29 @@ begin
   is_thorough := (
       select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue) is true
     or (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.boost > 0 and g.ready_at <= now() and g.ready_at >= groups_from
+      where g.queue = of_queue and g.aging_priority > 0 and g.ready_at <= now() and g.ready_at >= groups_from
       order by g.ready_at limit 1) is not null
     or (select j.lease_until from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'started'
-        and j.lease_until <= now() and j.lease_until >= loose_from
+        and j.lease_until <= now() and j.lease_until >= ungrouped_from
       -- A handler by transaction has it locked as long as it runs.
       order by j.lease_until limit 1 for no key update skip locked) is not null
     or (select j.run_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
-        and j.turn_at >= j.run_at and j.run_at <= now() and j.run_at >= loose_from
+        and j.turn_at >= j.run_at and j.run_at <= now() and j.run_at >= ungrouped_from
       order by j.run_at limit 1) is not null;
   select
     (select j.turn_at from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'queued'
-        and j.turn_at <= now() and j.turn_at >= loose_from
+        and j.turn_at <= now() and j.turn_at >= ungrouped_from
       order by j.turn_at limit 1),
     (select g.ready_at from {schema}.queue_group g
       where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
       order by g.ready_at limit 1),
-    (select {look_at} from {schema}.job j
+    (select {flag_due_at} from {schema}.job j
       where j.queue = of_queue and j.flagged
-        and {look_at} <= now() and {look_at} >= flags_from
-      order by {look_at} limit 1)
+        and {flag_due_at} <= now() and {flag_due_at} >= flags_from
+      order by {flag_due_at} limit 1)
     into due_at, line_at, flag_at;
   reading := clock_timestamp() - at;
 
@@ -88,9 +88,9 @@ begin
                 order by h.group_id, h.id limit 1) is null)),
             array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
           into few, names, heads, leases
-        from (select j.id, j.group_id, {look_at} as at, j.lease_ms::bigint from {schema}.job j
-          where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flag_at
-          order by {look_at}, j.id limit slots + 1) f
+        from (select j.id, j.group_id, {flag_due_at} as at, j.lease_ms::bigint from {schema}.job j
+          where j.queue = of_queue and j.flagged and {flag_due_at} <= now() and {flag_due_at} >= flag_at
+          order by {flag_due_at}, j.id limit slots + 1) f
         left join lateral (
           select true as there from {schema}.queue_group g
           where g.queue = of_queue and g.group_id between f.group_id and f.group_id
@@ -111,7 +111,7 @@ begin
         with turn as materialized (
           select of_queue as queue, t.group_id, t.id, t.token from unnest(names, heads, tokens) t(group_id, id, token)),
         locked as materialized (
-          select j.id, {disposition} as go, turn.token from turn join {schema}.job j on j.id = any (array[turn.id])
+          select j.id, {disposition} as disposition, turn.token from turn join {schema}.job j on j.id = any (array[turn.id])
           where j.status = 'queued' and least(j.run_at, j.expires_at) <= now()
             and (select f.id from {schema}.job f
               where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
@@ -134,7 +134,7 @@ begin
         end if;
       else
         -- More than there are slots, and not many more: those that run do not wait for the others.
-        select a.in_line, a.more, least(line_at, a.first_at) into in_line, is_more, line_at
+        select a.readied, a.more, least(line_at, a.first_at) into readied, is_more, line_at
         from {schema}.adopt(of_queue, null, greatest(64, least(slots * 2, 256), slots + 32), flag_at) a;
       end if;
     else
@@ -145,23 +145,23 @@ begin
   for part in 1..2 loop
     continue when is_thorough or n >= slots;
     want := slots - n;
-    if (part = 1) = loose_first then
+    if (part = 1) = ungrouped_first then
       continue when due_at is null;
       return query
       with due as materialized (
-        select j.id, {disposition} as go from {schema}.job j
+        select j.id, {disposition} as disposition from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
           and j.turn_at <= now() and j.turn_at >= due_at
         order by j.turn_at, j.id limit want for no key update skip locked),
       started as (
         update {schema}.job j set
-          status = 'started', attempts = j.attempts + (due.go = 'run')::integer,
-          last_started_at = case when due.go = 'run' then clock_timestamp() else j.last_started_at end,
+          status = 'started', attempts = j.attempts + (due.disposition = 'run')::integer,
+          last_started_at = case when due.disposition = 'run' then clock_timestamp() else j.last_started_at end,
           claim = gen_random_uuid(), suspect = null, claimed_by = processor,
           lease_until = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
         from due where j.id = any (array[due.id])
-        returning j.*, due.go, j.claim as token)
+        returning j.*, due.disposition, j.claim as token)
       select {claimed} from started j;
       get diagnostics ran = row_count;
       n := n + ran;
@@ -203,21 +203,21 @@ begin
       head as materialized (
         select distinct on (queue, group_id) queue, group_id, place, id from candidate order by queue, group_id, id),
       locked as materialized (
-        select head.place, j.group_id, j.id, {disposition} as go, j.attempts = j.attempts_forgiven as fresh
+        select head.place, j.group_id, j.id, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh
         from head join {schema}.job j on j.id = any (array[head.id])
         where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
           and (select s.group_id from {schema}.group_setting s
             where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
         for no key update of j skip locked)
-      select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.go), array_agg(l.fresh and l.go = 'run'),
+      select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.disposition), array_agg(l.fresh and l.disposition = 'run'),
           array_agg(null::bigint), array_agg(1::smallint), array_agg(lines[l.place]),
-          least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.go = 'run'), 1))
+          least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.disposition = 'run'), 1))
         into ran, names, heads, words, fresh, ends, sizes, lines, each
       -- Some may have to wait for a slot: in the order of their turns (P8).
       from (select locked.* from locked order by locked.place) l;
       n := n + ran;
       is_thorough := is_thorough or ran < taken;
-      if taken = want and in_line > want then
+      if taken = want and readied > want then
         perform pg_notify(wake_channel, of_queue);
       end if;
       continue when ran = 0;
@@ -228,7 +228,7 @@ begin
         -- cannot be had ends the line.
         with turn as materialized (
           select of_queue as queue, t.*
-          from unnest(names, heads, words, fresh) with ordinality t(group_id, id, go, fresh, place)),
+          from unnest(names, heads, words, fresh) with ordinality t(group_id, id, disposition, fresh, place)),
         next as materialized (
           select turn.group_id, turn.place, f.id from turn join lateral (
             select j.id from {schema}.job j
@@ -245,25 +245,25 @@ begin
         line as (
           select m.*, min(m.id) filter (where not m.ours) over (partition by m.group_id) as gap
           from (
-            select turn.group_id, turn.place, turn.id, turn.go, true as first, true as ours from turn
+            select turn.group_id, turn.place, turn.id, turn.disposition, true as first, true as ours from turn
             union all
             select next.group_id, next.place, next.id, 'run', false, (next.id in (select locked.id from locked)) is true from next) m),
         ours as (
-          select l.place, l.id, l.go, l.first, max(l.id) over w as last, count(*) over w as size
+          select l.place, l.id, l.disposition, l.first, max(l.id) over w as last, count(*) over w as size
           from line l where coalesce(l.id < l.gap, true) window w as (partition by l.group_id))
-        select array_agg(o.id), array_agg(o.go), array_agg(case when o.first and o.size > 1 then o.last end),
+        select array_agg(o.id), array_agg(o.disposition), array_agg(case when o.first and o.size > 1 then o.last end),
             array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
           into heads, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
       end if;
       return query
       with locked as materialized (
-        select t.* from unnest(heads, words, ends, sizes, lines) t(id, go, batch_end, batch_size, line)),
+        select t.* from unnest(heads, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
       started as (
         {start}, locked.batch_end as turn_end, locked.batch_size as turn_size, locked.line),
       claimed as (
         update {schema}.queue_group g set
           claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
-          boost = 0, batch_end = started.turn_end, batch_size = started.turn_size,
+          aging_priority = 0, batch_end = started.turn_end, batch_size = started.turn_size,
           ready_at = clock_timestamp() + make_interval(
             secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
         from started where g.ctid = started.line
@@ -301,9 +301,9 @@ begin
     if flag_at is not null and not is_more then
       -- An adopter skips what another transaction has locked.
       is_more := (
-        select {look_at} from {schema}.job j
-        where j.queue = of_queue and j.flagged and {look_at} <= now() and {look_at} >= flag_at
-        order by {look_at} limit 1) is not null;
+        select {flag_due_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_due_at} <= now() and {flag_due_at} >= flag_at
+        order by {flag_due_at} limit 1) is not null;
     end if;
   end if;
   if whole and not is_more then
@@ -316,11 +316,11 @@ begin
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
         order by j.turn_at limit 1),
-      (select {look_at}
+      (select {flag_due_at}
         from {schema}.job j
         where j.queue = of_queue and j.flagged
-          and {look_at} > now()
-        order by {look_at} limit 1)),
+          and {flag_due_at} > now()
+        order by {flag_due_at} limit 1)),
       'infinity') - clock_timestamp());
     reading := reading + (clock_timestamp() - at);
   end if;

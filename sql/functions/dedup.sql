@@ -7,7 +7,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 declare
   -- The window is judged by one instant, or a row could keep its job and get a new window.
-  judged_at constant timestamptz := clock_timestamp();
+  suspected_at constant timestamptz := clock_timestamp();
   setting queue;
   first_job bigint;
 begin
@@ -16,10 +16,10 @@ begin
   insert into dedup as d (queue, scope, dedup_id, job_id, expires_at)
   values (of_queue, case when setting.dedup_scope = 'group' and of_group is not null
     then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end, once,
-    for_job, judged_at + make_interval(secs => coalesce(setting.dedup_window_ms, {dedup_window_ms}) / 1000.0))
+    for_job, suspected_at + make_interval(secs => coalesce(setting.dedup_window_ms, {dedup_window_ms}) / 1000.0))
   on conflict (queue, scope, dedup_id) do update set
-    job_id = case when d.expires_at <= judged_at then excluded.job_id else d.job_id end,
-    expires_at = case when d.expires_at <= judged_at then excluded.expires_at else d.expires_at end
+    job_id = case when d.expires_at <= suspected_at then excluded.job_id else d.job_id end,
+    expires_at = case when d.expires_at <= suspected_at then excluded.expires_at else d.expires_at end
   returning d.job_id into first_job;
   return first_job;
 end $$;

@@ -72,7 +72,7 @@ begin
   end if;
 
   -- Before the insert: after it, a job without a group would be taken for others that wait.
-  wakes := due_at <= clock_timestamp() and looks_idle(of_queue, array[of_group], of_group is null);
+  wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
     max_attempts, dedup_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,

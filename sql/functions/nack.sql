@@ -17,7 +17,7 @@ declare
   held record;
   j job;
   turn queue_group;
-  most_attempts integer;
+  attempt_limit integer;
 begin
   perform check_isolation('nack');
   select * into shown from parse_receipt(receipt);
@@ -34,11 +34,11 @@ begin
     select g.* into turn from queue_group g where g.queue = held.of_queue and g.group_id = held.of_group;
     perform receive_return(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
   end if;
-  most_attempts := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
+  attempt_limit := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
     {receiver_attempts});
   if exists (select from cancel_request r where r.job_id = j.id) then
     perform receive_refuse(j, 'cancelled');
-  elsif j.attempts - j.attempts_forgiven < most_attempts then
+  elsif j.attempts - j.attempts_forgiven < attempt_limit then
     update job set status = 'queued', run_at = clock_timestamp() + wait,
       turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
         else least(clock_timestamp() + wait, job.expires_at) end,

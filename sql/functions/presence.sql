@@ -1,5 +1,5 @@
 -- Whether there are requests, groups to park, or groups whose halt is over.
-create or replace function awaits_house() returns boolean
+create or replace function awaits_maintenance() returns boolean
 language plpgsql volatile
 set search_path from current
 as $$
@@ -15,12 +15,12 @@ end $$;
 -- locks of its own.
 --
 -- `due_in`: in how many seconds there may be something to do in each of the `queues`, from the
--- first on. `awaits_house`: whether there is maintenance to do, if `house` asks for it. These must
+-- first on. `awaits_maintenance`: whether there is maintenance to do, if `house` asks for it. These must
 -- not cost the presence. If a read takes long, as it passes many dead rows, the rest stays
 -- unanswered, and those queues poll for themselves.
-create or replace function presence_look(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, judge text,
-  queues text[], house boolean,
-  out held boolean, out doubted uuid[], out maybe_dead boolean, out due_in float8[], out awaits_house boolean)
+create or replace function heartbeat(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, detector_lock text,
+  queues text[], maintenance boolean,
+  out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[], out awaits_maintenance boolean)
 language plpgsql volatile
 set search_path from current
 as $$
@@ -31,7 +31,7 @@ begin
   held := exists (select from pg_catalog.pg_locks l
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
       and l.objsubid = 1 and ((l.classid::bigint << 32) | l.objid::bigint) = with_key);
-  doubted := array(select g.claim from queue_group g
+  suspected := array(select g.claim from queue_group g
       where g.claimed_by = of_processor and g.suspect is not null and coalesce(g.suspect = g.claim, false))
     || array(select j.claim from job j
       where j.claimed_by = of_processor and j.suspect is not null and j.suspect = j.claim);
@@ -47,10 +47,10 @@ begin
       exit when clock_timestamp() - began > interval '20 ms';
     end loop;
     at := clock_timestamp();
-    if house and at - began < interval '20 ms' then
-      waits := awaits_house();
+    if maintenance and at - began < interval '20 ms' then
+      waits := awaits_maintenance();
       if clock_timestamp() - at < interval '5 ms' then
-        awaits_house := waits;
+        awaits_maintenance := waits;
       end if;
     end if;
     -- As pin_plans sets it.
@@ -64,7 +64,7 @@ begin
   maybe_dead := held
     and exists (select from processor p
       where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server))
-    and pg_try_advisory_xact_lock(hashtextextended(judge, 0))
+    and pg_try_advisory_xact_lock(hashtextextended(detector_lock, 0))
     and exists (select from (select p.presence_key from processor p
         where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server)
         offset 0) other

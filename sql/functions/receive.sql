@@ -5,8 +5,8 @@ as $$
 begin
   -- One adopter per queue: two would give a group two rows.
   if (select j.id from job j
-      where j.queue = of_queue and j.flagged and {look_at} <= now()
-      order by {look_at} limit 1) is not null
+      where j.queue = of_queue and j.flagged and {flag_due_at} <= now()
+      order by {flag_due_at} limit 1) is not null
     and pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || current_schema() || ' ' || of_queue, 0))
   then
     perform adopt(of_queue, of_group, 256, '-infinity');
@@ -29,7 +29,7 @@ as $$
 declare
   setting queue;
   room bigint := n;                            -- how many jobs may be in flight that are not yet
-  most_attempts integer;
+  attempt_limit integer;
   clock_at timestamptz;
   until timestamptz;
   at timestamptz;
@@ -41,8 +41,8 @@ declare
   taken_over boolean[] := '{}';
   batch bigint[];
   jobs bigint[] := '{}';
-  loose_first constant boolean := random() < 0.5;
-  again boolean;
+  ungrouped_first constant boolean := random() < 0.5;
+  more_due boolean;
 begin
   select s.* into setting from queue s where s.name = of_queue;
   if setting.in_flight_limit is not null then
@@ -64,19 +64,19 @@ begin
   if setting.paused_at is not null then
     return jobs;
   end if;
-  most_attempts := coalesce(setting.max_attempts, {receiver_attempts});
+  attempt_limit := coalesce(setting.max_attempts, {receiver_attempts});
   perform receive_adopt(of_queue, of_group);
   clock_at := clock_timestamp();
   until := clock_at + visibility;
-  if of_group is null and loose_first then
-    jobs := receive_ungrouped(of_queue, n, room, until, most_attempts);
+  if of_group is null and ungrouped_first then
+    jobs := receive_ungrouped(of_queue, n, room, until, attempt_limit);
     room := room - cardinality(jobs);
   end if;
 
   -- Groups that slept get the head start of their priority when they become due.
-  update queue_group g set ready_at = g.ready_at - g.boost * {priority_aging}, boost = 0
+  update queue_group g set ready_at = g.ready_at - g.aging_priority * {priority_aging}, aging_priority = 0
   from (select d.queue, d.group_id from queue_group d
-    where d.queue = of_queue and d.boost > 0 and d.ready_at <= clock_at
+    where d.queue = of_queue and d.aging_priority > 0 and d.ready_at <= clock_at
     order by d.ready_at limit 64 for no key update skip locked) due
   where g.queue = any (array[due.queue]) and g.group_id between due.group_id and due.group_id;
 
@@ -105,32 +105,32 @@ begin
         for no key update of g skip locked) t;
     end if;
     exit when turns is null;
-    again := false;
+    more_due := false;
     foreach turn in array turns loop
-      select * into done from receive_turn(turn, until, most_attempts);
-      again := again or done.again;
+      select * into done from receive_turn(turn, until, attempt_limit);
+      more_due := more_due or done.more_due;
       if done.job is not null then
         heads := heads || done.job;
         groups := groups || turn.group_id;
         taken_over := taken_over || (turn.claim is not null);
         -- A job that is taken over was in flight before; those behind it went back.
         room := room - 1 + case when turn.claim is null then 0 else turn.batch_size end;
-      elsif turn.claim is not null and done.again then
+      elsif turn.claim is not null and done.more_due then
         room := room + turn.batch_size;
       end if;
     end loop;
-    exit when of_group is not null and not again;
+    exit when of_group is not null and not more_due;
   end loop;
 
-  if of_group is null and not loose_first then
-    jobs := receive_ungrouped(of_queue, n - cardinality(heads), room, until, most_attempts);
+  if of_group is null and not ungrouped_first then
+    jobs := receive_ungrouped(of_queue, n - cardinality(heads), room, until, attempt_limit);
     room := room - cardinality(jobs);
   end if;
   for i in 1..cardinality(heads) loop
     jobs := jobs || heads[i];
     if not taken_over[i] and least(n - cardinality(jobs) - (cardinality(heads) - i), room) > 0 then
       batch := receive_batch(of_queue, groups[i], heads[i],
-        least(n - cardinality(jobs) - (cardinality(heads) - i), room, 9)::integer, most_attempts);
+        least(n - cardinality(jobs) - (cardinality(heads) - i), room, 9)::integer, attempt_limit);
       jobs := jobs || batch;
       room := room - cardinality(batch);
     end if;
@@ -167,7 +167,7 @@ declare
   of_queue constant text := queue;
   of_group constant text := group_id;
   of_attempt constant text := attempt_id;
-  most constant integer := case when group_id is null then 1000 else 10 end;
+  job_limit constant integer := case when group_id is null then 1000 else 10 end;
   jobs bigint[] := '{}';
   tokens uuid[];
   earlier receive_attempt;
@@ -177,9 +177,9 @@ begin
   perform check_name('group', of_group, {group_limit});
   perform check_name('receive attempt id', of_attempt, {dedup_limit});
   perform check_visibility(visibility);
-  if n is null or n < 1 or n > most then
-    raise exception 'n is %, it must be from 1 to %', coalesce(n::text, 'null'), most
-      using errcode = '22023', hint = 'Receive again for more.';
+  if n is null or n < 1 or n > job_limit then
+    raise exception 'n is %, it must be from 1 to %', coalesce(n::text, 'null'), job_limit
+      using errcode = '22023', hint = 'Receive more_due for more.';
   end if;
   -- A crash of the server must not lose an attempt (P9).
   if current_setting('synchronous_commit') = 'off' then

@@ -58,14 +58,14 @@ begin
 end $$;
 
 -- Returns why a locked job must not begin another attempt, as the kind of its end; null if it may.
-create or replace function receive_refusal(j job, most_attempts integer) returns text
+create or replace function receive_refusal(j job, attempt_limit integer) returns text
 language plpgsql volatile
 as $$
 begin
   return case
     when exists (select from cancel_request r where r.job_id = j.id) then 'cancelled'
     when j.expires_at <= clock_timestamp() then 'expired'
-    when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, most_attempts) then 'worker_lost'
+    when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, attempt_limit) then 'worker_lost'
   end;
 end $$;
 

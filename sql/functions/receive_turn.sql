@@ -1,6 +1,6 @@
 -- Takes the turn of a group whose row a receive has just locked. `job` is set if that job was
 -- claimed, until `until`. `again`: a job has ended, and more may be due at once.
-create or replace function receive_turn(turn queue_group, until timestamptz, most_attempts integer, out job bigint, out again boolean)
+create or replace function receive_turn(turn queue_group, until timestamptz, attempt_limit integer, out job bigint, out more_due boolean)
 language plpgsql volatile
 as $$
 declare
@@ -9,11 +9,11 @@ declare
   refusal text;
   wait interval;
 begin
-  again := false;
+  more_due := false;
   -- A take-over needs two reads a grace apart: the first suspects the claim, the second takes it
   -- over.
-  if turn.claim is not null and not is_doubted(turn.suspect, turn.claim, turn.ready_at) then
-    update queue_group g set suspect = g.claim, ready_at = doubt_until(g.suspect, g.claim)
+  if turn.claim is not null and not is_suspected(turn.suspect, turn.claim, turn.ready_at) then
+    update queue_group g set suspect = g.claim, ready_at = suspect_until(g.suspect, g.claim)
     where g.queue = turn.queue and g.group_id = turn.group_id;
     return;
   end if;
@@ -63,16 +63,16 @@ begin
       -- A take-over never retires: a job enqueued beside it would be lost (P3).
       if turn.claim is not null and not exists (select from job j where j.id = turn.job_id and j.finished_at is null) then
         perform receive_free(turn.queue, turn.group_id, clock_timestamp());
-        again := true;
+        more_due := true;
         return;
       end if;
       wait := {retry_soon};
       exit;
     end if;
     head_at := head.id;
-    refusal := receive_refusal(head, most_attempts);
+    refusal := receive_refusal(head, attempt_limit);
     if turn.claim is null and refusal is distinct from 'expired' and head.run_at > clock_timestamp() then
-      update queue_group g set ready_at = least(head.run_at, head.expires_at), head_id = head.id, boost = head.priority
+      update queue_group g set ready_at = least(head.run_at, head.expires_at), head_id = head.id, aging_priority = head.priority
       where g.queue = turn.queue and g.group_id = turn.group_id;
       return;
     end if;
@@ -80,7 +80,7 @@ begin
       perform receive_start(head.id);
       update queue_group g set
         claim = gen_random_uuid(), job_id = head.id, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
-        head_id = case when g.claim is null then head.id else g.head_id end, boost = 0, ready_at = until
+        head_id = case when g.claim is null then head.id else g.head_id end, aging_priority = 0, ready_at = until
       where g.queue = turn.queue and g.group_id = turn.group_id;
       job := head.id;
       return;
@@ -92,11 +92,11 @@ begin
     end if;
     if turn.claim is not null then
       perform receive_free(turn.queue, turn.group_id, clock_timestamp());
-      again := true;
+      more_due := true;
       return;
     end if;
     wait := '0';
-    again := true;
+    more_due := true;
   end loop;
   update queue_group g set ready_at = clock_timestamp() + wait,
     head_id = case when g.claim is null then head_at else g.head_id end

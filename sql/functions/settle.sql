@@ -77,10 +77,10 @@ end $$;
 --
 -- Only the read of a free row may raise `head_id`, as an adopter that shares the row goes by it. A
 -- late job lowers it: what its flag stood for is behind that.
-create or replace function {schema}.settle_and_go_on(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
+create or replace function {schema}.settle_and_chain(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
   keep boolean, default_attempts integer, lease_seconds float8, processor bigint, ignore_before timestamptz)
 returns table (
-  doubted boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
+  suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, claim uuid, state text)
@@ -135,7 +135,7 @@ begin
   end if;
   update {schema}.queue_group g set
     claim = gen_random_uuid(), job_id = next_job, head_id = least(g.head_id, next_job), suspect = null,
-    claimed_by = processor, boost = 0, batch_end = null, batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
+    claimed_by = processor, aging_priority = 0, batch_end = null, batch_size = 1, ready_at = clock_timestamp() + make_interval(secs => lease_seconds)
   where g.claim = with_token
   returning g.claim into next_token;
   if not found then
@@ -151,5 +151,5 @@ begin
   returning false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
     j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
     pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
-    next_token, 'goes_on';
+    next_token, 'chained';
 end $$;

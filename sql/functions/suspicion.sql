@@ -10,7 +10,7 @@ $$;
 -- Whether a claim was suspected a grace before `due`, on this server. A suspicion from before the
 -- server's start is none: all presences go with a restart, and a process keeps the handlers of its
 -- leases until it is back.
-create or replace function is_doubted(suspect uuid, claim uuid, due timestamptz) returns boolean
+create or replace function is_suspected(suspect uuid, claim uuid, due timestamptz) returns boolean
 language plpgsql stable
 set search_path from current
 as $$
@@ -20,7 +20,7 @@ end $$;
 
 -- Returns when a claim that is suspected now may be taken over; `before` is the suspicion so far.
 -- After a restart the claim is suspected anew, and processes get the time to come back.
-create or replace function doubt_until(before uuid, claim uuid) returns timestamptz
+create or replace function suspect_until(before uuid, claim uuid) returns timestamptz
 language plpgsql stable
 set search_path from current
 as $$

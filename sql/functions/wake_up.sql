@@ -21,7 +21,7 @@ as $$
     and clock_timestamp() < now() + interval '5 ms' and current_setting('transaction_isolation') <> 'serializable'
 $$;
 
-create or replace function looks_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
+create or replace function seems_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
 language plpgsql stable
 set search_path from current
 -- In a producer's session, a plan made while the tables were nearly empty would go on scanning
@@ -61,9 +61,9 @@ begin
         select from (
           select j.group_id, j.run_at, j.created_at from job j
           where j.queue = of_queue and j.flagged
-            and {look_at}
+            and {flag_due_at}
               between at - interval '20 ms' and at
-          order by {look_at} desc limit 32) fresh
+          order by {flag_due_at} desc limit 32) fresh
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g
             where g.queue = of_queue and g.group_id between fresh.group_id and fresh.group_id

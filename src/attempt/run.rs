@@ -155,7 +155,7 @@ impl ClaimedTurn {
         if held.cancel_requested {
             return (RunResult::Cancelled, true);
         }
-        match self.claim.go {
+        match self.claim.disposition {
             Disposition::Run => {}
             Disposition::Exhausted => return (RunResult::Exhausted, true),
             Disposition::Expired(at) => return (RunResult::Expired(at), true),

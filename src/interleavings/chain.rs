@@ -102,7 +102,7 @@ async fn a_turn_is_chained_to_the_next_head_if_that_may_start() {
             assert_eq!(scene.number(counted).await, i64::from(keep) + i64::from(job.is_some()));
             rollback(&mut other).await;
             if let Some(next) = next_claim {
-                assert_eq!(next.go, Disposition::Run);
+                assert_eq!(next.disposition, Disposition::Run);
                 assert_ne!(next.token, claim.token);
                 // A late answer about the settled job does no harm.
                 assert!(matches!(scene.try_hold(&mut other, &claim).await, HoldAnswer::Lost));

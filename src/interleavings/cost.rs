@@ -19,7 +19,7 @@ const BARE: &str = "with input as materialized (select unnest($1) queue, unnest(
   coalesce(run_at, clock_timestamp() + make_interval(secs => delay), now()) from input order by place \
   returning id, queue, group_id, run_at), due as materialized (select distinct queue, group_id from inserted \
   where run_at <= clock_timestamp()), idle as materialized (select distinct queue from due \
-  where seriatim.looks_idle(queue, array[group_id], group_id is null)) \
+  where seriatim.seems_idle(queue, array[group_id], group_id is null)) \
   select id, (select count(pg_notify($8, queue)) from idle) from inserted order by id";
 
 async fn bare(conn: &mut PgConnection, jobs: usize) {

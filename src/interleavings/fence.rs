@@ -66,7 +66,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused() {
     assert!(scene.claim(&mut other, 10).await.is_empty(), "only suspected");
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.go), (second, Disposition::Exhausted));
+    assert_eq!((over.job, over.disposition), (second, Disposition::Exhausted));
     assert_ne!(over.token, stale.token);
     assert_refused(&scene, &stale).await;
     let held = scene.hold(&mut other, &over).await;

@@ -43,7 +43,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
         let mut done: Vec<UnrecordedSuccess> = Vec::new();
         loop {
             let held = scene.hold(&mut conn, &claim).await;
-            if claim.go == Disposition::Run {
+            if claim.disposition == Disposition::Run {
                 begun[jobs.iter().position(|job| *job == claim.job).unwrap()] += 1;
                 if claim.job == killer {
                     rollback(&mut conn).await;
@@ -52,7 +52,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
                 }
             }
             let last = claim.behind.is_empty();
-            if claim.go == Disposition::Run {
+            if claim.disposition == Disposition::Run {
                 done.push(UnrecordedSuccess { job: claim.job, result: "null".into() });
             }
             if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
@@ -60,7 +60,8 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
                 scene.store.record_done(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
             }
             if last {
-                let outcome = if claim.go == Disposition::Run { succeeded() } else { failed() };
+                let outcome =
+                    if claim.disposition == Disposition::Run { succeeded() } else { failed() };
                 scene.settle(&mut conn, &claim, &held, &outcome).await;
             }
             commit(&mut conn).await;
@@ -126,7 +127,7 @@ async fn turns(
 /// Returns the rows that a claim has written, without times and tokens.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
     let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
-        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.boost, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.aging_priority, \
         g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
         from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
     sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()

@@ -139,13 +139,13 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     assert!(!scene.rescue("g").await, "a paused group is not stranded");
     let claim = sqlx::query_scalar("select claim from seriatim.queue_group");
     let token = claim.fetch_one(&mut other).await.unwrap();
-    let go = crate::job::group_plan::Disposition::Run;
+    let disposition = crate::job::group_plan::Disposition::Run;
     let over = crate::store::Claim {
         job: first,
         behind: Vec::new(),
         group: Some("g".into()),
         token,
-        go,
+        disposition,
         may_wait: None,
     };
     let held = scene.hold(&mut other, &over).await;

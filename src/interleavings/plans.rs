@@ -71,7 +71,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     // Some have just slept, and get their priority aging; thousands sleep on.
     scene
         .run(
-            "update seriatim.queue_group set boost = 1 \
+            "update seriatim.queue_group set aging_priority = 1 \
              where group_id <> 'g1' and claim is null and ready_at <= now() and head_id % 300 = 1",
         )
         .await;
@@ -324,7 +324,7 @@ async fn read_too_much(name: &str, insert: &str, statistics: &[&str]) -> Vec<Str
         .await;
     scene
         .run(
-            "update seriatim.queue_group set boost = 1, ready_at = now() + interval '1 hour' \
+            "update seriatim.queue_group set aging_priority = 1, ready_at = now() + interval '1 hour' \
              where group_id <> 'g1' and head_id % 2 = 0",
         )
         .await;

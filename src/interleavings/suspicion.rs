@@ -63,7 +63,7 @@ async fn a_lapsed_claim_is_taken_over_only_after_its_grace() {
     assert_eq!(scene.number(due).await, 0);
     scene.lease("g", -1).await;
     let over = scene.claim_one(&mut other).await;
-    assert_eq!((over.job, over.go), (job, Disposition::Run));
+    assert_eq!((over.job, over.disposition), (job, Disposition::Run));
     assert_ne!(over.token, claim.token);
     let held = scene.hold(&mut other, &over).await;
     assert_eq!((held.attempt, held.suspected), (2, false));
@@ -140,7 +140,7 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
             let planned = plans(&turns, &heads);
             assert_eq!(
                 planned[0].plan,
-                Plan::Start { job: dead, go: Disposition::Exhausted, fresh: false }
+                Plan::Start { job: dead, disposition: Disposition::Exhausted, fresh: false }
             );
             let over = scene.write(&mut other, &turns, &heads).await.remove(0);
             let held = scene.hold(&mut other, &over).await;
@@ -184,7 +184,7 @@ async fn a_take_over_of_an_expired_job_keeps_the_lost_attempt() {
         scene.lease("g", -1).await;
     }
     let over = scene.claim_one(&mut other).await;
-    assert!(matches!(over.go, Disposition::Expired(_)), "{over:?}");
+    assert!(matches!(over.disposition, Disposition::Expired(_)), "{over:?}");
     let held = scene.hold(&mut other, &over).await;
     assert_eq!((over.job, held.attempt), (job, 1));
     scene.settle(&mut other, &over, &held, &failed()).await;

@@ -34,7 +34,7 @@ pub(crate) struct Head {
     pub(crate) due: bool,
     /// This claim has locked its row; if not, another transaction has it for a moment.
     pub(crate) locked: bool,
-    pub(crate) go: Disposition,
+    pub(crate) disposition: Disposition,
     /// No attempt of it counts yet, so followers may be claimed with it. A job that may have killed
     /// its worker runs alone, so that the next death is counted to the right job.
     pub(crate) fresh: bool,
@@ -79,7 +79,7 @@ impl Disposition {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plan {
     /// Claim the group for this job; `fresh`: with followers, perhaps.
-    Start { job: i64, go: Disposition, fresh: bool },
+    Start { job: i64, disposition: Disposition, fresh: bool },
     /// The head is not due: the group is ready when it is, less its priority aging.
     Sleep { head: i64, until: DateTime<Utc>, aging: i16 },
     /// Another transaction is changing the head right now: read it again soon.
@@ -109,8 +109,8 @@ pub(crate) fn plan(group: &LockedGroup, heads: &HeadSnapshot) -> Plan {
         (None, Some(head)) if !head.locked => Plan::Recheck { aging: head.priority },
         (Some(_), Some(head)) if !head.locked => Plan::Recheck { aging: 0 },
         (claimed, Some(head)) => {
-            let fresh = claimed.is_none() && head.fresh && head.go == Disposition::Run;
-            Plan::Start { job: head.id, go: head.go, fresh }
+            let fresh = claimed.is_none() && head.fresh && head.disposition == Disposition::Run;
+            Plan::Start { job: head.id, disposition: head.disposition, fresh }
         }
     }
 }
@@ -131,8 +131,15 @@ mod tests {
 
     fn head(due: bool, locked: bool) -> HeadSnapshot {
         let due_at = DateTime::UNIX_EPOCH;
-        let head =
-            Head { id: 7, due_at, due, locked, go: Disposition::Run, fresh: true, priority: 3 };
+        let head = Head {
+            id: 7,
+            due_at,
+            due,
+            locked,
+            disposition: Disposition::Run,
+            fresh: true,
+            priority: 3,
+        };
         HeadSnapshot { head: Some(head), drained: false, paused: false }
     }
 
@@ -140,7 +147,7 @@ mod tests {
     fn a_free_group_starts_its_head_sleeps_or_retires() {
         assert_eq!(
             plan(&free(), &head(true, true)),
-            Plan::Start { job: 7, go: Disposition::Run, fresh: true }
+            Plan::Start { job: 7, disposition: Disposition::Run, fresh: true }
         );
         assert_eq!(plan(&free(), &head(true, false)), Plan::Recheck { aging: 3 });
         let until = DateTime::UNIX_EPOCH;
@@ -163,7 +170,7 @@ mod tests {
         let heads = HeadSnapshot { paused: true, ..head(true, true) };
         assert_eq!(
             plan(&suspected, &heads),
-            Plan::Start { job: 7, go: Disposition::Run, fresh: false }
+            Plan::Start { job: 7, disposition: Disposition::Run, fresh: false }
         );
     }
 
@@ -174,7 +181,7 @@ mod tests {
         let suspected = LockedGroup { suspected: true, ..lapsed };
         assert_eq!(
             plan(&suspected, &head(true, true)),
-            Plan::Start { job: 7, go: Disposition::Run, fresh: false }
+            Plan::Start { job: 7, disposition: Disposition::Run, fresh: false }
         );
         assert_eq!(
             plan(&suspected, &HeadSnapshot { head: None, drained: true, paused: false }),

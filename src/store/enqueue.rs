@@ -203,9 +203,9 @@ fn rows(many: bool) -> SelectStatement {
         .to_owned()
 }
 
-/// Wakes the queues with idle groups: a hint. See the schema's function `looks_idle`.
+/// Wakes the queues with idle groups: a hint. See the schema's function `seems_idle`.
 fn woken(names: &Names) -> SelectStatement {
-    let looks_idle = names.quoted("looks_idle");
+    let seems_idle = names.quoted("seems_idle");
     let mut due = select();
     due.column("queue")
         .expr_as(sql("array_agg(group_id) filter (where group_id is not null)"), "groups")
@@ -217,17 +217,17 @@ fn woken(names: &Names) -> SelectStatement {
     select()
         .expr(sql("count(pg_notify(?19, queue))"))
         .from_subquery(due, "due")
-        .and_where(sql(format!("{looks_idle}(queue, groups, plain)")))
+        .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
 }
 
 /// The same of the row that was inserted. What its session has seen is asked first: a function of
 /// the server's costs more.
 fn woken_by_one(names: &Names) -> Expr {
-    let (saw_burst, looks_idle) = (names.quoted("saw_burst"), names.quoted("looks_idle"));
+    let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {looks_idle}(queue, array[group_id], group_id is null) then pg_notify(?18, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?18, queue) end"
     ))
 }
 

@@ -57,18 +57,18 @@ const DISPOSITION: &str = "case when j.created_at < ignore_before then 'ignored'
 
 /// Begins the attempts of the jobs in `locked`, whose groups are claimed in the same statement.
 const START: &str = "update {schema}.job j set
-          status = 'started', flagged = false, attempts = j.attempts + (locked.go = 'run')::integer,
-          last_started_at = case when locked.go = 'run' then clock_timestamp() else j.last_started_at end
+          status = 'started', flagged = false, attempts = j.attempts + (locked.disposition = 'run')::integer,
+          last_started_at = case when locked.disposition = 'run' then clock_timestamp() else j.last_started_at end
         from locked
         where j.id = any (array[locked.id]) and j.finished_at is null
-        returning j.*, locked.go";
+        returning j.*, locked.disposition";
 
 /// A claimed job as `claim_jobs` returns it.
 const CLAIMED: &str = "
           false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
           j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
           pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
-          j.group_id, j.token, j.go, j.expires_at,
+          j.group_id, j.token, j.disposition, j.expires_at,
           null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz";
 
 /// What stands for `{key}` in every schema.
@@ -79,7 +79,7 @@ fn constants() -> [(&'static str, String); 18] {
         ("{start}", START.into()),
         ("{claimed}", CLAIMED.into()),
         ("{disposition}", DISPOSITION.into()),
-        ("{look_at}", FLAG_DUE_AT.into()),
+        ("{flag_due_at}", FLAG_DUE_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),

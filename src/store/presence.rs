@@ -221,11 +221,11 @@ impl Store {
         let wait = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Ok(Presence {
             held: row.try_get("held")?,
-            suspected: row.try_get("doubted")?,
+            suspected: row.try_get("suspected")?,
             maybe_dead: row.try_get("maybe_dead")?,
             // What is past is due.
             due_in: due_in.into_iter().map(|seconds| seconds.map(wait)).collect(),
-            awaits_maintenance: row.try_get("awaits_house")?,
+            awaits_maintenance: row.try_get("awaits_maintenance")?,
         })
     }
 
@@ -233,7 +233,7 @@ impl Store {
     pub(crate) fn heartbeat_sql(&self, asks: HeartbeatQuery<'_>) -> String {
         let HeartbeatQuery { id, key, long_here, server, queues, maintenance } = asks;
         let (heartbeat, lock) =
-            (self.names.quoted("presence_look"), literal(&self.failure_detector_lock()));
+            (self.names.quoted("heartbeat"), literal(&self.failure_detector_lock()));
         let (server, queues) = (server.to_rfc3339(), queues.iter().map(|queue| name(queue)));
         let queues = queues.collect::<Vec<_>>().join(",");
         format!(

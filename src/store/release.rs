@@ -106,7 +106,7 @@ impl Store {
         let locked: HashSet<Uuid> =
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let given = || claims.iter().filter(|of| locked.contains(&of.token));
-        let heads = given().map(|of| (of.job, of.go == Disposition::Run));
+        let heads = given().map(|of| (of.job, of.disposition == Disposition::Run));
         let behind = given().flat_map(|of| of.behind.iter().map(|job| (*job, true)));
         let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
         if !jobs.is_empty() {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 const AFTER_END: Duration = Duration::from_millis(5);
 /// Behind a claim: an enqueue that saw what the claim then took, and that somebody had been woken for it.
 const AFTER_CLAIM: Duration = Duration::from_millis(20);
-/// The same behind a claim of many, or of one of many: producers rely on what they saw for 10 ms more (`looks_idle`).
+/// The same behind a claim of many, or of one of many: producers rely on what they saw for 10 ms more (`seems_idle`).
 const AFTER_BURST: Duration = Duration::from_millis(30);
 
 /// The looks to come.

@@ -178,7 +178,7 @@ async fn run_held(
     let fate = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match fate {
         _ if held.cancel_requested => RunResult::Cancelled,
-        _ if claim.go != Disposition::Run => RunResult::Exhausted,
+        _ if claim.disposition != Disposition::Run => RunResult::Exhausted,
         0 => {
             stress.oracle.count("connections dropped in a hold");
             return Ok(After::Lost);

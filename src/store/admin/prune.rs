@@ -229,7 +229,7 @@ impl Store {
     ) -> Result<bool, sqlx::Error> {
         let text = format!(
             "{BEGIN}; {PINNED_PLANS}; select {}(); commit",
-            self.names.quoted("awaits_house")
+            self.names.quoted("awaits_maintenance")
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)

@@ -8,7 +8,7 @@ use crate::store::store::Store;
 
 statements! {
     /// Needs the adopter's lock.
-    ADOPT = |names| names.sql("select in_line, more from {adopt}($1, null, $2, '-infinity')");
+    ADOPT = |names| names.sql("select readied, more from {adopt}($1, null, $2, '-infinity')");
 }
 
 /// How many flags one page of an adoption takes: at least, and at most if that is more than the

@@ -18,16 +18,16 @@ statements! {
     GROUPS = |names| names.sql_with(
         "with due as materialized (
             select g.queue, g.group_id from {queue_group} g
-            where g.queue = $1 and g.boost > 0 and g.ready_at <= now()
+            where g.queue = $1 and g.aging_priority > 0 and g.ready_at <= now()
             order by g.ready_at
             limit $2
             for no key update of g skip locked
         )
-        update {queue_group} as g set ready_at = g.ready_at - {aging}, boost = 0
+        update {queue_group} as g set ready_at = g.ready_at - {aging}, aging_priority = 0
         from due
         where g.queue = any (array[due.queue])
             and g.group_id between due.group_id and due.group_id",
-        &[("aging", &priority_aging("g.boost"))],
+        &[("aging", &priority_aging("g.aging_priority"))],
     );
 
     /// The same for jobs without a group. One whose expiry came first has none, and is not here.

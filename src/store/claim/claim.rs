@@ -19,7 +19,7 @@ pub(crate) struct Claim {
     /// `None` for a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
-    pub(crate) go: Disposition,
+    pub(crate) disposition: Disposition,
     /// Whether it may be prefetched: it was never begun, has further attempts and does not expire.
     /// `None` if that was not read.
     pub(crate) may_wait: Option<bool>,

@@ -27,7 +27,7 @@ statements! {
                 when turn.suspected then {suspect_until}
                 else coalesce(turn.until, clock_timestamp() + make_interval(secs => turn.after))
                 end,
-            boost = turn.aging,
+            aging_priority = turn.aging,
             head_id = coalesce(turn.head_id, g.head_id),
             suspect = case when turn.suspected then g.claim else g.suspect end,
             claim = case when turn.free then null else g.claim end,

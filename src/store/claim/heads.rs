@@ -93,7 +93,7 @@ fn read_heads(names: &Names) -> String {
             from candidate
             order by group_id, id
         ), locked as materialized (
-            select j.id, j.expires_at, {go} as go, j.attempts = j.attempts_forgiven as fresh
+            select j.id, j.expires_at, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh
             from head
             join {job} as j on j.id = any (array[head.id])
             where j.finished_at is null
@@ -103,7 +103,7 @@ fn read_heads(names: &Names) -> String {
         )
         select head.group_id, head.id, head.priority, head.due_at,
             due_at <= now() or taken_over as due,
-            null::text as go, null::timestamptz as expires_at, null::bool as fresh,
+            null::text as disposition, null::timestamptz as expires_at, null::bool as fresh,
             null::bool as paused, null::bool as drained
         from head
         union all (
@@ -120,10 +120,10 @@ fn read_heads(names: &Names) -> String {
         )
         union all (
             select null, locked.id, null, null, null,
-                locked.go, locked.expires_at, locked.fresh, null, null
+                locked.disposition, locked.expires_at, locked.fresh, null, null
             from locked
         )",
-        &[("go", &disposition("j", "$5", "$6"))],
+        &[("disposition", &disposition("j", "$5", "$6"))],
     )
 }
 
@@ -159,8 +159,10 @@ impl Store {
         }
         for (group, id, row) in heads {
             let found = locked.get(&id);
-            let go = match found {
-                Some(row) => Disposition::parse(row.try_get("go")?, row.try_get("expires_at")?),
+            let disposition = match found {
+                Some(row) => {
+                    Disposition::parse(row.try_get("disposition")?, row.try_get("expires_at")?)
+                }
                 None => Disposition::Run,
             };
             let head = Head {
@@ -170,7 +172,7 @@ impl Store {
                 locked: found.is_some(),
                 fresh: found.map_or(Ok(false), |row| row.try_get("fresh"))?,
                 priority: row.try_get("priority")?,
-                go,
+                disposition,
             };
             snapshots.entry(group).or_insert_with(HeadSnapshot::default).head = Some(head);
         }

@@ -87,7 +87,7 @@ fn peek(names: &Names) -> String {
     };
     let due = first_group("g.queue = ?1 and g.ready_at <= now() and g.ready_at < 'infinity'");
     let next_group = first_group("g.queue = ?1 and g.ready_at > now() and g.ready_at < 'infinity'");
-    let aging = first_group("g.queue = ?1 and g.boost > 0 and g.ready_at <= now()");
+    let aging = first_group("g.queue = ?1 and g.aging_priority > 0 and g.ready_at <= now()");
     let ungrouped_aging = first(
         "j.queue = ?1 and j.group_id is null and j.status = 'queued' and j.priority > 0 \
          and j.turn_at >= j.run_at and j.run_at <= now()",

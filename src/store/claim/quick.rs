@@ -94,11 +94,11 @@ impl Store {
                     let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                     let max_attempts =
                         held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
-                    let go = Disposition::parse(row.try_get("go")?, expires_at);
-                    let fresh = go == Disposition::Run && held.attempt == 1;
+                    let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
+                    let fresh = disposition == Disposition::Run && held.attempt == 1;
                     let may_wait = Some(fresh && max_attempts > 1 && expires_at.is_none());
                     let behind = Vec::new();
-                    started.push(Claim { job, behind, group, token, go, may_wait });
+                    started.push(Claim { job, behind, group, token, disposition, may_wait });
                 }
                 (None, Some(group)) => behind.entry(group).or_default().push(job),
                 (None, None) => {}
@@ -120,7 +120,7 @@ impl Store {
             found_at: ScanStart {
                 groups: last.try_get("groups_at")?,
                 flags: last.try_get("flags_at")?,
-                ungrouped: last.try_get("loose_at")?,
+                ungrouped: last.try_get("ungrouped_at")?,
             },
         })
     }

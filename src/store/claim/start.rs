@@ -38,20 +38,20 @@ fn start(names: &Names) -> String {
     // of their number.
     names.sql_with(
         "with turn as materialized (
-            select unnest($2) as job_id, unnest($3) as group_id, unnest($4) as go,
+            select unnest($2) as job_id, unnest($3) as group_id, unnest($4) as disposition,
                 unnest($8) as batch_end, unnest($9) as batch_size
         ), started as materialized (
             update {job} as j set
                 status = 'started',
                 flagged = false,
                 history = {history},
-                attempts = j.attempts + case when turn.go = 'run' then 1 else 0 end,
+                attempts = j.attempts + case when turn.disposition = 'run' then 1 else 0 end,
                 last_started_at =
-                    case when turn.go = 'run' then clock_timestamp() else j.last_started_at end
+                    case when turn.disposition = 'run' then clock_timestamp() else j.last_started_at end
             from turn
             where j.id = any (array[turn.job_id]) and j.finished_at is null
             returning j.id, j.queue, j.group_id, j.lease_ms, j.expires_at,
-                turn.go, turn.batch_end, turn.batch_size
+                turn.disposition, turn.batch_end, turn.batch_size
         ), claimed as materialized (
             update {queue_group} as g set
                 claim = gen_random_uuid(),
@@ -59,7 +59,7 @@ fn start(names: &Names) -> String {
                 head_id = case when g.claim is null then started.id else g.head_id end,
                 suspect = null,
                 claimed_by = $7,
-                boost = 0,
+                aging_priority = 0,
                 batch_end = started.batch_end,
                 batch_size = started.batch_size,
                 ready_at = clock_timestamp() + {lease}
@@ -67,10 +67,10 @@ fn start(names: &Names) -> String {
             where g.queue = any (array[started.queue])
                 and g.group_id between started.group_id and started.group_id
                 and started.batch_size is not null
-            returning started.id, g.group_id, g.claim, started.go, started.expires_at
+            returning started.id, g.group_id, g.claim, started.disposition, started.expires_at
         )
         select * from claimed",
-        &[("history", &lost_attempt("j", "turn.go")), ("lease", &lease("started", "$5", "$6"))],
+        &[("history", &lost_attempt("j", "turn.disposition")), ("lease", &lease("started", "$5", "$6"))],
     )
 }
 
@@ -96,7 +96,7 @@ impl Store {
         let (mut jobs, mut groups, mut words) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ends, mut sizes) = (Vec::new(), Vec::new());
         for GroupPlan { group, plan, behind } in plans {
-            let Plan::Start { job, go, .. } = *plan else { continue };
+            let Plan::Start { job, disposition, .. } = *plan else { continue };
             let size = i16::try_from(1 + behind.len()).unwrap_or(i16::MAX);
             jobs.push(job);
             ends.push(behind.last().copied());
@@ -105,7 +105,7 @@ impl Store {
             ends.resize(jobs.len(), None);
             sizes.resize(jobs.len(), None);
             groups.resize(jobs.len(), group.as_str());
-            words.resize(jobs.len(), go.word());
+            words.resize(jobs.len(), disposition.word());
         }
         if jobs.is_empty() {
             return Ok(Vec::new());
@@ -124,7 +124,10 @@ impl Store {
                     behind: behind.get(&*group).map_or_else(Vec::new, |jobs| (*jobs).clone()),
                     group: Some(group),
                     token: row.try_get("claim")?,
-                    go: Disposition::parse(row.try_get("go")?, row.try_get("expires_at")?),
+                    disposition: Disposition::parse(
+                        row.try_get("disposition")?,
+                        row.try_get("expires_at")?,
+                    ),
                     may_wait: None,
                 })
             })

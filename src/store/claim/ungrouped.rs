@@ -49,7 +49,7 @@ statements! {
 fn start(names: &Names, which: &str) -> String {
     names.sql_with(
         "with due as materialized (
-            select id, {go} as go from {job} j
+            select id, {disposition} as disposition from {job} j
             where j.queue = $1 and j.group_id is null and {which}
             limit $2
             for no key update of j skip locked
@@ -57,20 +57,20 @@ fn start(names: &Names, which: &str) -> String {
         update {job} as j set
             status = 'started',
             history = {history},
-            attempts = j.attempts + case when due.go = 'run' then 1 else 0 end,
+            attempts = j.attempts + case when due.disposition = 'run' then 1 else 0 end,
             last_started_at =
-                case when due.go = 'run' then clock_timestamp() else j.last_started_at end,
+                case when due.disposition = 'run' then clock_timestamp() else j.last_started_at end,
             claim = gen_random_uuid(),
             suspect = null,
             claimed_by = $6,
             lease_until = clock_timestamp() + {lease}
         from due
         where j.id = any (array[due.id])
-        returning j.id, j.claim, due.go, j.expires_at",
+        returning j.id, j.claim, due.disposition, j.expires_at",
         &[
-            ("go", &disposition("j", "$4", "$7")),
+            ("disposition", &disposition("j", "$4", "$7")),
             ("which", which),
-            ("history", &lost_attempt("j", "due.go")),
+            ("history", &lost_attempt("j", "due.disposition")),
             ("lease", &lease("j", "$3", "$5")),
         ],
     )
@@ -124,7 +124,7 @@ impl Store {
                     job: row.try_get(0)?,
                     group: None,
                     token: row.try_get(1)?,
-                    go: Disposition::parse(row.try_get(2)?, row.try_get(3)?),
+                    disposition: Disposition::parse(row.try_get(2)?, row.try_get(3)?),
                     may_wait: None,
                 })
             })

@@ -291,8 +291,8 @@ fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
 }
 
 fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
-    let in_line: bool = row.try_get(LINE)?;
-    let line = if in_line {
+    let readied: bool = row.try_get(LINE)?;
+    let line = if readied {
         Some(LineFacts {
             ready_at: row.try_get(LINE + 1)?,
             claimed_job: row.try_get(LINE + 2)?,

@@ -35,7 +35,7 @@ impl Store {
         then: AfterSettle,
         options: ClaimOptions,
     ) -> Result<ChainAnswer, sqlx::Error> {
-        let settle = self.names.quoted("settle_and_go_on");
+        let settle = self.names.quoted("settle_and_chain");
         let queue = name(queue);
         let group = claim.group.as_deref().map_or_else(|| "null".to_owned(), literal);
         let result = if keep { literal(result) } else { String::from("null") };
@@ -58,12 +58,18 @@ impl Store {
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
         match row.try_get("state")? {
-            "goes_on" => {
+            "chained" => {
                 let job = row.try_get("id")?;
                 let token = row.try_get("claim")?;
                 let (group, behind) = (claim.group.clone(), Vec::new());
-                let next =
-                    Claim { job, behind, group, token, go: Disposition::Run, may_wait: None };
+                let next = Claim {
+                    job,
+                    behind,
+                    group,
+                    token,
+                    disposition: Disposition::Run,
+                    may_wait: None,
+                };
                 Ok(ChainAnswer::To { claim: next, known: Box::new(held_job(row)?), held })
             }
             "drained" => Ok(ChainAnswer::Drained),

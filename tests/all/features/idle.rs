@@ -27,7 +27,7 @@ async fn processor(database: &TestDatabase, log: &Log, hold: Hold) -> ProcessorB
 
 /// Whether neither queues nor maintenance have looked for two seconds, though they did before.
 const QUIET: &str = "select coalesce(max(query_start) < clock_timestamp() - interval '2 s', false) from pg_stat_activity \
-    where datname = current_database() and query ~ 'claim_jobs|awaits_house' and query !~ 'pg_stat_activity'";
+    where datname = current_database() and query ~ 'claim_jobs|awaits_maintenance' and query !~ 'pg_stat_activity'";
 
 /// After a look that was slow, as they are on a machine with much else to do, all look by themselves for 5 s.
 async fn quiet(database: &TestDatabase) {

@@ -269,8 +269,8 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
     }
     // Longer than the grace of whatever was doubted.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let doubted: i64 = groups_where(pool, "suspect is not null").await;
-    assert_eq!(doubted, 0);
+    let suspected: i64 = groups_where(pool, "suspect is not null").await;
+    assert_eq!(suspected, 0);
     assert_eq!(log.entries().len(), 4, "{:?}", log.entries());
     gate.pass(4);
     drained(pool, "q").await;

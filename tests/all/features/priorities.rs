@@ -190,7 +190,7 @@ async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
     let _running = processor(&database, 6).await.queue(options, run).build().unwrap().start();
     eventually(
         pool,
-        "select sum(boost) from seriatim.queue_group where ready_at > now()",
+        "select sum(aging_priority) from seriatim.queue_group where ready_at > now()",
         Some(9_i64),
     )
     .await;

@@ -165,11 +165,11 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
            insert into seriatim.job (queue, group_id, flagged, data, run_at, created_at) \
              select of_queue, 'g' || i, true, '{}', clock_timestamp() + due, clock_timestamp() + due - age \
              from generate_series(1, n) i; \
-           idle := seriatim.looks_idle('q', array['another'], false); \
+           idle := seriatim.seems_idle('q', array['another'], false); \
            return case when pause > 0 or clock_timestamp() < now() + '5 ms' then idle end; end $$",
     )
     .await;
-    let looks_idle = async |args: &str| {
+    let seems_idle = async |args: &str| {
         loop {
             let sql = format!("select looks_idle_beside({args})");
             // Null: it took longer than the burst.
@@ -178,7 +178,7 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
             }
         }
     };
-    assert!(!looks_idle("16, 'q', '0', '0', 0").await);
+    assert!(!seems_idle("16, 'q', '0', '0', 0").await);
     for (args, why) in [
         ("15, 'q', '0', '0', 0", "too few"),
         ("16, 'other', '0', '0', 0", "of another queue"),
@@ -187,7 +187,7 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
         ("16, 'q', '0', '1 s', 0", "they were enqueued before, and woke nobody"),
         ("16, 'q', '0', '0', 0.01", "it is committed later than they"),
     ] {
-        assert!(looks_idle(args).await, "{why}");
+        assert!(seems_idle(args).await, "{why}");
     }
     by_hand(
         pool,
@@ -195,7 +195,7 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
            select 'q', 'g' || i, now(), 1 from generate_series(1, 16) i",
     )
     .await;
-    assert!(looks_idle("16, 'q', '0', '0', 0").await, "their groups were busy: they woke nobody");
+    assert!(seems_idle("16, 'q', '0', '0', 0").await, "their groups were busy: they woke nobody");
     // What the library enqueues at once is due as it is created.
     seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
     let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
@@ -212,7 +212,7 @@ async fn a_session_relies_for_10_ms_on_a_burst_that_it_saw() {
            delete from seriatim.job; \
            insert into seriatim.job (queue, group_id, flagged, data, run_at, created_at) \
              select 'q', 'g' || i, true, '{}', at, at from (select clock_timestamp() at) now, generate_series(1, n) i; \
-           return seriatim.looks_idle(of_queue, array['another'], false); end $$",
+           return seriatim.seems_idle(of_queue, array['another'], false); end $$",
     )
     .await;
     by_hand(

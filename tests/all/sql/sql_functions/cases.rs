@@ -133,7 +133,7 @@ pub const CASES: [(&str, &str); 23] = [
          receive 3 ->",
     ),
     (
-        "extend keeps a claim that was doubted",
+        "extend keeps a claim that was suspected",
         "enqueue a group=g -> new
          receive 1 -> a.1
          lapse
