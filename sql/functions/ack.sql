@@ -26,9 +26,7 @@ begin
   if held.state <> 'held' then
     return held.state;
   end if;
-  update job j set status = 'succeeded', finished_at = clock_timestamp(), result = ack.result, error = null,
-    claim = null, lease_until = null, suspect = null, claimed_by = null
-  where j.id = shown.job;
+  perform from succeed(array[shown.job], array[ack.result::text], true);
   if held.of_group is not null then
     perform receive_pass(held.of_queue, held.of_group);
   end if;

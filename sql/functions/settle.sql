@@ -1,63 +1,87 @@
--- Settles the success of a job whose rows this transaction has locked; without `keep` the job is
--- deleted. With jobs `behind` it the claim stays for them (`stays`), unless the queue or the group
--- is paused. Then those go back as if they had not been claimed, and the turn ends. Else returns
--- `passed` if the group has more jobs, or may have, and `drained` if not.
-create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result jsonb, keep boolean, behind bigint[])
-returns text
+-- Writes the success of jobs, or deletes them without `keep`. No other place does: holds, batches,
+-- turns and acks call it. This transaction has locked the jobs, or their groups by token (P4, P10).
+-- Returns a row for each job that it wrote: one that was recorded already stays as it is.
+create or replace function {schema}.succeed(jobs bigint[], results text[], keep boolean)
+returns table (queue text, group_id text)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if keep then
+    return query
+    update {schema}.job j set
+      status = 'succeeded', finished_at = clock_timestamp(), result = done.result::jsonb, error = null,
+      claim = null, lease_until = null, suspect = null, claimed_by = null
+    from unnest(jobs, results) done(id, result)
+    where j.id = any (array[done.id]) and j.finished_at is null and j.status not in ('queued', 'parked')
+    returning j.queue, j.group_id;
+  else
+    return query
+    delete from {schema}.job j
+    where j.id = any (jobs) and j.finished_at is null and j.status not in ('queued', 'parked')
+    returning j.queue, j.group_id;
+  end if;
+end $$;
+
+-- Returns whether the queue or the group is paused. A turn ends then.
+create or replace function {schema}.is_paused(of_queue text, of_group text) returns boolean
+language plpgsql stable
+as $$
+begin
+  perform from {schema}.queue q where q.name = of_queue and q.paused_at is not null;
+  if not found then
+    perform from {schema}.group_setting s
+    where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null;
+  end if;
+  return found;
+end $$;
+
+-- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.
+-- The group's row is locked by the claim's token.
+create or replace function {schema}.record_successes(of_queue text, of_group text, jobs bigint[], results text[], keep boolean)
+returns boolean
+language plpgsql volatile
+as $$
+begin
+  perform from {schema}.succeed(jobs, results, keep);
+  return {schema}.is_paused(of_queue, of_group);
+end $$;
+
+-- Passes the turn of a claim whose group's row this transaction has locked. The claim's jobs up to
+-- `ended` have ended; if it is null, the claim's job is unfinished and keeps its place. Returns
+-- `drained` if no job is left and the group's row is gone, else `passed`.
+create or replace function {schema}.pass_turn(with_token uuid, of_queue text, of_group text, ended bigint) returns text
 language plpgsql volatile
 as $$
 declare
-  of_queue text; of_group text; next_priority smallint;
+  next_priority smallint;
 begin
-  if keep then
-    update {schema}.job j set
-      status = 'succeeded', finished_at = clock_timestamp(), result = with_result, error = null,
-      claim = null, lease_until = null, suspect = null, claimed_by = null
-    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
-    returning j.queue, j.group_id into of_queue, of_group;
+  if ended is null then
+    select h.priority into next_priority from {schema}.job h
+    where h.queue = of_queue
+      and (h.group_id, h.id) >= (of_group, (select g.head_id from {schema}.queue_group g where g.claim = with_token))
+      and h.group_id <= of_group and h.status in ('queued', 'started')
+    order by h.group_id, h.id limit 1;
   else
-    delete from {schema}.job j
-    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
-    returning j.queue, j.group_id into of_queue, of_group;
-  end if;
-  if not found then
-    raise 'job % is not as its worker has locked it', of_job using errcode = 'no_data_found';
-  end if;
-  if of_group is null then
-    return 'drained';
-  end if;
-  if behind is not null then
-    perform from {schema}.queue q where q.name = of_queue and q.paused_at is not null;
+    select h.priority into next_priority from {schema}.job h
+    where h.queue = of_queue and (h.group_id, h.id) > (of_group, ended) and h.group_id <= of_group
+      and h.status in ('queued', 'started')
+    order by h.group_id, h.id limit 1;
     if not found then
-      perform from {schema}.group_setting s
-      where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null;
-      if not found then
-        return 'stays';
-      end if;
-    end if;
-    update {schema}.job j set
-      status = 'queued', attempts = j.attempts - 1,
-      last_started_at = case when j.attempts > 1 then j.last_started_at end
-    where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
-  end if;
-  select h.priority into next_priority from {schema}.job h
-  where h.queue = of_queue and (h.group_id, h.id) > (of_group, of_job) and h.group_id <= of_group
-    and h.status in ('queued', 'started')
-  order by h.group_id, h.id limit 1;
-  if not found then
-    -- Nothing has written the row before. The lock fails while an adopter shares the row. The
-    -- delete decides in a statement of its own: by this snapshot, which an adopter's commit may
-    -- have overtaken, it would strand a job (P3).
-    perform from {schema}.queue_group g
-    where g.claim = with_token
-    for update skip locked;
-    if found then
-      delete from {schema}.queue_group g
-      where g.claim = with_token and g.halted_at is null
-        and (select u.id from {schema}.job u
-          where u.queue = of_queue and u.group_id = of_group and u.status in ('queued', 'started') limit 1) is null;
+      -- Nothing has written the row before. The lock fails while an adopter shares the row. The
+      -- delete decides in a statement of its own: by this snapshot, which an adopter's commit may
+      -- have overtaken, it would strand a job (P3).
+      perform from {schema}.queue_group g
+      where g.claim = with_token
+      for update skip locked;
       if found then
-        return 'drained';
+        delete from {schema}.queue_group g
+        where g.claim = with_token and g.halted_at is null
+          and (select u.id from {schema}.job u
+            where u.queue = of_queue and u.group_id = of_group and u.status in ('queued', 'started') limit 1) is null;
+        if found then
+          return 'drained';
+        end if;
       end if;
     end if;
   end if;
@@ -71,13 +95,124 @@ begin
   return 'passed';
 end $$;
 
+-- Settles the success of a job whose rows this transaction has locked. With jobs `behind` it the
+-- claim stays for them (`stays`), unless the queue or the group is paused. Then those go back as if
+-- they had not been claimed, and the turn ends. Else returns as `pass_turn` does; `drained` for a
+-- job without a group.
+create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text, keep boolean, behind bigint[])
+returns text
+language plpgsql volatile
+as $$
+declare
+  of_queue text; of_group text;
+begin
+  select s.queue, s.group_id into of_queue, of_group
+  from {schema}.succeed(array[of_job], array[with_result], keep) s;
+  if not found then
+    raise 'job % is not as its worker has locked it', of_job using errcode = 'no_data_found';
+  end if;
+  if of_group is null then
+    return 'drained';
+  end if;
+  if behind is not null then
+    if not {schema}.is_paused(of_queue, of_group) then
+      return 'stays';
+    end if;
+    update {schema}.job j set
+      status = 'queued', attempts = j.attempts - 1,
+      last_started_at = case when j.attempts > 1 then j.last_started_at end
+    where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
+  end if;
+  return {schema}.pass_turn(with_token, of_queue, of_group, of_job);
+end $$;
+
+-- Settles many claims of groups, all of whose jobs have succeeded: `succeed`, and `pass_turn` for a
+-- set, in four statements for all. `jobs[firsts[n]:lasts[n]]` are those of the n-th claim, and
+-- `last_jobs` the last of each. Returns the claims that it settled: others are stale, or their rows
+-- are locked for a moment. This transaction must not have written the groups' rows before.
+create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], firsts integer[], lasts integer[],
+  jobs bigint[], results text[], of_claims uuid[], keep boolean)
+returns setof uuid
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  locked uuid[];
+begin
+  -- The lock that a delete needs. An adopter that shares a row has it skipped.
+  select array_agg(g.claim) into locked from unnest(tokens) claimed(claim)
+  join lateral (
+    select g.claim from {schema}.queue_group g
+    where g.claim = claimed.claim limit 1 for update of g skip locked) g on true;
+  if locked is null then
+    return;
+  end if;
+  -- By a snapshot younger than the locks. The claims' own jobs are unfinished still. Most groups
+  -- have a job behind the claim's, and nothing else is looked up then.
+  with claimed as materialized (
+    select t.* from unnest(tokens, last_jobs, firsts, lasts) t(claim, job_id, first, last)
+    where t.claim = any (locked)
+  ), ours as materialized (
+    select g.ctid, next.priority,
+      next.id is null and (
+        select u.id from {schema}.job u
+        where u.queue = g.queue and u.group_id = g.group_id and u.status in ('queued', 'started')
+          and u.id <> all (jobs[claimed.first:claimed.last])
+        limit 1) is null as drained
+    from claimed
+    join lateral (
+      select g.queue, g.group_id, g.ctid from {schema}.queue_group g
+      where g.claim = claimed.claim limit 1) g on true
+    left join lateral (
+      select h.id, h.priority from {schema}.job h
+      where h.queue = g.queue and (h.group_id, h.id) > (g.group_id, claimed.job_id) and h.group_id <= g.group_id
+        and h.status in ('queued', 'started')
+      order by h.group_id, h.id limit 1) next on true
+  ), passed as (
+    update {schema}.queue_group g set
+      claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
+      ready_at = clock_timestamp() - {priority_aging} * coalesce(ours.priority, 0)
+    from ours
+    where g.ctid = ours.ctid and not ours.drained
+  )
+  delete from {schema}.queue_group g
+  where g.halted_at is null and g.ctid = any (array(select ctid from ours where drained));
+  perform from (
+    select array_agg(done.id) as jobs, array_agg(done.result) as results
+    from unnest(jobs, results, of_claims) done(id, result, claim)
+    where done.claim = any (locked)) done,
+    {schema}.succeed(done.jobs, done.results, keep);
+  return query select unnest(locked);
+end $$;
+
+-- Settles many claims of jobs without a group. Returns the claims that it settled.
+create or replace function {schema}.settle_ungrouped_successes(tokens uuid[], jobs bigint[], results text[], keep boolean)
+returns setof uuid
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  locked record;
+begin
+  select array_agg(claimed.claim) as tokens, array_agg(claimed.job_id) as jobs, array_agg(claimed.result) as results
+  into locked
+  from unnest(tokens, jobs, results) claimed(claim, job_id, result)
+  join lateral (
+    select j.id from {schema}.job j
+    where j.id = claimed.job_id and j.claim = claimed.claim
+      and j.finished_at is null and j.status not in ('queued', 'parked')
+    limit 1 for no key update of j skip locked) j on true;
+  perform from {schema}.succeed(locked.jobs, locked.results, keep);
+  return query select unnest(locked.tokens);
+end $$;
+
 -- Settles a success and starts the next job of the group under a token of its own, in the same
 -- transaction, if nothing keeps it from that. Returns `goes_on` with what the next handler needs.
 -- The session remembers the job for `hold_next`.
 --
 -- Only the read of a free row may raise `head_id`, as an adopter that shares the row goes by it. A
 -- late job lowers it: what its flag stood for is behind that.
-create or replace function {schema}.settle_and_chain(of_queue text, of_group text, of_job bigint, with_token uuid, with_result jsonb,
+create or replace function {schema}.settle_and_chain(of_queue text, of_group text, of_job bigint, with_token uuid, with_result text,
   keep boolean, default_attempts integer, lease_seconds float8, processor bigint, ignore_before timestamptz)
 returns table (
   suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,

@@ -120,7 +120,7 @@ async fn the_adopters_lock_alone_prevents_two_rows_of_a_group() {
         let mut second = scene.session().await;
         if wrong {
             let adopt =
-                format!("select in_line::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
+                format!("select readied::bigint from seriatim.adopt('{Q}', null, 64, '-infinity')");
             assert_eq!(number(&mut second, &adopt).await, 1);
         } else {
             let nothing = scene.quick_claim(&mut second, 9).await;

@@ -51,7 +51,7 @@ impl Store {
         let (job, token, lease) = (claim.job, claim.token, lease.as_secs_f64());
         let (processor, ignore_before) = (id(processor), time(ignore_before, "null"));
         let text = format!(
-            "select * from {settle}({queue}, {group}, {job}, '{token}', {result}::jsonb, {keep}, {max_attempts}, '{lease}', \
+            "select * from {settle}({queue}, {group}, {job}, '{token}', {result}, {keep}, {max_attempts}, '{lease}', \
              {processor}, {ignore_before}){then}"
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;

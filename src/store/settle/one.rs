@@ -8,7 +8,7 @@ use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::claim::claim::Claim;
-use crate::store::fragments::{FREE_GROUP, FREE_JOB, history_entry, priority_aging};
+use crate::store::fragments::{FREE_GROUP, FREE_JOB, history_entry};
 use crate::store::names::Names;
 use crate::store::settle::keep::KeepFinished;
 use crate::store::statement::statements;
@@ -19,10 +19,7 @@ statements! {
         "select 1 from {cancel_request} r where r.job_id = $1 limit 1",
     );
 
-    SUCCEEDED = |names| record(
-        names,
-        "status = 'succeeded', finished_at = clock_timestamp(), result = $2::jsonb, error = null",
-    );
+    SUCCEED = |names| names.sql("select from {succeed}(array[$1], array[$2], $3)");
 
     /// The outcome of a job that is not to be kept.
     DELETE = |names| names.sql(
@@ -63,18 +60,7 @@ statements! {
         "$3",
     );
 
-    /// Frees the group and puts it behind all groups that are ready, less the aging of the next
-    /// job's priority. `now()` would be this transaction's begin, and overtake others.
-    PASS_TURN = |names| names.sql_with(
-        "update {queue_group} set
-            {free},
-            ready_at = clock_timestamp() - {aging}
-        where claim = $1",
-        &[
-            ("free", FREE_GROUP),
-            ("aging", &priority_aging(&format!("coalesce(({}), 0)", names.sql(NEXT_PRIORITY)))),
-        ],
-    );
+    PASS_TURN = |names| names.sql("select {pass_turn}($1, $2, $3, $4)");
 
     /// Frees the group and halts it.
     HALT = |names| names.sql_with(
@@ -96,24 +82,6 @@ statements! {
         "update {job} set parked_with = id where id = $1 and status::text in ('failed')",
     );
 
-    /// The lock that a delete needs; fails while an adopter shares the row. This transaction must
-    /// not have written the row before.
-    LOCK_ALONE = |names| names.sql(
-        "select 1 from {queue_group} g where g.claim = $1 for update of g skip locked",
-    );
-
-    /// Deletes a drained group's row. A statement of its own, after `LOCK_ALONE`: with the lock in
-    /// the same statement it would decide by a snapshot that an adopter's commit has overtaken, and
-    /// strand a job.
-    RETIRE = |names| names.sql(
-        "delete from {queue_group}
-        where claim = $1 and halted_at is null and not exists(
-            select 1 from {job} u
-            where u.queue = $2 and u.group_id = $3
-                and u.group_id is not null and u.status in ('queued', 'started')
-        )",
-    );
-
     FORGET_REQUESTS = |names| names.sql(
         "with gone as materialized (
             select ctid from {cancel_request} r where r.job_id = $1 for update of r skip locked
@@ -121,14 +89,6 @@ statements! {
         delete from {cancel_request} where ctid in (select ctid from gone)",
     );
 }
-
-/// The priority of a group's next job.
-const NEXT_PRIORITY: &str = "
-    select h.priority from {job} h
-    where h.queue = $2 and (h.group_id, h.id) >= ($3, head_id) and h.group_id <= $3
-        and h.group_id is not null and h.status in ('queued', 'started')
-    order by h.group_id, h.id
-    limit 1";
 
 /// Writes an outcome to the job's row, which this transaction has locked.
 fn record(names: &Names, set: &str) -> String {
@@ -180,20 +140,16 @@ impl Store {
         {
             return Ok(());
         }
-        // Otherwise the job itself is unfinished.
-        let drained = !followed
-            && claim.behind.is_empty()
-            && matches!(
-                outcome,
-                Outcome::Succeeded { .. }
-                    | Outcome::Failed { .. }
-                    | Outcome::Cancelled
-                    | Outcome::Ignored
-            );
-        if drained && self.try_retire(conn, queue, group, claim).await? {
-            return Ok(());
-        }
-        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group);
+        let ends = matches!(
+            outcome,
+            Outcome::Succeeded { .. }
+                | Outcome::Failed { .. }
+                | Outcome::Cancelled
+                | Outcome::Ignored
+        );
+        // A group that has another job is not drained.
+        let ended = (ends && !followed && claim.behind.is_empty()).then_some(claim.job);
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group).bind(ended);
         pass.execute(conn).await.map(drop)
     }
 
@@ -206,8 +162,11 @@ impl Store {
         claim: &Claim,
     ) -> Result<(), sqlx::Error> {
         self.requeue_unstarted(conn, claim).await?;
-        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(&claim.group);
-        pass.execute(conn).await.map(drop)
+        let Some(group) = &claim.group else {
+            return Ok(());
+        };
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group);
+        pass.bind(None::<i64>).execute(conn).await.map(drop)
     }
 
     /// Halts the group, or parks the jobs behind the failed one; returns whether the turn is not to
@@ -256,12 +215,13 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let delete = || self.query(&DELETE).bind(job);
         let query = match outcome {
-            Outcome::Succeeded { .. } if !keep.succeeded => delete(),
             // A halted group needs the job that halted it, and parked jobs need the one that they
             // are parked with.
             Outcome::Failed { then: OutOfAttempts::Continue, .. } if !keep.failed => delete(),
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
-            Outcome::Succeeded { result } => self.query(&SUCCEEDED).bind(job).bind(result),
+            Outcome::Succeeded { result } => {
+                self.query(&SUCCEED).bind(job).bind(result).bind(keep.succeeded)
+            }
             Outcome::Failed { failure, .. } => {
                 let (kind, message) = entry(failure);
                 self.query(&FAILED).bind(job).bind(Json(failure)).bind(kind).bind(message)
@@ -289,22 +249,6 @@ impl Store {
             // The row is locked and was started: an operator rewrote it before it was locked.
             None => Err(sqlx::Error::RowNotFound),
         }
-    }
-
-    /// Deletes the group's row if it is drained; returns whether it did.
-    async fn try_retire(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        group: &str,
-        claim: &Claim,
-    ) -> Result<bool, sqlx::Error> {
-        let alone = self.query(&LOCK_ALONE).bind(claim.token);
-        if alone.fetch_optional(&mut *conn).await?.is_none() {
-            return Ok(false);
-        }
-        let retire = self.query(&RETIRE).bind(claim.token).bind(queue).bind(group);
-        Ok(retire.execute(conn).await?.rows_affected() > 0)
     }
 }
 

@@ -57,8 +57,7 @@ impl Store {
             }
             (AfterSettle::Commit | AfterSettle::Hold, _) => String::from("; commit"),
         };
-        let text =
-            format!("select {settle}({job}, '{token}', {result}::jsonb, {keep}, {behind}){then}");
+        let text = format!("select {settle}({job}, '{token}', {result}, {keep}, {behind}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");

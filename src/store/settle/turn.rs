@@ -4,7 +4,6 @@
 use sqlx::{PgConnection, Row};
 
 use crate::store::claim::claim::Claim;
-use crate::store::names::Names;
 use crate::store::settle::keep::KeepFinished;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -20,34 +19,7 @@ statements! {
         where id = any($1) and finished_at is null and status not in ('queued', 'parked')",
     );
 
-    /// Records successes of a group that this transaction has locked by its token. Whatever was
-    /// recorded already stays.
-    KEEP = |names| recorded(
-        names,
-        "with done as materialized (
-            select unnest($3) as id, unnest($4) as result
-        ), ended as materialized (
-            update {job} as j set
-                status = 'succeeded',
-                finished_at = clock_timestamp(),
-                result = done.result::jsonb,
-                error = null
-            from done
-            where j.id = any (array[done.id])
-                and j.finished_at is null and j.status not in ('queued', 'parked')
-            returning j.id
-        )",
-    );
-
-    /// Deletes jobs that succeeded, if those are not kept.
-    DELETE = |names| recorded(
-        names,
-        "with ended as materialized (
-            delete from {job}
-            where id = any($3) and finished_at is null and status not in ('queued', 'parked')
-            returning id
-        )",
-    );
+    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5)");
 
     /// Locks the group's row by its token if the claim's job has ended already.
     ALREADY_RECORDED = |names| names.sql(
@@ -58,20 +30,6 @@ statements! {
         )
         for no key update of g skip locked",
     );
-}
-
-/// Returns the statement that says whether the queue or the group is paused: the turn ends then.
-fn recorded(names: &Names, record: &str) -> String {
-    let text = format!(
-        "{record}
-        select exists(
-            select 1 from {{queue}} q where q.name = $1 and q.paused_at is not null
-        ) or exists(
-            select 1 from {{group_setting}} s
-            where s.queue = $1 and s.group_id = $2 and s.paused_at is not null
-        ) as paused"
-    );
-    names.sql(&text)
 }
 
 /// A job of a turn whose handler has returned, and whose success is still to be recorded.
@@ -117,12 +75,8 @@ impl Store {
         keep: KeepFinished,
     ) -> Result<bool, sqlx::Error> {
         let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
-        let query = if keep.succeeded {
-            let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
-            self.query(&KEEP).bind(queue).bind(group).bind(jobs).bind(results)
-        } else {
-            self.query(&DELETE).bind(queue).bind(group).bind(jobs)
-        };
-        query.fetch_one(conn).await?.try_get("paused")
+        let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
+        let record = self.query(&RECORD_SUCCESSES).bind(queue).bind(group).bind(jobs);
+        record.bind(results).bind(keep.succeeded).fetch_one(conn).await?.try_get(0)
     }
 }
