@@ -7,7 +7,7 @@ begin
   if given = '' then
     raise exception 'the % is empty', field using errcode = '22023', hint = 'Give it at least one character.';
   elsif char_length(given) > length_limit then
-    raise exception 'the % has % characters, at length_limit % are allowed', field, char_length(given), length_limit
+    raise exception 'the % has % characters, at most % are allowed', field, char_length(given), length_limit
       using errcode = '22023', hint = 'Shorten it, or use a hash of it.';
   elsif given ~ '[\u0001-\u001f\u007f-\u009f]' then
     raise exception 'the % has a control character', field using errcode = '22023', hint = 'Remove or escape it.';

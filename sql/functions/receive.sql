@@ -179,7 +179,7 @@ begin
   perform check_visibility(visibility);
   if n is null or n < 1 or n > job_limit then
     raise exception 'n is %, it must be from 1 to %', coalesce(n::text, 'null'), job_limit
-      using errcode = '22023', hint = 'Receive more_due for more.';
+      using errcode = '22023', hint = 'Receive again for more.';
   end if;
   -- A crash of the server must not lose an attempt (P9).
   if current_setting('synchronous_commit') = 'off' then

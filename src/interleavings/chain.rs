@@ -3,7 +3,8 @@
 
 use sqlx::{Connection, PgConnection};
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };

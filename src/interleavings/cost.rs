@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::run;
 use crate::{Client, NewJob};
 

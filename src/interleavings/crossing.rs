@@ -1,6 +1,7 @@
 //! Two workers with the jobs of the same groups in opposite order: neither waits for the other.
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, run};
 
 #[tokio::test]

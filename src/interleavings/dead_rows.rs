@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::NewJob;
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, lock_group, number, rollback, run};
 use crate::interleavings::support::steps;
 use crate::store::{

@@ -6,7 +6,8 @@
 use sqlx::PgConnection;
 
 use crate::interleavings::support::meter::reads;
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, rollback, run};
 use crate::interleavings::support::steps::OPTIONS;
 use crate::store::{ClaimOptions, ScanStart, Subject};

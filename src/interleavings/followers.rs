@@ -2,7 +2,8 @@
 
 use sqlx::Connection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, lock_job, rollback};
 use crate::interleavings::support::steps::{KEEP, failed, succeeded};
 use crate::job::group_plan::Disposition;

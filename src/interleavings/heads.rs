@@ -2,7 +2,8 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue_delayed, enqueue_ungrouped, lock_job, pid, rollback, run,
 };

@@ -2,7 +2,8 @@
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue_ungrouped, number, run};
 use crate::store::Room;
 use crate::worker::claim_steps::{self, ClaimCursor};

@@ -1,6 +1,7 @@
 //! Few new groups: a claim adopts them and starts their heads in one round trip.
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };

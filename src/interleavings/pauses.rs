@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::Client;
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, run};
 use crate::interleavings::support::steps::{plans, retried, succeeded};
 use crate::job::group_plan::Plan;

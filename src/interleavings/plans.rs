@@ -10,7 +10,8 @@ use sqlx::PgConnection;
 
 use crate::NewJob;
 use crate::interleavings::support::meter::Meter;
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
 use crate::interleavings::support::shapes::{NEVER, SHAPES, VACUUMED, WHILE_EMPTY, WITH_ONE_GROUP};
 use crate::interleavings::support::steps::{KEEP, OPTIONS, plans, retried, succeeded};

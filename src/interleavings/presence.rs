@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use crate::interleavings::support::scene::{PATIENCE, Q, Scene};
+use crate::interleavings::support::scene::{PATIENCE, Scene};
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, run};
 use crate::interleavings::support::steps::{OPTIONS, plans};
 use crate::store::{ClaimOptions, HeartbeatQuery, ProcessorRow};

@@ -2,7 +2,8 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{commit, enqueue, pid, run};
 use crate::interleavings::support::steps::succeeded;
 use crate::{Client, NewJob};

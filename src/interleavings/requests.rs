@@ -3,7 +3,8 @@
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, enqueue_delayed, lock_job, pid, rollback, run,
 };

@@ -2,7 +2,8 @@
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, pid, rollback, run};
 use crate::interleavings::support::steps::{KEEP, succeeded};
 use crate::store::{Claim, HeldJob};

@@ -1,6 +1,7 @@
 //! `SKIP LOCKED`: sessions do not wait for each other, and skipped is not lost (P2, P3).
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_group, lock_job, number, pid, rollback, run,
 };

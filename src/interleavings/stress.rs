@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tokio::time::{Instant, sleep};
 
 use crate::interleavings::support::oracle::Oracle;
-use crate::interleavings::support::scene::Q;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::number;
 use crate::interleavings::support::stress::Stress;
 use crate::interleavings::support::{producers, workers};

@@ -1,6 +1,7 @@
 //! Suspicion, grace and take-over, and the order of turns (P2, P3, P8).
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, rollback, run};
 use crate::interleavings::support::steps::{failed, plans, succeeded};
 use crate::job::group_plan::{Disposition, Plan};

@@ -164,7 +164,7 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
         let pool = PgPoolOptions::new().max_connections(5).connect_lazy(&database.url()).unwrap();
         let builder = Processor::builder(pool).queue(options, ran);
         let on_error = move |error: &BackgroundError| {
-            errors.lock().unwrap().push(format!("{error}: {error:?}"))
+            errors.lock().unwrap().push(format!("{error}: {error:?}"));
         };
         builder.on_error(on_error).build().unwrap().start()
     };

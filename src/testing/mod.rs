@@ -34,6 +34,7 @@
 compile_error!("seriatim's feature `testing` needs a Unix system");
 
 mod binaries;
+mod blocking;
 mod cleanup;
 mod database;
 mod error;

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::ServerError;
+use super::blocking::blocking;
 use super::cleanup::CleanupShell;
 use super::user::{User, command};
 
@@ -59,7 +60,7 @@ impl Private {
         binaries: PathBuf,
         settings: Vec<(String, String)>,
     ) -> Result<(Self, String), ServerError> {
-        let mut server = super::server::blocking(move || Self::prepare(binaries, settings)).await?;
+        let mut server = blocking(move || Self::prepare(binaries, settings)).await?;
         // Another process can take the port between the search and the server's own bind.
         let mut tries = 20;
         loop {

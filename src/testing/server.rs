@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 
 use super::ServerError;
 use super::binaries::{Places, checked};
+use super::blocking::blocking;
 use super::fetch;
 use super::leftovers::{self, Key};
 use super::private::Private;
@@ -233,16 +234,6 @@ impl ServerBuilder {
         tracing::debug!(version, url = private.url("postgres"), "started a PostgreSQL server");
         Ok(Server::new(Origin::Private(private), version, Key::random()))
     }
-}
-
-/// Runs `work`, which waits for files and programs, on a thread where it blocks no task.
-pub(super) async fn blocking<T, F>(work: F) -> Result<T, ServerError>
-where
-    T: Send + 'static,
-    F: FnOnce() -> Result<T, ServerError> + Send + 'static,
-{
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(ServerError::io("prepare the server")(error.into())))
 }
 
 /// Returns `url` with another database.

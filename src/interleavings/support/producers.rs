@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::sleep;
 
-use crate::interleavings::support::scene::Q;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::run;
 use crate::interleavings::support::stress::Stress;
 use crate::store::begin_short;

@@ -6,13 +6,11 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::Instant;
 
-use crate::interleavings::support::session::{enqueue, number, run};
+use crate::interleavings::support::session::{Q, enqueue, number, run};
 use crate::store::Store;
 use crate::testing::TestDatabase;
 use crate::{QueueOptions, RetryPolicy};
 
-/// The one queue of every script.
-pub(in crate::interleavings) const Q: &str = "q";
 /// Limit of the wait for an event, on a machine under load.
 pub(in crate::interleavings) const PATIENCE: Duration = Duration::from_secs(20);
 /// A database with the script's own session on it.

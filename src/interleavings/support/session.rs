@@ -6,7 +6,6 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, PgConnection};
 use sqlx_core::transaction::TransactionManager;
 
-use crate::interleavings::support::scene::Q;
 use crate::store::begin_short;
 use crate::{Client, NewJob};
 
@@ -25,6 +24,9 @@ pub(in crate::interleavings) async fn number(conn: &mut PgConnection, sql: &str)
 pub(in crate::interleavings) async fn pid(conn: &mut PgConnection) -> i32 {
     sqlx::query_scalar("select pg_backend_pid()").fetch_one(conn).await.unwrap()
 }
+
+/// The one queue of every script.
+pub(in crate::interleavings) const Q: &str = "q";
 
 /// Enqueues jobs in one statement, one for each named group.
 pub(in crate::interleavings) async fn enqueue(

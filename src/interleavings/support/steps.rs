@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::interleavings::support::scene::{Q, Scene};
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit};
 use crate::job::group_plan::{self, HeadSnapshot, LockedGroup};
 use crate::job::outcome::Outcome;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::JobError;
 use crate::interleavings::support::producers::{enqueue_some, pause};
-use crate::interleavings::support::scene::Q;
+use crate::interleavings::support::session::Q;
 use crate::interleavings::support::steps::{KEEP, OPTIONS};
 use crate::interleavings::support::stress::Stress;
 use crate::job::group_plan::Disposition;
