@@ -42,7 +42,7 @@ begin
     update job set status = 'queued', run_at = clock_timestamp() + wait,
       turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
         else least(clock_timestamp() + wait, job.expires_at) end,
-      claim = null, lease_until = null, suspect = null, claimed_by = null,
+      {free_job},
       error = jsonb_build_object('kind', 'error', 'message', message, 'chain', '[]'::jsonb, 'attempt', j.attempts),
       history = history_with(job.history, j.attempts, j.last_started_at, 'error', message)
     where job.id = j.id;

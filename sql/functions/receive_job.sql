@@ -7,7 +7,7 @@ language sql volatile
 as $$
   update job set
     status = with_status, finished_at = clock_timestamp(), flagged = false,
-    claim = null, lease_until = null, suspect = null, claimed_by = null,
+    {free_job},
     error = case when with_status = 'failed' then jsonb_build_object(
       'kind', kind, 'message', message, 'chain', '[]'::jsonb, 'attempt', attempts) else error end,
     history = history_with(history, attempts, last_started_at, kind, message)
@@ -30,7 +30,7 @@ $$;
 create or replace function receive_free(of_queue text, of_group text, at timestamptz) returns void
 language sql volatile
 as $$
-  update queue_group set claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
+  update queue_group set {free_group},
     ready_at = at
   where queue = of_queue and group_id = of_group
 $$;

@@ -11,7 +11,7 @@ begin
     return query
     update {schema}.job j set
       status = 'succeeded', finished_at = clock_timestamp(), result = done.result::jsonb, error = null,
-      claim = null, lease_until = null, suspect = null, claimed_by = null
+      {free_job}
     from unnest(jobs, results) done(id, result)
     where j.id = any (array[done.id]) and j.finished_at is null and j.status not in ('queued', 'parked')
     returning j.queue, j.group_id;
@@ -86,7 +86,7 @@ begin
     end if;
   end if;
   update {schema}.queue_group g set
-    claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
+    {free_group},
     ready_at = clock_timestamp() - {priority_aging} * coalesce(next_priority, 0)
   where g.claim = with_token;
   if not found then
@@ -170,7 +170,7 @@ begin
       order by h.group_id, h.id limit 1) next on true
   ), passed as (
     update {schema}.queue_group g set
-      claim = null, job_id = null, suspect = null, claimed_by = null, batch_end = null, batch_size = 1,
+      {free_group},
       ready_at = clock_timestamp() - {priority_aging} * coalesce(ours.priority, 0)
     from ours
     where g.ctid = ours.ctid and not ours.drained

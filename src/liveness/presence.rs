@@ -8,7 +8,7 @@
 //!
 //! If the server itself has said that it goes down, no process can suspect another. When it is
 //! back, only a process that announced itself on this very server is suspected at once, others
-//! after `SETTLED`.
+//! after `RESTART_GRACE`.
 
 use std::collections::HashSet;
 use std::io;
@@ -26,7 +26,8 @@ use crate::liveness::pooler;
 use crate::liveness::sessions::PROOF_LIMIT;
 use crate::liveness::shared_poll::PollTarget;
 use crate::store::{
-    HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, gave_up_waiting, in_short_tx, keep_open,
+    HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, RESTART_GRACE, gave_up_waiting,
+    in_short_tx, keep_open,
 };
 
 /// Time between the begins of two ticks.
@@ -37,11 +38,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(100);
 /// Time between two announcements, which also record when the process was last seen.
 const ANNOUNCE: Duration = Duration::from_secs(10);
-/// How long processes have to come back after a restart or failover of the server, before they are
-/// suspected.
-const SETTLED: Duration = Duration::from_secs(15);
 /// How long after a sign that the server is down no process on it can have suspected this one. Less
-/// than `SETTLED`, which begins when the server is up again.
+/// than `RESTART_GRACE`, which begins when the server is up again.
 const DOWN: Duration = Duration::from_secs(10);
 
 /// Keeps the presence of a process.
@@ -192,7 +190,7 @@ impl PresenceKeeper<'_> {
         };
         let mut extend_all = fresh;
         let mut suspected = Vec::new();
-        let long_here = session.since.elapsed() >= SETTLED;
+        let long_here = session.since.elapsed() >= RESTART_GRACE;
         // Without a presence of its own, each tick checks the locks of the others.
         let mut maybe_dead = true;
         if let Some(key) = session.key {

@@ -8,6 +8,10 @@ use crate::job::job::Job;
 /// that it lost its hold.
 pub(crate) const GRACE: Duration = Duration::from_millis(1750);
 
+/// How long processes have to come back after a restart or failover of the server, before they are
+/// suspected and their claims taken over.
+pub(crate) const RESTART_GRACE: Duration = Duration::from_secs(15);
+
 /// How much longer a group, or a job without one, counts as waiting for each level of its priority.
 /// A group that has waited longer by the aging of all levels goes first whatever the priorities:
 /// nothing starves.

@@ -11,11 +11,11 @@ use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
 use crate::store::claim::adopt::FLAG_DUE_AT;
-use crate::store::fragments::{GRACE, PRIORITY_AGING};
+use crate::store::fragments::{
+    FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, RESTART_GRACE, disposition,
+};
 use crate::store::names::Names;
 
-/// How long processes have to come back after a restart of the server before a claim is taken over.
-const RESTART_GRACE: Duration = Duration::from_secs(15);
 /// When a receive reads a group again whose head another transaction has locked.
 const RETRY_SOON: Duration = Duration::from_millis(20);
 /// How long a statement of the library waits for a lock that `SKIP LOCKED` does not skip.
@@ -50,11 +50,6 @@ const FILES: [&str; 23] = [
     include_str!("../../sql/functions/extend.sql"),
 ];
 
-/// What a claim does with the job `j`: the word of a `Go`.
-const DISPOSITION: &str = "case when j.created_at < ignore_before then 'ignored'
-          when j.attempts - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) then 'exhausted'
-          when j.expires_at <= now() then 'expired' else 'run' end";
-
 /// Begins the attempts of the jobs in `locked`, whose groups are claimed in the same statement.
 const START: &str = "update {schema}.job j set
           status = 'started', flagged = false, attempts = j.attempts + (locked.disposition = 'run')::integer,
@@ -72,13 +67,15 @@ const CLAIMED: &str = "
           null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 18] {
+fn constants() -> [(&'static str, String); 20] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
         ("{start}", START.into()),
         ("{claimed}", CLAIMED.into()),
-        ("{disposition}", DISPOSITION.into()),
+        ("{disposition}", disposition("j", "default_attempts", "ignore_before")),
+        ("{free_group}", FREE_GROUP.into()),
+        ("{free_job}", FREE_JOB.into()),
         ("{flag_due_at}", FLAG_DUE_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),

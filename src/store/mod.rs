@@ -34,6 +34,7 @@ pub(crate) use admin::control::RequestReport;
 pub(crate) use claim::claim::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use claim::in_flight::Room;
 pub(crate) use claim::quick::{CLAIM_LIMIT, ClaimAnswer, ScanStart};
+pub(crate) use fragments::RESTART_GRACE;
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, SessionId};
 pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};
