@@ -1,4 +1,4 @@
-//! What a handler gets: its job, and the transaction that holds it.
+//! The handler's view of its job, and the transaction that holds it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::liveness::sessions::SessionWatch;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{Claim, FREE_PLANS, PINNED_PLANS, SessionId};
 
-/// In a transaction that sqlx did not count, the handler's first savepoint is the first thing that it counts: it takes that
-/// for the transaction. Hence these words, and not its own. What follows them is as in any other hold: behind the savepoint
-/// plans are the handler's own, and behind a success the library's again.
+/// Savepoint statements for a transaction that sqlx did not begin. sqlx counts the handler's first
+/// savepoint as the transaction, so the statements are given to it. Plans are the handler's own
+/// after the savepoint, and pinned again after a success.
 const SAVEPOINT: &str = "savepoint seriatim_handler; ";
 const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler; ";
 const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
@@ -46,11 +46,11 @@ pub struct ActiveJob {
     pub(crate) guard: HoldGuard,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
-    /// Where a lease keeps it: free again when the settler has the rest.
+    /// The slot under a lease: free again when the settler has the job.
     pub(crate) slot: Option<SlotGuard>,
 }
 
-/// What keeps the job and its group.
+/// The guard of the hold: row locks or a lease.
 #[derive(Debug)]
 pub(crate) enum HoldGuard {
     Locked(Locks),
@@ -65,14 +65,15 @@ pub(crate) struct Locks {
     pub(crate) watch: SessionWatch,
 }
 
-/// A lease, and what it takes to make row locks of it.
+/// A lease, and the data to replace it by row locks.
 pub(crate) struct Lease {
     pub(crate) context: Arc<Context>,
     pub(crate) pool: PgPool,
     pub(crate) claim: Claim,
     pub(crate) time: Duration,
     pub(crate) guard: LeaseGuard,
-    /// Has what succeeded before in the same turn recorded: nobody can while the handler's own transaction has the locks.
+    /// Asks for the record of the turn's earlier successes: the handler's own transaction would
+    /// lock their rows.
     pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
 }
 
@@ -87,13 +88,14 @@ impl Lease {
     async fn lock(&self, queue: &Arc<str>) -> Result<Locks, sqlx::Error> {
         let (answer, recorded) = oneshot::channel();
         if self.record_first.as_ref().is_some_and(|ask| ask.send(answer).is_ok()) {
-            // Dropped unanswered with the handler.
+            // Dropped unanswered if the handler is dropped.
             let _ = recorded.await;
         }
         let (context, pool, queue) =
             (Arc::clone(&self.context), self.pool.clone(), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
-        // In a task of its own: given up half-way, a begin would leave the connection in an unknown state.
+        // In a task of its own: a begin that is dropped half-way leaves the connection in an
+        // unknown state.
         let locking = tokio::spawn(async move {
             let mut conn = SlotConnection::from(pool.acquire().await?);
             match hold(&context, &queue, &claim, lease, &mut conn).await {
@@ -117,11 +119,12 @@ impl Lease {
     }
 }
 
-/// The savepoint that the handler's writes are behind: they can be rolled back while the locks stay.
+/// The savepoint before the handler's writes, which can be rolled back while the locks stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Savepoint {
     None,
-    /// Being set. Found like this later, the future that set it was dropped, and with it the whole transaction.
+    /// Being set. If a later call finds this state, the future that set it was dropped, and the
+    /// transaction is broken.
     Entering,
     Set,
 }
@@ -142,17 +145,17 @@ impl ActiveJob {
         self.group.as_deref()
     }
 
-    /// Which attempt this is, from 1. Attempts that were ended by a shutdown count here too.
+    /// The number of this attempt, from 1. Attempts that a shutdown ended count here too.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How many attempts the job may use up.
+    /// The number of attempts that the job may use up.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
-    /// What kind of job it is, as its producer said ([`NewJob::name`](crate::NewJob::name)).
+    /// The kind of job, as the producer named it ([`NewJob::name`](crate::NewJob::name)).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -162,43 +165,47 @@ impl ActiveJob {
         self.reference.as_deref()
     }
 
-    /// 0 to 9, higher is sooner.
+    /// The priority, 0 to 9; a higher priority is served sooner.
     pub fn priority(&self) -> u8 {
         self.priority
     }
 
-    /// What the raw bytes of the job are; none for a job with JSON data.
+    /// The content type of the job's raw bytes; `None` for a job with JSON data.
     pub fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
     }
 
-    /// When the job was enqueued.
+    /// The time when the job was enqueued.
     pub fn created_at(&self) -> DateTime<Utc> {
         self.created_at
     }
 
-    /// When the job was due.
+    /// The time when the job was due.
     pub fn run_at(&self) -> DateTime<Utc> {
         self.run_at
     }
 
-    /// The transaction that holds the job's and the group's row locks. Under [`Hold::Lease`](crate::Hold::Lease) the
-    /// first call opens it, on a connection of the processor's pool.
+    /// The transaction that holds the job's and the group's row locks. Under
+    /// [`Hold::Lease`](crate::Hold::Lease) the first call opens it, on a connection of the
+    /// processor's pool.
     ///
-    /// What is written through it commits together with the job's success; if the attempt fails, it is rolled back,
-    /// and the failure is recorded all the same. Jobs enqueued through it exist if and only if this job succeeds.
-    /// `begin()` on it gives a savepoint. It borrows the job: copy what is bound beside it, `job.group()` for one, before. Its isolation level is READ COMMITTED, and it has no statement timeout: the
-    /// job's timeout counts. Do not send it `COMMIT` or `ROLLBACK`: that gives the locks up, and what was committed stays,
-    /// while the attempt fails and runs again.
+    /// Writes through it commit together with the job's success. If the attempt fails, they are
+    /// rolled back, and the failure is recorded all the same. Jobs enqueued through it exist if and
+    /// only if this job succeeds. `begin()` on it gives a savepoint. It borrows the job: copy
+    /// values that are bound beside it, such as `job.group()`, before the call.
+    ///
+    /// Its isolation level is READ COMMITTED, and it has no statement timeout: the job's timeout
+    /// counts. Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Writes that were
+    /// committed so stay, while the attempt fails and runs again.
     ///
     /// # Cancel safety
     /// A first call that is dropped before it returns ends the attempt as failed.
     ///
     /// # Errors
-    /// What the database says; the hold is lost then, and the attempt will be retried.
+    /// The database's error. The hold is lost then, and the attempt will be retried.
     pub async fn tx(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
         if let HoldGuard::Leased(lease) = &self.guard {
-            // From here on the locks keep the job, and its lease is not extended any more.
+            // From here on the locks hold the job, and its lease is not extended any more.
             self.guard = HoldGuard::Locked(lease.lock(&self.queue).await?);
         }
         let HoldGuard::Locked(Locks { conn, .. }) = &mut self.guard else {
@@ -213,7 +220,7 @@ impl ActiveJob {
                     PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
                 } else {
                     PgTransactionManager::begin(conn, None).await?;
-                    // Behind the savepoint: rolling back to it pins the plans again.
+                    // After the savepoint: a rollback to it pins the plans again.
                     conn.execute(FREE_PLANS).await?;
                 }
                 self.savepoint = Savepoint::Set;
@@ -226,23 +233,25 @@ impl ActiveJob {
         Ok(conn)
     }
 
-    /// Whether a lease keeps the job, and no transaction is open for it.
+    /// Returns whether a lease holds the job, and no transaction is open for it.
     pub(crate) fn is_leased(&self) -> bool {
         matches!(self.guard, HoldGuard::Leased(_))
     }
 
-    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, somebody asked to cancel the
-    /// job, or a shutdown's deadline has passed.
+    /// Resolves when the handler should stop: its hold is lost, it ran into its timeout, a request
+    /// to cancel the job came, or a shutdown's deadline has passed.
     ///
-    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to cancel drops
-    /// nothing: a handler that returns an error then ends the job as `cancelled`, one that returns `Ok` has succeeded.
+    /// After a lost hold, a timeout or a deadline the handler is dropped 150 ms later. A request to
+    /// cancel drops no handler: an error that it then returns ends the job as `cancelled`, and `Ok`
+    /// is a success.
     ///
-    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that the handler spawned.
+    /// The future borrows nothing, so it can be awaited beside [`tx`](Self::tx), or in a task that
+    /// the handler spawned.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
         self.cancelled.clone().cancelled_owned()
     }
 
-    /// Whether [`cancelled`](Self::cancelled) has resolved.
+    /// Returns whether [`cancelled`](Self::cancelled) has resolved.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
     }
@@ -259,8 +268,9 @@ impl fmt::Debug for ActiveJob {
     }
 }
 
-/// Leaves the handler's savepoint: releases it behind a success, else rolls back to it. The locks were taken before it
-/// and stay. A deferred constraint fails here, as the attempt, and not at the commit.
+/// Leaves the handler's savepoint: releases it after a success, else rolls back to it. The locks
+/// were taken before it and stay. A deferred constraint fails here, as the attempt, and not at the
+/// commit.
 pub(crate) async fn leave_savepoint(
     job: &mut ActiveJob,
     result: RunResult,
@@ -275,7 +285,7 @@ pub(crate) async fn leave_savepoint(
         Savepoint::Set => held + 1,
         Savepoint::Entering => return Err(broken_transaction(result)),
     };
-    // A nested transaction that the handler forgot to end.
+    // A nested transaction that the handler left open.
     while PgTransactionManager::get_transaction_depth(conn) > expected {
         if PgTransactionManager::rollback(conn).await.is_err() {
             return Err(broken_transaction(result));
@@ -312,7 +322,7 @@ pub(crate) async fn leave_savepoint(
     }
 }
 
-/// The same for the savepoint that sqlx takes for the transaction, and goes on to.
+/// Leaves the savepoint of a transaction that sqlx did not begin.
 async fn leave_own_savepoint(
     conn: &mut SlotConnection,
     result: RunResult,

@@ -1,5 +1,11 @@
-//! A turn that goes on: as a job succeeds, the next one of its group is claimed in the same commit, for a moment and while no
-//! other group waits.
+//! A chained turn: the settle of a job claims the group's next job in the same commit.
+//!
+//! The next job has a token of its own. A turn chains for up to 20 ms and 50 jobs, while no other
+//! group waits, and only if a claim would start the job as well. The head is read by a statement
+//! younger than the group's lock. `head_id` is lowered for a late job and never raised: an adopter
+//! that shares the row goes by it. A chain must not fail the job that ends.
+//!
+//! Tests: `turns_that_go_on::*`, `interleavings::chain`.
 
 use std::sync::Arc;
 
@@ -11,11 +17,13 @@ use crate::job::outcome::Outcome;
 use crate::slots::queue_slots::{QUICK, SlotUsage};
 use crate::store::{AfterSettle, ChainAnswer, Claim, ClaimOptions, HeldJob, Succeeded};
 
-/// How many jobs a turn has at most that goes on: only a claim of a free group notes from where on its jobs are unfinished.
-const MOST: usize = 50;
+/// Bounds the jobs of a chained turn: only the claim of a free group notes where its unfinished
+/// jobs begin.
+const MAX_CHAINED_JOBS: usize = 50;
 
 impl ClaimedTurn {
-    /// Has its turn go on for a moment while no other group waits for one of these slots, unless the queue says how many jobs it has.
+    /// Opens the turn for chaining, unless the queue sets its jobs per turn or the job has no
+    /// group.
     pub(crate) fn open(mut self, slots: &Arc<SlotUsage>) -> Self {
         if self.queue.options.jobs_per_turn.is_none() && self.claim.group.is_some() {
             let (slots, since) = (Arc::clone(slots), Instant::now());
@@ -24,21 +32,21 @@ impl ClaimedTurn {
         self
     }
 
-    /// Whether the next job of its group may be claimed as this one succeeds. Not behind one that was tried before: if it was the
-    /// next one that the database refused, that must not fail this one again.
+    /// Returns whether this success may claim the group's next job. A retried job does not chain:
+    /// if the database refused the next job before, that must not fail this job again.
     pub(crate) fn may_chain(&self, held: &HeldJob) -> bool {
-        self.claim.behind.is_empty()
+        self.claim.followers.is_empty()
             && held.attempt == 1
             && self.open.as_ref().is_some_and(|turn| turn.may_chain(Instant::now()))
             && !self.context.stop.is_cancelled()
     }
 
-    /// Whether its turn has gone on before, and is likely to do so again.
+    /// Returns whether the turn has chained before, and so is likely to chain again.
     fn has_chained(&self) -> bool {
         self.open.as_ref().is_some_and(|turn| turn.jobs > 1)
     }
 
-    pub(crate) fn next_job(&mut self, claim: Claim) {
+    pub(crate) fn begin_chained(&mut self, claim: Claim) {
         self.claim = claim;
         if let Some(turn) = &mut self.open {
             turn.jobs += 1;
@@ -47,8 +55,8 @@ impl ClaimedTurn {
         }
     }
 
-    /// Records a success, and claims the next job of the group with it, if there is one; holds that in the same round trip too, if that is
-    /// likely to come to something.
+    /// Records a success and claims the group's next job, if there is one. It also holds that job
+    /// in the same round trip if the turn has chained before.
     pub(crate) async fn succeed_and_chain(
         &self,
         conn: &mut SlotConnection,
@@ -66,18 +74,19 @@ impl ClaimedTurn {
             then
         };
         let asked_at = Instant::now();
-        let gone = self.context.store.settle_and_chain(conn, success, keep, then, options).await?;
-        conn.committed(then).await?;
-        if then == AfterSettle::Hold && !matches!(gone, ChainAnswer::To { held: Some(_), .. }) {
+        let answer =
+            self.context.store.settle_and_chain(conn, success, keep, then, options).await?;
+        conn.finish_commit(then).await?;
+        if then == AfterSettle::Hold && !matches!(answer, ChainAnswer::To { held: Some(_), .. }) {
             conn.rollback().await?;
         }
-        let end = self.ended(outcome);
-        Ok(match gone {
+        let end = self.log_end(outcome);
+        Ok(match answer {
             ChainAnswer::To { claim, known, held } => {
                 let job = claim.job;
                 conn.preheld = held.map(|pid| PreheldJob { job, pid, asked_at });
-                let behind_tx = then == AfterSettle::Nothing;
-                conn.next = Some(Box::new(NextJob { claim, known: *known, behind_tx }));
+                let after_handler_tx = then == AfterSettle::Nothing;
+                conn.next = Some(Box::new(NextJob { claim, known: *known, after_handler_tx }));
                 TurnEnd::Stays
             }
             ChainAnswer::Drained if then != AfterSettle::Nothing => TurnEnd::Drained,
@@ -87,8 +96,9 @@ impl ClaimedTurn {
 }
 
 impl ChainWindow {
-    /// Somebody may have come since that waits for a slot, or for the look that follows the end of a turn.
+    /// Returns whether the turn may go on: neither its time nor its jobs are used up, and no other
+    /// group waits for a slot or for the recheck after an end.
     fn may_chain(&self, now: Instant) -> bool {
-        now < self.since + QUICK && self.jobs < MOST && self.slots.all_served()
+        now < self.since + QUICK && self.jobs < MAX_CHAINED_JOBS && self.slots.all_served()
     }
 }

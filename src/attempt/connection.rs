@@ -1,4 +1,4 @@
-//! A slot's connection, which never goes back to the pool with a transaction open.
+//! A slot's connection. It never returns to the pool with a transaction open.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,87 +10,87 @@ use tokio::time::Instant;
 
 use crate::store::{AfterSettle, Claim, HeldJob, SessionId};
 
-/// Rolls back what is open when it is dropped: on an error's way out, or with a future that is given up.
+/// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
 #[derive(Debug)]
 pub(crate) struct SlotConnection {
     conn: PoolConnection<Postgres>,
-    /// The server was told to notice when this process is gone.
+    /// True if the server was told to notice when this process is gone.
     pub(crate) watched: bool,
-    /// The server has planned a claim for this session, which takes longer than a claim.
-    pub(crate) claims: bool,
-    /// The server's session; none: nobody has asked for it.
+    /// True if the server has planned a claim for this session, which takes longer than a claim.
+    pub(crate) has_claimed: bool,
+    /// The server's session; `None` until it is read.
     pub(crate) session: Option<SessionId>,
-    /// A transaction is open that was begun by a message of which sqlx counted nothing.
+    /// True while a transaction is open that sqlx did not begin and does not count.
     pub(crate) begun: bool,
-    /// The job that it holds already: the message that settled the one before went on to it.
+    /// The job whose locks were taken by the settle of the job before.
     pub(crate) preheld: Option<PreheldJob>,
-    /// The job that was claimed with the settle of the one before.
+    /// The job that was claimed by the settle of the job before.
     pub(crate) next: Option<Box<NextJob>>,
 }
 
-/// A job that was claimed as the one before it ended.
+/// A job that was claimed as the job before it ended.
 #[derive(Debug)]
 pub(crate) struct NextJob {
     pub(crate) claim: Claim,
-    /// What its handler needs.
+    /// The job's data for its handler.
     pub(crate) known: HeldJob,
-    /// The one before has used its transaction, in which it may have enqueued.
-    pub(crate) behind_tx: bool,
+    /// True if the handler before used its transaction, in which it may have enqueued.
+    pub(crate) after_handler_tx: bool,
 }
 
 /// A job whose locks were taken with the settle of the one before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreheldJob {
     pub(crate) job: i64,
-    /// The server's process.
+    /// The process id of the server's session.
     pub(crate) pid: i32,
     /// When the message was sent.
     pub(crate) asked_at: Instant,
 }
 
 impl SlotConnection {
-    /// Closes it instead of giving it back: its state is unknown.
+    /// Closes the connection, whose state is unknown, instead of giving it back.
     pub(crate) fn close(mut self) {
         self.conn.close_on_drop();
     }
 
-    /// How many transactions, and savepoints, sqlx counts while the handler is behind none.
+    /// Returns the depth that sqlx counts while the handler has no savepoint.
     pub(crate) fn depth_of_hold(&self) -> usize {
         usize::from(!self.begun)
     }
 
-    /// Commits the transaction that is open, however it was begun.
+    /// Commits the open transaction.
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        self.end("commit").await
+        self.end_tx("commit").await
     }
 
-    /// Rolls the transaction that is open back, however it was begun.
+    /// Rolls the open transaction back.
     pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
-        self.end("rollback").await
+        self.end_tx("rollback").await
     }
 
-    /// Whether a message may commit as well: not where the handler had a savepoint. That is what sqlx counts then, and
-    /// takes for the transaction.
-    pub(crate) fn then(&self) -> AfterSettle {
+    /// Returns whether the settle's message may also commit. It may not if sqlx counts the
+    /// handler's savepoint as the transaction.
+    pub(crate) fn after_settle(&self) -> AfterSettle {
         let counted = PgTransactionManager::get_transaction_depth(&self.conn) > 0;
         if counted { AfterSettle::Nothing } else { AfterSettle::Commit }
     }
 
-    /// Commits, unless a message did.
-    pub(crate) async fn committed(&mut self, then: AfterSettle) -> Result<(), sqlx::Error> {
+    /// Commits, unless the settle's message did.
+    pub(crate) async fn finish_commit(&mut self, then: AfterSettle) -> Result<(), sqlx::Error> {
         match then {
             AfterSettle::Nothing => self.commit().await,
             AfterSettle::Commit => {
                 self.begun = false;
                 Ok(())
             }
-            // And began anew.
+            // The message committed and began the next transaction.
             AfterSettle::Hold => Ok(()),
         }
     }
 
-    async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
-        if self.begun && self.then() == AfterSettle::Commit {
+    async fn end_tx(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
+        if self.begun && self.after_settle() == AfterSettle::Commit {
             sqlx::raw_sql(how).execute(&mut *self.conn).await?;
         } else if how == "commit" {
             PgTransactionManager::commit(&mut self.conn).await?;
@@ -107,7 +107,7 @@ impl From<PoolConnection<Postgres>> for SlotConnection {
         Self {
             conn,
             watched: false,
-            claims: false,
+            has_claimed: false,
             session: None,
             begun: false,
             preheld: None,

@@ -1,10 +1,11 @@
-//! What went wrong with an attempt, as a result of its run.
+//! Failures of an attempt, as results of its run.
 
 use crate::job::job::FailureKind;
 use crate::job::job_error::storable_text;
 use crate::job::outcome::RunResult;
 
-/// The transaction does not stand any more. A success was not committed; another result is recorded as it is.
+/// Returns the result of a run whose transaction is broken. A success was not committed and becomes
+/// a failure; another result stays.
 pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
     match result {
         RunResult::Succeeded(_) => {
@@ -15,7 +16,7 @@ pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
     }
 }
 
-/// What an error of the settle itself means for the attempt.
+/// Returns the failure that an error of the settle means for the attempt.
 pub(crate) fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
     let message = storable_text(&error.to_string());
     match error {
@@ -27,12 +28,12 @@ pub(crate) fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
     }
 }
 
-/// 57P01–57P05: the server ends the session.
+/// Returns whether the server ends the session: 57P01 to 57P05.
 fn is_shutdown(code: Option<&str>) -> bool {
     code.is_some_and(|code| code.starts_with("57P"))
 }
 
-pub(crate) fn returned(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
+pub(crate) fn run_result(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
     match result {
         Ok(result) => result,
         Err(panic) => {

@@ -1,4 +1,4 @@
-//! What users implement.
+//! The trait that users implement.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::job::outcome::RunResult;
 
 /// Runs the jobs of a queue.
 ///
-/// While `handle` runs, no other job of the same group is in a handler anywhere. What it writes through
-/// [`ActiveJob::tx`] commits together with the job's success, or not at all.
+/// While `handle` runs, no other job of the same group is in a handler anywhere. Writes through
+/// [`ActiveJob::tx`] commit together with the job's success, or not at all.
 ///
-/// The future is dropped when the attempt times out, when its hold is lost, and at the end of a shutdown: keep
-/// nothing half-done across an await that is not in the transaction.
+/// The future is dropped when the attempt times out, when its hold is lost, and at the end of a
+/// shutdown. Outside of the transaction, leave no work half-done across an await.
 ///
 /// ```
 /// use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
@@ -36,7 +36,8 @@ use crate::job::outcome::RunResult;
 ///     type Error = JobError;
 ///
 ///     async fn handle(&self, job: &mut ActiveJob, posting: Posting) -> Result<i64, JobError> {
-///         let balance = sqlx::query_scalar("UPDATE account SET cents = cents + $2 WHERE id = $1 RETURNING cents")
+///         let update = "UPDATE account SET cents = cents + $2 WHERE id = $1 RETURNING cents";
+///         let balance = sqlx::query_scalar(update)
 ///             .bind(posting.account)
 ///             .bind(posting.cents)
 ///             .fetch_optional(job.tx().await?)
@@ -47,9 +48,9 @@ use crate::job::outcome::RunResult;
 /// ```
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
-    /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. What does not decode
-    /// into it is a failed attempt, tried again by the queue's policy; its message says what the type expected, not what the
-    /// data was.
+    /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. Data
+    /// that does not decode fails the attempt, which is retried by the queue's policy. The message
+    /// says which type was expected, and not the data.
     type Data: DeserializeOwned + Send;
     /// Stored as the job's `result`.
     type Output: Serialize + Send;

@@ -1,4 +1,4 @@
-//! Taking a claimed job's locks, for the handler's whole run or from its first `tx()` on.
+//! Takes a claimed job's row locks, for the handler's whole run or from its first `tx()` on.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use crate::store::{
     gave_up_waiting, notice_lost_clients,
 };
 
-/// Between two tries at a row that somebody is looking at.
+/// Delay before retrying a row that `SKIP LOCKED` skipped.
 pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
-/// How long a hold tries; an adopter or a claim looks at a row for milliseconds.
+/// Bounds the retries of a hold: an adopter or a claim locks a row for milliseconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
 
-/// Takes the locks of a job on `conn` that the claim has read, in one round trip where nothing is in the way.
+/// Takes the locks of a job that the claim has read; in one round trip unless a row is locked.
 ///
-/// As [`hold`]: none says that the claim is lost, and a caller that gives up closes the connection.
+/// `None` if the claim is lost. Not cancel safe: a caller that gives up closes the connection, as
+/// with [`hold`].
 pub(crate) async fn hold_known(
     context: &Context,
     queue: &str,
@@ -50,7 +51,7 @@ pub(crate) async fn hold_known(
         conn.rollback().await?;
         return hold(context, queue, claim, CLAIM_LEASE, conn).await;
     };
-    // Behind a transaction pooler each transaction may have another one.
+    // Behind a transaction pooler each transaction may have another session.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
         Some(session) => session,
         None => context.store.session(conn).await?,
@@ -59,7 +60,7 @@ pub(crate) async fn hold_known(
     Ok(Some((HeldJob { session, ..known }, asked_at)))
 }
 
-/// Has the server notice when this process is gone.
+/// Tells the server to notice when this process is gone.
 async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
     if !conn.watched {
         notice_lost_clients(conn, &context.limits).await?;
@@ -68,10 +69,10 @@ async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<()
     Ok(())
 }
 
-/// Takes the job's locks on `conn`, and clears a first look's doubt; none: the claim is lost.
+/// Takes the job's locks on `conn`, and clears a suspicion. `None` if the claim is lost.
 ///
-/// Also gives the time at which the session was asked, and so lived. `lease` is what the claim is given again where it
-/// was doubted. Not cancel safe: a caller that gives up closes the connection.
+/// Also returns when the session was asked, and so lived. A suspected claim is given `lease` again.
+/// Not cancel safe: a caller that gives up closes the connection.
 pub(crate) async fn hold(
     context: &Context,
     queue: &str,

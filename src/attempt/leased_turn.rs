@@ -1,7 +1,9 @@
-//! A turn that a lease keeps: handlers one after the other, their successes recorded together.
+//! A turn under a lease: its handlers run one after the other, and their successes are recorded
+//! together.
 //!
-//! What succeeded is unrecorded for as long as quick handlers follow each other within [`WINDOW`]; a slow one is recorded
-//! before the next begins, and what was done before it while it runs. If the process dies in between, those run again.
+//! Successes stay unrecorded while quick handlers follow each other within [`WINDOW`]. A slow
+//! success is recorded before the next handler begins, and earlier successes while a slow handler
+//! runs. If the process dies in between, unrecorded jobs run again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,46 +24,49 @@ use crate::liveness::shutdown::RunningAttempt;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{HeldJob, LeasedClaim, UnrecordedSuccess};
 
-/// How long after the begin of a handler its success may wait for others to be recorded with it.
+/// Bounds the time from the begin of a handler to the record of its success.
 const WINDOW: Duration = Duration::from_millis(20);
-/// How many successes are recorded together at most.
-const TOGETHER: usize = 100;
-/// And how many bytes of results: one statement has 2 s for them.
-const BYTES: usize = 1 << 20;
-/// How long the next try waits at most while a handler's own transaction has the rows.
-const SKIPPED: Duration = Duration::from_secs(1);
+/// Bounds the successes that are recorded together.
+const MAX_SUCCESSES: usize = 100;
+/// Bounds the bytes of their results: one statement has 2 s for them.
+const MAX_BYTES: usize = 1 << 20;
+/// Bounds the delay before the next try while a handler's own transaction has the rows.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The successes of a turn that are not recorded yet.
 #[derive(Default)]
 struct PendingSuccesses<'a> {
-    done: Vec<UnrecordedSuccess>,
+    successes: Vec<UnrecordedSuccess>,
     counted: Vec<RunningAttempt<'a>>,
     /// When the first handler began whose job is not recorded.
     since: Option<Instant>,
-    /// How many of them are being recorded, and the answer.
+    /// The number of successes that are being recorded, and the answer.
     flush: Option<(usize, oneshot::Receiver<Settled>)>,
-    /// When the next try may be made beside a handler, after one that found a row locked.
-    again: Option<Instant>,
-    /// The turn ends with the job that runs: somebody paused the queue or the group, or the database refused a success.
+    /// When a record that found a row locked may be tried again beside a handler.
+    retry_at: Option<Instant>,
+    /// True if the turn ends with the current job: the queue or the group was paused, or the
+    /// database refused a success.
     last: bool,
 }
 
 impl PendingSuccesses<'_> {
-    /// When they are to be recorded at the latest; none: nothing is, or the database refused to.
-    fn due(&self) -> Option<Instant> {
-        let waiting = !self.done.is_empty() && self.flush.is_none() && !self.last;
+    /// Returns when the successes must be recorded; `None` if there are none, or the database
+    /// refused them.
+    fn due_at(&self) -> Option<Instant> {
+        let waiting = !self.successes.is_empty() && self.flush.is_none() && !self.last;
         self.since.filter(|_| waiting).map(|since| since + WINDOW)
     }
 
-    fn are_many(&self) -> bool {
-        let bytes = || self.done.iter().map(|done| done.result.len()).sum::<usize>();
-        self.done.len() >= TOGETHER || bytes() >= BYTES
+    fn is_full(&self) -> bool {
+        let bytes = || self.successes.iter().map(|success| success.result.len()).sum::<usize>();
+        self.successes.len() >= MAX_SUCCESSES || bytes() >= MAX_BYTES
     }
 
-    /// The answer to what is being recorded: whether the turn goes on, was passed on, or the claim is lost.
-    fn answered(&mut self, settled: Option<Settled>) -> TurnEnd {
+    /// Applies the settler's answer. Returns whether the turn goes on, was passed on, or lost its
+    /// claim.
+    fn apply_answer(&mut self, settled: Option<Settled>) -> TurnEnd {
         let recorded = self.flush.take().map_or(0, |(n, _)| n);
-        self.again = None;
+        self.retry_at = None;
         let end = match settled {
             Some(Settled::Stays { paused }) => {
                 self.last |= paused;
@@ -72,16 +77,16 @@ impl PendingSuccesses<'_> {
                 return TurnEnd::Stays;
             }
             Some(Settled::Skipped) => {
-                // As long as they have waited.
+                // Waits as long as the successes have waited.
                 let now = Instant::now();
-                self.again = self.since.map(|since| now + (now - since).min(SKIPPED));
+                self.retry_at = self.since.map(|since| now + (now - since).min(MAX_RETRY_DELAY));
                 return TurnEnd::Stays;
             }
             Some(Settled::Ended(end)) => end,
             None => TurnEnd::Lost,
         };
         if end != TurnEnd::Lost {
-            self.done.drain(..recorded);
+            self.successes.drain(..recorded);
             self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
             self.since = None;
         }
@@ -97,7 +102,7 @@ impl PendingSuccesses<'_> {
 }
 
 impl ClaimedTurn {
-    /// Keeps the claim by its lease, which was asked for at `asked_at`, from now on.
+    /// Extends the claim's lease from now on. `asked_at` is when the claim was sent.
     pub(crate) fn guard_lease(
         &mut self,
         held: &HashMap<i64, HeldJob>,
@@ -106,10 +111,10 @@ impl ClaimedTurn {
         let first = held.get(&self.claim.job);
         let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
         self.lease = Some(time);
-        self.keep(time, asked_at)
+        self.extend_lease(time, asked_at)
     }
 
-    /// Runs the attempt, and those of the jobs behind it, to their ends.
+    /// Runs the jobs of the turn to their ends.
     pub(crate) async fn into_end_leased(
         mut self,
         mut held: HashMap<i64, HeldJob>,
@@ -132,7 +137,7 @@ impl ClaimedTurn {
                 guard: lease_guard,
                 record_first: None,
             });
-            let mut job = self.active(&held, guard);
+            let mut job = self.active_job(&held, guard);
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
             let unrecorded = self.decide_success(&held, result);
@@ -141,16 +146,17 @@ impl ClaimedTurn {
                 (HoldGuard::Leased(lease), Unrecorded::Outcome(Outcome::Succeeded { result }))
                     if stays =>
                 {
-                    pending.done.push(UnrecordedSuccess { job: self.claim.job, result });
+                    pending.successes.push(UnrecordedSuccess { job: self.claim.job, result });
                     pending.counted.push(counted);
-                    // If the next one kills the process, a take-over has no attempt left for it.
+                    // If the next job kills the process, the take-over of a job with a single
+                    // attempt has none left.
                     let due = job.max_attempts < 2
-                        || pending.due().is_some_and(|due| due <= Instant::now());
-                    if due || pending.are_many() {
+                        || pending.due_at().is_some_and(|due| due <= Instant::now());
+                    if due || pending.is_full() {
                         match self.record_now(&mut pending, &signals).await {
                             TurnEnd::Stays => {}
                             TurnEnd::Lost => {
-                                self.claim_lost();
+                                self.report_claim_lost();
                                 return;
                             }
                             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
@@ -159,8 +165,9 @@ impl ClaimedTurn {
                     lease_guard = lease.guard;
                 }
                 (guard, unrecorded) => {
-                    // What is being recorded at this moment may be recorded twice, which changes nothing.
-                    self.done = std::mem::take(&mut pending.done);
+                    // A success that is being recorded now may be recorded twice, which changes
+                    // nothing.
+                    self.earlier = std::mem::take(&mut pending.successes);
                     self.last = !stays;
                     let asked_at = Instant::now();
                     if matches!(guard, HoldGuard::Leased(_)) {
@@ -182,9 +189,9 @@ impl ClaimedTurn {
                     if end != TurnEnd::Stays {
                         return;
                     }
-                    self.done.clear();
+                    self.earlier.clear();
                     pending = PendingSuccesses::default();
-                    lease_guard = self.keep(time, asked_at);
+                    lease_guard = self.extend_lease(time, asked_at);
                 }
             }
             if !self.claim.advance() {
@@ -194,18 +201,18 @@ impl ClaimedTurn {
         }
     }
 
-    fn keep(&self, lease: Duration, asked_at: Instant) -> LeaseGuard {
+    fn extend_lease(&self, lease: Duration, asked_at: Instant) -> LeaseGuard {
         let claim = LeasedClaim {
             job: self.claim.job,
             ungrouped: self.claim.group.is_none(),
-            behind: self.claim.behind.clone(),
+            followers: self.claim.followers.clone(),
             token: self.claim.token,
             lease: lease.as_secs_f64(),
         };
         self.context.leases.keep(claim, lease, asked_at)
     }
 
-    /// Runs the handler, and has what was done before recorded when that is due.
+    /// Runs the handler, and has earlier successes recorded when they are due.
     async fn handle_and_record(
         &self,
         job: &mut ActiveJob,
@@ -214,7 +221,7 @@ impl ClaimedTurn {
         pending: &mut PendingSuccesses<'_>,
     ) -> (RunResult, bool) {
         if signals.cancel.is_cancelled() {
-            // Somebody asked for it before its turn came.
+            // The request to cancel came before the job's turn.
             return (RunResult::Cancelled, true);
         }
         let began = Instant::now();
@@ -228,33 +235,33 @@ impl ClaimedTurn {
         if let HoldGuard::Leased(lease) = &mut job.guard {
             lease.record_first = Some(ask);
         }
-        // The handler waits for that, with its first `tx()`.
+        // The handler's first `tx()` waits for this answer.
         let mut first: Option<oneshot::Sender<()>> = None;
         let mut run = std::pin::pin!(self.handle(job, held, signals));
         loop {
             if pending.flush.is_none()
-                && (pending.done.is_empty() || pending.last)
+                && (pending.successes.is_empty() || pending.last)
                 && let Some(first) = first.take()
             {
-                // Its handler may have been told to stop meanwhile.
+                // The handler may have been told to stop meanwhile.
                 let _ = first.send(());
             }
-            let mut due = pending.due();
+            let mut due = pending.due_at();
             if first.is_some() {
                 due = due.map(|_| Instant::now());
             }
-            let due = due.map(|due| pending.again.map_or(due, |at| at.max(due)));
+            let due = due.map(|due| pending.retry_at.map_or(due, |at| at.max(due)));
             tokio::select! {
                 biased;
                 ended = &mut run => return ended,
                 Some(asks) = asked.recv() => first = Some(asks),
                 answer = pending.answer() => {
-                    if pending.answered(answer) == TurnEnd::Lost {
+                    if pending.apply_answer(answer) == TurnEnd::Lost {
                         signals.lost.cancel();
                     }
                     pending.since.get_or_insert(began);
-                    if first.is_some() && pending.again.is_some() {
-                        pending.again = Some(Instant::now() + RETRY_SKIPPED);
+                    if first.is_some() && pending.retry_at.is_some() {
+                        pending.retry_at = Some(Instant::now() + RETRY_SKIPPED);
                     }
                 }
                 () = sleep_until(due.unwrap_or(began)), if due.is_some() => self.flush(pending, signals, false),
@@ -262,33 +269,34 @@ impl ClaimedTurn {
         }
     }
 
-    /// Has all that is done recorded before the next handler begins.
+    /// Records all pending successes before the next handler begins.
     async fn record_now(&self, pending: &mut PendingSuccesses<'_>, signals: &Signals) -> TurnEnd {
         loop {
             self.flush(pending, signals, true);
             let answer = pending.answer().await;
-            let end = pending.answered(answer);
-            if end != TurnEnd::Stays || pending.again.is_none() {
+            let end = pending.apply_answer(answer);
+            if end != TurnEnd::Stays || pending.retry_at.is_none() {
                 return end;
             }
             sleep(RETRY_SKIPPED).await;
         }
     }
 
-    /// Has what is done recorded; the turn goes on, unless no handler runs and somebody paused the queue or the group.
+    /// Sends the pending successes to the settler. The turn goes on, unless no handler runs and the
+    /// queue or the group is paused.
     fn flush(&self, pending: &mut PendingSuccesses<'_>, signals: &Signals, idle: bool) {
         let mut run = self.clone();
         run.idle = idle;
-        run.done.clone_from(&pending.done);
-        let Some(last) = pending.done.last() else { return };
-        // Its row is the one that the settle locks beside the group's.
+        run.earlier.clone_from(&pending.successes);
+        let Some(last) = pending.successes.last() else { return };
+        // The settle locks this job's row beside the group's row.
         run.claim.job = last.job;
         let (answer, settled) = oneshot::channel();
         let unrecorded = Unrecorded::EarlierOnly;
         let signals = signals.clone();
         let since = Instant::now();
         let finished = Finished { run, unrecorded, guard: None, signals, since, answer };
-        pending.flush = Some((pending.done.len(), settled));
+        pending.flush = Some((pending.successes.len(), settled));
         let settler = self.queue.settler.clone();
         tokio::spawn(async move {
             // The settler outlives the slots, unless the runtime ends.

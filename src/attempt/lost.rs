@@ -1,8 +1,10 @@
-//! What the loss of a hold does to its job. No other file says so.
+//! The loss of a hold, and its effect on the job. No other file decides it.
 //!
-//! A hold is lost when its session or its lease is (the handler is told, and dropped after
-//! `WIND_UP`), or when another worker has taken the claim over. The attempt has failed in the first
-//! case, and its failure is recorded by token. In the second case nothing may be recorded (P10).
+//! A hold is lost when its session or its lease is lost: the handler is told, and dropped after
+//! `WIND_UP`. The attempt has failed, and its failure is recorded by token.
+//!
+//! A hold is also lost when another worker has taken the claim over. Then nothing may be recorded
+//! (P10).
 
 use crate::error::BackgroundError;
 use crate::job::job::FailureKind;

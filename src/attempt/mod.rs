@@ -1,6 +1,7 @@
 //! One claimed turn: hold, handle, decide, settle.
 //!
-//! It uses `liveness`, `store`, `slots` and `job`. Claiming, and what runs in which slot, belong in `worker`.
+//! It uses `liveness`, `store`, `slots` and `job`. Claims, and which turn runs in which slot,
+//! belong in `worker`.
 
 pub(crate) mod active_job;
 pub(crate) mod chain;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
-use crate::attempt::failure::returned;
+use crate::attempt::failure::run_result;
 use crate::attempt::hold::hold_known;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::settle_late::ANSWER_LIMIT;
@@ -27,11 +27,11 @@ use crate::liveness::sessions::Signals;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::HeldJob;
 
-/// How long a handler that must stop may wind up after [`ActiveJob::cancelled`] resolved, before it is dropped.
-/// With `monitor::LIMIT` it stays below the grace of a take-over.
+/// Bounds the time that a handler has to stop after [`ActiveJob::cancelled`] resolved. With
+/// `monitor::LIMIT` it stays below the grace of a take-over.
 const WIND_UP: Duration = Duration::from_millis(150);
 
-/// What stopped a handler before it returned.
+/// The reason why a handler was stopped before it returned.
 enum Stopped {
     TimedOut(Duration),
     HoldLost,
@@ -39,10 +39,10 @@ enum Stopped {
 }
 
 impl ClaimedTurn {
-    /// Runs the attempt, and those of the jobs behind it, to their ends, each in a transaction that holds its job. On
-    /// return nothing of them is held by this process. `known` is what the claim has read of them.
+    /// Runs the jobs of the turn to their ends, each in a transaction that holds its job. On return
+    /// this process holds none of them. `known` is the data that the claim has read.
     ///
-    /// Says how the last one ended, and gives back the connection, if that can be used again.
+    /// Returns how the last attempt ended, and the connection if it can be used again.
     pub(crate) async fn into_end(
         mut self,
         mut known: HashMap<i64, HeldJob>,
@@ -53,10 +53,10 @@ impl ClaimedTurn {
             match self.run_one(known_job, conn).await {
                 (TurnEnd::Stays, Some(mut left)) => {
                     if let Some(next) = left.next.take() {
-                        let NextJob { claim, known: job, behind_tx } = *next;
-                        enqueued |= behind_tx;
+                        let NextJob { claim, known: job, after_handler_tx } = *next;
+                        enqueued |= after_handler_tx;
                         known.insert(claim.job, job);
-                        self.next_job(claim);
+                        self.begin_chained(claim);
                     } else if !self.claim.advance() {
                         return (TurnEnd::Lost, Some(left));
                     }
@@ -79,11 +79,11 @@ impl ClaimedTurn {
         let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
         let (held, since) = match timeout(ANSWER_LIMIT, held).await {
             Ok(Ok(Some(held))) => held,
-            Ok(Ok(None)) => return (TurnEnd::Lost, self.not_held(conn, None)),
-            Ok(Err(error)) => return (TurnEnd::Lost, self.not_held(conn, Some(error))),
+            Ok(Ok(None)) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
+            Ok(Err(error)) => return (TurnEnd::Lost, self.report_not_held(conn, Some(error))),
             Err(_) => {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
-                return (TurnEnd::Lost, self.not_held(conn, Some(error.into())));
+                return (TurnEnd::Lost, self.report_not_held(conn, Some(error.into())));
             }
         };
         let signals = Signals::default();
@@ -94,7 +94,7 @@ impl ClaimedTurn {
             signals.clone(),
         );
         let guard = HoldGuard::Locked(Locks { conn, session: held.session, watch });
-        let mut job = self.active(&held, guard);
+        let mut job = self.active_job(&held, guard);
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let unrecorded = self.decide_success(&held, result);
         let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
@@ -106,7 +106,7 @@ impl ClaimedTurn {
         (end, conn)
     }
 
-    fn not_held(
+    fn report_not_held(
         &self,
         conn: SlotConnection,
         source: Option<sqlx::Error>,
@@ -124,7 +124,7 @@ impl ClaimedTurn {
         Some(conn)
     }
 
-    pub(crate) fn active(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
+    pub(crate) fn active_job(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
         ActiveJob {
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
@@ -144,8 +144,9 @@ impl ClaimedTurn {
         }
     }
 
-    /// Runs the handler and leaves its savepoint. The second value says whether the connection is in a known state: it
-    /// is not where a handler was dropped after it had begun to use it, or had ended the transaction itself.
+    /// Runs the handler and leaves its savepoint. Also returns whether the connection is in a known
+    /// state. It is not if a handler was dropped after it had used it, or had ended the transaction
+    /// itself.
     pub(crate) async fn handle(
         &self,
         job: &mut ActiveJob,
@@ -166,15 +167,16 @@ impl ClaimedTurn {
         let stopped = {
             let run = async {
                 let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
-                let result = returned(run.await);
-                // Within the same limits: a query that the handler gave up half-way has to end first.
+                let result = run_result(run.await);
+                // Within the same limits: a query that the handler dropped half-way has to end
+                // first.
                 match leave_savepoint(job, result).await {
                     Ok(result) => (result, true),
                     Err(result) => (result, false),
                 }
             };
             let mut run = pin!(run);
-            let mut expired = pin!(expired(limit));
+            let mut expired = pin!(expire_after(limit));
             let mut asked = false;
             let stopped = loop {
                 tokio::select! {
@@ -193,7 +195,7 @@ impl ClaimedTurn {
             if let Ok((result, clean)) = timeout(WIND_UP, &mut run).await
                 && matches!(stopped, Stopped::Deadline)
             {
-                // An error because of the deadline is no failure of the job.
+                // An error after a shutdown's deadline is no failure of the job.
                 return match result {
                     RunResult::Succeeded(_) => (result, clean),
                     _ => (RunResult::Released, clean),
@@ -214,8 +216,8 @@ impl ClaimedTurn {
         (result, clean)
     }
 
-    /// Records what came of the run: in the hold's own transaction if that still stands, else by token on another
-    /// connection; in a batch where a lease keeps the job.
+    /// Settles the run: in the hold's own transaction if it stands, else by token on another
+    /// connection, or in a batch under a lease.
     pub(crate) async fn settle(
         &self,
         job: ActiveJob,
@@ -225,7 +227,7 @@ impl ClaimedTurn {
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
         match job.guard {
-            // Apart: it is large, and would be moved about with each job that a lease keeps.
+            // Boxed: this large future would be moved with each leased job as well.
             HoldGuard::Locked(locks) => {
                 Box::pin(self.settle_held(locks, held, signals, unrecorded, clean)).await
             }
@@ -257,14 +259,14 @@ impl ClaimedTurn {
             unrecorded
         };
         self.report_if_lost(&unrecorded);
-        // Closed before the record, which needs the locks that its session may still have.
+        // Closed before the record, which needs the locks that this session may still have.
         conn.close();
         drop(watch);
         let end = self.settle_by_token(session, unrecorded).await;
         (end, None)
     }
 
-    /// The slot is free again when the settler has the rest.
+    /// Settles by the settler. The slot is free again when the settler has the job.
     async fn settle_in_batch(
         &self,
         lease: Lease,
@@ -295,8 +297,8 @@ impl ClaimedTurn {
     }
 }
 
-/// Never, without a limit.
-async fn expired(limit: Option<Duration>) {
+/// Resolves after the limit; never if it is `None`.
+async fn expire_after(limit: Option<Duration>) {
     match limit {
         Some(limit) => sleep(limit).await,
         None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! Settling in the transaction that holds the job: record the outcome, and pass the turn on.
+//! Settles in the transaction that holds the job: records the outcome and passes the turn on.
 
 use sqlx::PgConnection;
 use tokio::time::Instant;
@@ -13,8 +13,8 @@ use crate::liveness::context::Context;
 use crate::store::{AfterSettle, HeldJob, PINNED_PLANS, UnrecordedSuccess};
 
 impl ClaimedTurn {
-    /// Decides at once about a success; what follows from another result also depends on a request
-    /// to cancel the job, which is read with the record.
+    /// Decides the outcome of a success. Another outcome is decided with the record, which also
+    /// reads a request to cancel the job.
     pub(crate) fn decide_success(&self, held: &HeldJob, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
             Unrecorded::Outcome(self.decide(held, result, false))
@@ -23,8 +23,8 @@ impl ClaimedTurn {
         }
     }
 
-    /// Settles in the transaction that holds the job. An error returns what is to be recorded on
-    /// another connection.
+    /// Settles in the transaction that holds the job. An error returns the part that must be
+    /// recorded on another connection.
     pub(crate) async fn settle_in_hold(
         &self,
         conn: &mut SlotConnection,
@@ -36,7 +36,7 @@ impl ClaimedTurn {
                 let stayed = self.stay_in_hold(conn, outcome, result).await;
                 return stayed.map_err(|error| Unrecorded::Result(broken(&error, true)));
             }
-            if self.claim.behind.is_empty() && self.done.is_empty() {
+            if self.claim.followers.is_empty() && self.earlier.is_empty() {
                 return self.succeed_in_hold(conn, held, outcome, result).await;
             }
         }
@@ -54,15 +54,15 @@ impl ClaimedTurn {
             Unrecorded::EarlierOnly => return Err(Unrecorded::EarlierOnly),
         };
         let recorded = async {
-            self.record_done(conn).await?;
+            self.record_earlier(conn).await?;
             self.apply_group_policy(conn, &mut outcome).await?;
             self.record(conn, held, &outcome).await?;
             conn.commit().await
         };
         match recorded.await {
-            Ok(()) => Ok(self.ended(&outcome)),
-            // The job's row is as it was. A success without its commit is a failure; another outcome
-            // is recorded as it was decided.
+            Ok(()) => Ok(self.log_end(&outcome)),
+            // The job's row is unchanged. A success without its commit is a failure; another
+            // outcome is recorded as decided.
             Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => {
                 Err(Unrecorded::Result(broken(&error, true)))
             }
@@ -78,7 +78,7 @@ impl ClaimedTurn {
         outcome: &Outcome,
         result: &str,
     ) -> Result<TurnEnd, Unrecorded> {
-        let then = conn.then();
+        let then = conn.after_settle();
         let chains = self.may_chain(held);
         let succeeded = if chains {
             self.succeed_and_chain(conn, outcome, result, then).await
@@ -86,7 +86,7 @@ impl ClaimedTurn {
             self.succeed_in_one_trip(conn, outcome, result, then).await
         };
         succeeded.map_err(|error| match then {
-            // Perhaps the database refused the next job, and not this one.
+            // The database may have refused the next job, and not this job.
             AfterSettle::Commit | AfterSettle::Hold if chains => {
                 Unrecorded::Outcome(Outcome::Succeeded { result: result.to_owned() })
             }
@@ -104,13 +104,13 @@ impl ClaimedTurn {
         let keep = self.queue.keep.succeeded;
         let settled =
             self.context.store.quick_settle(conn, &self.claim, result, keep, then).await?;
-        conn.committed(then).await?;
-        let end = self.ended(outcome);
+        conn.finish_commit(then).await?;
+        let end = self.log_end(outcome);
         // A handler that used the transaction may have enqueued in it.
         Ok(if settled.drained && then == AfterSettle::Commit { TurnEnd::Drained } else { end })
     }
 
-    /// Records a success, and keeps the claim for the next job of the turn, unless the queue or the
+    /// Records a success and keeps the claim for the next job of the turn, unless the queue or the
     /// group is paused.
     async fn stay_in_hold(
         &self,
@@ -121,7 +121,7 @@ impl ClaimedTurn {
         let Context { store, .. } = &*self.context;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         let ends = if let Some(lease) = self.lease {
-            let mut done = self.done.clone();
+            let mut done = self.earlier.clone();
             done.push(UnrecordedSuccess { job: self.claim.job, result: result.to_owned() });
             let paused = store.record_done(conn, queue, group, &done, self.queue.keep).await?;
             if paused {
@@ -134,28 +134,28 @@ impl ClaimedTurn {
         } else {
             self.stay_in_one_trip(conn, result).await?
         };
-        let end = self.ended(outcome);
+        let end = self.log_end(outcome);
         Ok(if ends { end } else { TurnEnd::Stays })
     }
 
     /// Records a success and holds the next job of the turn in one round trip. Returns whether the
-    /// turn ended all the same.
+    /// turn ended because of a pause.
     async fn stay_in_one_trip(
         &self,
         conn: &mut SlotConnection,
         result: &str,
     ) -> Result<bool, sqlx::Error> {
         let (claim, keep) = (&self.claim, self.queue.keep.succeeded);
-        let then = if conn.then() == AfterSettle::Commit {
+        let then = if conn.after_settle() == AfterSettle::Commit {
             AfterSettle::Hold
         } else {
             AfterSettle::Nothing
         };
         let asked_at = Instant::now();
         let settled = self.context.store.quick_settle(conn, claim, result, keep, then).await?;
-        conn.committed(then).await?;
+        conn.finish_commit(then).await?;
         if then == AfterSettle::Hold {
-            match (settled.held, claim.behind.first()) {
+            match (settled.held, claim.followers.first()) {
                 (Some(pid), Some(&job)) => conn.preheld = Some(PreheldJob { job, pid, asked_at }),
                 _ => conn.rollback().await?,
             }
@@ -164,18 +164,18 @@ impl ClaimedTurn {
     }
 
     /// Records the earlier successes of the turn. Returns whether the queue or the group is paused.
-    pub(in crate::attempt) async fn record_done(
+    pub(in crate::attempt) async fn record_earlier(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
-        if self.done.is_empty() {
+        if self.earlier.is_empty() {
             return Ok(false);
         }
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        self.context.store.record_done(conn, queue, group, &self.done, self.queue.keep).await
+        self.context.store.record_done(conn, queue, group, &self.earlier, self.queue.keep).await
     }
 
-    /// Decides what follows from a result.
+    /// Returns the outcome that follows from a result.
     pub(in crate::attempt) fn decide(
         &self,
         held: &HeldJob,
@@ -189,7 +189,7 @@ impl ClaimedTurn {
             max: held.max_attempts.unwrap_or(options.retry.max_attempts),
             cancel_requested,
         };
-        // Without a group there is nothing to halt.
+        // A job without a group has no group to halt.
         let then = match self.claim.group {
             Some(_) => options.out_of_attempts,
             None => OutOfAttempts::Continue,
@@ -197,7 +197,7 @@ impl ClaimedTurn {
         outcome::decide(result, attempt, &options.retry, then, fastrand::f64())
     }
 
-    /// Applies the group's own policy, which goes before the queue's.
+    /// Applies the group's own policy, which overrides the queue's.
     pub(in crate::attempt) async fn apply_group_policy(
         &self,
         conn: &mut PgConnection,
@@ -213,7 +213,7 @@ impl ClaimedTurn {
         Ok(())
     }
 
-    /// Writes an outcome, and passes the turn on.
+    /// Writes an outcome and passes the turn on.
     pub(in crate::attempt) async fn record(
         &self,
         conn: &mut PgConnection,
@@ -226,7 +226,7 @@ impl ClaimedTurn {
             .await
     }
 
-    pub(crate) fn ended(&self, outcome: &Outcome) -> TurnEnd {
+    pub(crate) fn log_end(&self, outcome: &Outcome) -> TurnEnd {
         let job = self.claim.job;
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
         match outcome {

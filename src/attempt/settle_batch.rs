@@ -1,5 +1,5 @@
-//! Settles finished jobs that leases keep, many in one transaction: those that finished while the last batch was
-//! being written. So nothing waits when there is little to do, and commits are few when there is much.
+//! Settles finished jobs under leases, many in one transaction: the jobs that finished while the
+//! last batch was written. So no job waits under a low load, and commits are few under a high load.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,35 +23,36 @@ use crate::liveness::context::Context;
 use crate::store::WorkConnection;
 use crate::store::{Succeeded, begin_short};
 
-/// About how many jobs one transaction settles, and with how many bytes of results: a statement has 2 s, all of it 5 s.
-const JOBS: usize = 500;
-/// What takes statements of its own counts for so many.
-const APART: usize = 5;
-const BYTES: usize = 4 << 20;
+/// Bounds the jobs of one transaction, approximately: a statement has 2 s, the transaction 5 s.
+const MAX_JOBS: usize = 500;
+/// The weight of a job that needs statements of its own.
+const WEIGHT_APART: usize = 5;
+const MAX_BYTES: usize = 4 << 20;
 
 impl Finished {
-    /// If its claim ends with it, and all its jobs have succeeded.
+    /// Returns the success if the claim ends with it and all its jobs have succeeded; else `None`.
     fn success(&self) -> Option<Succeeded<'_>> {
-        let ClaimedTurn { queue, claim, done, .. } = &self.run;
+        let ClaimedTurn { queue, claim, earlier, .. } = &self.run;
         let Unrecorded::Outcome(Outcome::Succeeded { result }) = &self.unrecorded else {
             return None;
         };
-        let last = claim.behind.is_empty();
-        last.then_some(Succeeded { queue: &queue.name, claim, earlier: done, result })
+        let last = claim.followers.is_empty();
+        last.then_some(Succeeded { queue: &queue.name, claim, earlier, result })
     }
 
     fn weight(&self) -> usize {
-        let apart = if self.is_success() { 1 } else { APART };
-        self.run.done.len() + apart
+        let apart = if self.is_success() { 1 } else { WEIGHT_APART };
+        self.run.earlier.len() + apart
     }
 
     fn bytes(&self) -> usize {
-        let results = self.run.done.iter().map(|done| done.result.len());
+        let results = self.run.earlier.iter().map(|done| done.result.len());
         results.sum::<usize>() + self.success().map_or(0, |success| success.result.len())
     }
 
     fn answer(self, settled: Settled) {
-        // Whoever waited is gone if its runtime ends, or has recorded it together with what came after it.
+        // The receiver is gone if its runtime ends, or if its turn recorded the success with a
+        // later one.
         let _ = self.answer.send(settled);
     }
 
@@ -64,7 +65,7 @@ impl Finished {
     }
 }
 
-/// Settles what comes, until nobody can send any more.
+/// Settles finished jobs until all senders are gone.
 pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Context>) {
     let mut waiting: Vec<Finished> = Vec::new();
     let mut pause = RETRY_SKIPPED;
@@ -77,8 +78,8 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
         }
         let mut jobs: usize = waiting.iter().map(Finished::weight).sum();
         let mut bytes: usize = waiting.iter().map(Finished::bytes).sum();
-        while jobs < JOBS
-            && bytes < BYTES
+        while jobs < MAX_JOBS
+            && bytes < MAX_BYTES
             && let Ok(finished) = inbox.try_recv()
         {
             jobs += finished.weight();
@@ -88,10 +89,10 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
         let before = waiting.len();
         let failed = match settle(&context, &mut waiting).await {
             Ok(()) => None,
-            // One that the database refuses must not keep the others.
+            // A job that the database refuses must not delay the others.
             Err(_) => settle_each(&context, &mut waiting).await,
         };
-        give_up(&context, &mut waiting, failed);
+        abandon_lost(&context, &mut waiting, failed);
         if waiting.len() == before {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -101,7 +102,8 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
     }
 }
 
-/// One transaction for all that wait. Those whose rows somebody has for a moment, and all after an error, wait on.
+/// Settles all waiting jobs in one transaction. A job with a locked row, and every job after an
+/// error, waits on.
 async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
     let tried = match timeout(ANSWER_LIMIT, write(context, waiting)).await {
         Ok(tried) => tried?,
@@ -111,15 +113,15 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
     for (finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
             SettleAttempt::Recorded => {
-                Settled::Ended(finished.run.ended_late(&finished.unrecorded))
+                Settled::Ended(finished.run.log_late_end(&finished.unrecorded))
             }
             SettleAttempt::Stays { paused } => Settled::Stays { paused },
             SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),
-            // Whoever runs the turn says so.
+            // The turn itself reports it.
             SettleAttempt::Lost if finished.is_earlier_only() => Settled::Ended(TurnEnd::Lost),
-            SettleAttempt::Lost => Settled::Ended(finished.run.claim_lost()),
-            // Whoever runs the turn tries again: the handler's own transaction may have the rows for long, and many that
-            // wait here would keep out all others.
+            SettleAttempt::Lost => Settled::Ended(finished.run.report_claim_lost()),
+            // The turn tries again: its handler's transaction may lock the rows for long, and many
+            // such jobs here would keep others out.
             SettleAttempt::Skipped if finished.is_earlier_only() => Settled::Skipped,
             SettleAttempt::Skipped => {
                 rest.push(finished);
@@ -152,8 +154,8 @@ async fn write(
     Ok(tried)
 }
 
-/// Settles those of which nothing but successes is to be recorded, in a statement for each kind. What it leaves is settled
-/// one by one: it is stale, or somebody has a row for a moment.
+/// Settles pure successes, in a statement for each kind. A job that the statement leaves is stale
+/// or has a locked row, and is settled by itself.
 async fn settle_successes(
     context: &Context,
     conn: &mut PgConnection,
@@ -188,7 +190,7 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
             } else if finished.is_earlier_only() {
                 finished.answer(Settled::Refused);
             } else {
-                // Its next try records the failure.
+                // The next try records the changed outcome.
                 let Finished { run, unrecorded, .. } = &mut finished;
                 run.refuse(unrecorded, &error);
                 rest.push(finished);
@@ -200,8 +202,9 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
     failed
 }
 
-/// What nobody will be able to record is left to a take-over. As long as its lease stands, it is tried.
-fn give_up(context: &Context, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
+/// Leaves a job to a take-over when its hold is lost and [`RECORD_LIMIT`] is over. A job whose
+/// lease stands is tried on.
+fn abandon_lost(context: &Context, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
     let now = Instant::now();
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {

@@ -1,4 +1,4 @@
-//! Settling by token on another connection, if the hold's own session is gone or in an unknown
+//! Settles by token on another connection, if the hold's own session is gone or in an unknown
 //! state.
 
 use std::io;
@@ -19,13 +19,13 @@ use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::store::{HoldAnswer, SessionId, WorkConnection, begin_short, in_tx};
 
-/// How long a hold, or one attempt to record, may take. The server is lost if it takes longer.
+/// Bounds a hold, or one try to record. A server that takes longer is lost.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a processor tries to record an outcome by token, before it leaves the job to a take-over.
+/// Bounds the tries to record an outcome by token. Then the job is left to a take-over.
 pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
 
 impl Unrecorded {
-    /// Makes a failure of a success that the database has refused to record.
+    /// Turns a success that the database refused to record into a failure.
     fn refuse(&mut self, error: &sqlx::Error) {
         if matches!(self, Self::Outcome(Outcome::Succeeded { .. })) {
             *self = Self::Result(broken(error, true));
@@ -33,8 +33,8 @@ impl Unrecorded {
     }
 }
 
-/// Whether the database will never take what it was given. Not so when it gave up waiting, is short of something, or ends
-/// the session: classes 08, 40, 53, 55, 57 and 58.
+/// Returns whether the database will refuse the same record again. It may accept it later after an
+/// error of classes 08, 40, 53, 55, 57 and 58: a timeout, a lack of resources, or an ended session.
 pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     let transient =
         |code: &str| ["08", "40", "53", "55", "57", "58"].contains(&&code[..2.min(code.len())]);
@@ -42,24 +42,24 @@ pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
 }
 
-/// What one try to record came to.
+/// The result of one try to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SettleAttempt {
     Recorded,
-    /// Successes were recorded, and the turn goes on, unless somebody paused the queue or the group.
+    /// Successes were recorded, and the turn goes on, unless the queue or the group is paused.
     Stays {
         paused: bool,
     },
-    /// The turn was passed on: somebody paused the queue or the group, or all that there was to record had been recorded.
+    /// The turn was passed on: the queue or the group is paused, or everything was recorded before.
     Passed,
-    /// Somebody has a row for a moment, perhaps our own old session.
+    /// A row is locked for a moment, perhaps by our own old session.
     Skipped,
     /// The claim was taken over.
     Lost,
 }
 
 impl ClaimedTurn {
-    /// Records an outcome on another connection: the hold's own is gone, or in an unknown state.
+    /// Records an outcome on another connection, by token.
     pub(crate) async fn settle_by_token(
         &self,
         session: SessionId,
@@ -70,7 +70,7 @@ impl ClaimedTurn {
         let mut pause = RETRY_SKIPPED;
         let mut source = None;
         while Instant::now() < deadline {
-            // Where only the answer was lost, the next try finds that the token is gone.
+            // If only the answer was lost, the next try finds that the token is gone.
             match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut unrecorded)).await {
                 Ok(Ok(Some(end))) => return end,
                 Ok(Ok(None)) => {}
@@ -79,7 +79,7 @@ impl ClaimedTurn {
                     source = Some(match failed {
                         Ok(Err(error)) => {
                             if is_refusal(&error) {
-                                // Its next try records what comes of that.
+                                // The next try records the changed outcome.
                                 run.refuse(&mut unrecorded, &error);
                             }
                             error
@@ -99,21 +99,21 @@ impl ClaimedTurn {
         TurnEnd::Lost
     }
 
-    /// The database refused to record a success. If that is perhaps one of several, the first is recorded alone, with what
-    /// comes of it, and the others go back: they run again, behind it.
+    /// Handles a success that the database refused. If it is one of several, the first is recorded
+    /// alone, and the later jobs become followers that run again.
     pub(crate) fn refuse(&mut self, unrecorded: &mut Unrecorded, error: &sqlx::Error) {
-        if self.done.is_empty() {
+        if self.earlier.is_empty() {
             unrecorded.refuse(error);
             return;
         }
-        let first = self.done.remove(0);
-        let later = self.done.drain(..).map(|done| done.job).chain([self.claim.job]);
-        self.claim.behind = later.chain(self.claim.behind.drain(..)).collect();
+        let first = self.earlier.remove(0);
+        let later = self.earlier.drain(..).map(|done| done.job).chain([self.claim.job]);
+        self.claim.followers = later.chain(self.claim.followers.drain(..)).collect();
         self.claim.job = first.job;
         *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: first.result });
     }
 
-    /// One try; none: somebody has a row for a moment, perhaps our own old session.
+    /// Tries once. `None` if a row is locked for a moment, perhaps by our own old session.
     async fn try_by_token(
         &self,
         session: SessionId,
@@ -127,7 +127,7 @@ impl ClaimedTurn {
             SettleAttempt::Recorded => {
                 PgTransactionManager::commit(&mut conn).await?;
                 conn.done();
-                Ok(Some(self.ended_late(unrecorded)))
+                Ok(Some(self.log_late_end(unrecorded)))
             }
             SettleAttempt::Passed => {
                 PgTransactionManager::commit(&mut conn).await?;
@@ -139,11 +139,12 @@ impl ClaimedTurn {
                 conn.done();
                 Ok(None)
             }
-            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.claim_lost())),
+            SettleAttempt::Stays { .. } | SettleAttempt::Lost => Ok(Some(self.report_claim_lost())),
         }
     }
 
-    /// Locks the job by its token and writes its outcome, in the short transaction that is open on `conn`.
+    /// Locks the job by its token and writes its outcome, in the short transaction that is open on
+    /// `conn`.
     pub(crate) async fn try_unrecorded(
         &self,
         conn: &mut PgConnection,
@@ -152,12 +153,12 @@ impl ClaimedTurn {
         let Context { store, .. } = &*self.context;
         let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
             HoldAnswer::Held(held) => Some(held),
-            // Where a turn goes on, the token outlives what an earlier try committed without an answer.
+            // If the turn goes on, its token is valid after a commit whose answer was lost.
             HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => None,
             HoldAnswer::Skipped => return Ok(SettleAttempt::Skipped),
             HoldAnswer::Lost => return Ok(SettleAttempt::Lost),
         };
-        let paused = self.record_done(conn).await?;
+        let paused = self.record_earlier(conn).await?;
         let earlier_only = matches!(unrecorded, Unrecorded::EarlierOnly);
         if earlier_only && !(paused && self.idle) {
             return Ok(SettleAttempt::Stays { paused });
@@ -179,16 +180,16 @@ impl ClaimedTurn {
         Ok(SettleAttempt::Recorded)
     }
 
-    /// Returns how the turn ended whose late record is committed.
-    pub(crate) fn ended_late(&self, unrecorded: &Unrecorded) -> TurnEnd {
+    /// Logs the outcome of a late record that is committed. Returns how the turn ended.
+    pub(crate) fn log_late_end(&self, unrecorded: &Unrecorded) -> TurnEnd {
         match unrecorded {
-            Unrecorded::Outcome(outcome) => self.ended(outcome),
+            Unrecorded::Outcome(outcome) => self.log_end(outcome),
             Unrecorded::Result(_) | Unrecorded::EarlierOnly => TurnEnd::Lost,
         }
     }
 
     /// Reports that the claim was taken over before its outcome was recorded.
-    pub(crate) fn claim_lost(&self) -> TurnEnd {
+    pub(crate) fn report_claim_lost(&self) -> TurnEnd {
         report_taken_over(&self.context, &self.queue.name, self.claim.job);
         TurnEnd::Lost
     }

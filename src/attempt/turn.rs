@@ -1,4 +1,4 @@
-//! The data of a claimed turn: what it runs, how it ended, and what is still to be recorded.
+//! The data of a claimed turn: its jobs, its end, and the part that is still to be recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct QueueRuntime {
     pub(crate) options: QueueOptions,
     pub(crate) keep: KeepFinished,
     pub(crate) handler: Box<dyn ErasedHandler>,
-    /// Where finished jobs go that a lease keeps.
+    /// Receives finished jobs that are held by a lease.
     pub(crate) settler: mpsc::Sender<Finished>,
 }
 
@@ -35,36 +35,36 @@ impl QueueRuntime {
     }
 }
 
-/// How an attempt ended for its worker.
+/// How an attempt ended for the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnEnd {
     /// An outcome was recorded.
     Finished,
     /// A success was recorded, and nothing is due because of it: the group has no other job.
     Drained,
-    /// An outcome was recorded, and the claim stands: the turn goes on with the next job.
+    /// An outcome was recorded, and the claim stands for the next job of the turn.
     Stays,
-    /// A shutdown gave the job back.
+    /// A shutdown released the job.
     Released,
     /// Nothing was recorded: the claim was lost.
     Lost,
 }
 
-/// One claimed job on its way, and those that were claimed to run after it.
+/// A claimed turn: the current job, its followers, and the successes before it.
 #[derive(Clone)]
 pub(crate) struct ClaimedTurn {
     pub(crate) context: Arc<Context>,
     pub(crate) queue: Arc<QueueRuntime>,
     pub(crate) claim: Claim,
-    /// Jobs of the turn that succeeded before it, and are recorded together with it.
-    pub(crate) done: Vec<UnrecordedSuccess>,
-    /// What the claim gets again when its turn goes on, where a lease keeps it.
+    /// Earlier successes of the turn, recorded together with the current job.
+    pub(crate) earlier: Vec<UnrecordedSuccess>,
+    /// The lease that the claim is given when the turn goes on; `None` for row locks.
     pub(crate) lease: Option<Duration>,
-    /// The turn ends with this job.
+    /// True if the turn ends with this job.
     pub(crate) last: bool,
-    /// No handler of the turn runs at the moment.
+    /// True while no handler of the turn runs.
     pub(crate) idle: bool,
-    /// The slots of its queue, where its turn may take more jobs than were claimed together.
+    /// The chain window; `None` if the turn must not chain.
     pub(crate) open: Option<ChainWindow>,
 }
 
@@ -74,7 +74,7 @@ impl ClaimedTurn {
             context,
             queue,
             claim,
-            done: Vec::new(),
+            earlier: Vec::new(),
             lease: None,
             last: false,
             idle: false,
@@ -82,40 +82,40 @@ impl ClaimedTurn {
         }
     }
 
-    /// Returns whether the claim stays for the next job of the turn.
+    /// Returns whether the claim stands for the next job of the turn.
     pub(crate) fn stays(&self, unrecorded: &Unrecorded) -> bool {
         matches!(unrecorded, Unrecorded::Outcome(Outcome::Succeeded { .. }))
-            && !self.claim.behind.is_empty()
+            && !self.claim.followers.is_empty()
             && !self.last
             && !self.context.stop.is_cancelled()
     }
 }
 
-/// A turn that goes on for a moment while no other group waits.
+/// The time and the number of jobs for which a turn may still chain.
 #[derive(Clone)]
 pub(crate) struct ChainWindow {
     pub(in crate::attempt) slots: Arc<SlotUsage>,
     pub(in crate::attempt) since: Instant,
-    /// Of the job that runs.
+    /// When the current job began.
     pub(in crate::attempt) began: Instant,
     pub(in crate::attempt) jobs: usize,
 }
 
-/// What is still to be recorded of a turn.
+/// The part of a turn that is still to be recorded.
 pub(crate) enum Unrecorded {
-    /// A result. What follows from it is decided with the record.
+    /// A result. Its outcome is decided with the record.
     Result(RunResult),
-    /// What was decided. Each further attempt to record it writes the same.
+    /// A decided outcome. Each further try records the same outcome.
     Outcome(Outcome),
-    /// Nothing but earlier successes of the turn, which goes on.
+    /// Only earlier successes of a turn that goes on.
     EarlierOnly,
 }
 
-/// A job whose handler has ended, or successes of a turn that goes on.
+/// A job whose handler has ended, or the earlier successes of a turn that goes on.
 pub(crate) struct Finished {
     pub(crate) run: ClaimedTurn,
     pub(crate) unrecorded: Unrecorded,
-    /// Its lease is extended until the outcome is written; none: whoever runs the turn sees to that.
+    /// Extends the lease until the outcome is written; `None` if the turn itself still extends it.
     #[allow(dead_code)] // For its drop.
     pub(crate) guard: Option<LeaseGuard>,
     pub(crate) signals: Signals,
@@ -123,7 +123,7 @@ pub(crate) struct Finished {
     pub(crate) answer: oneshot::Sender<Settled>,
 }
 
-/// What came of it.
+/// The settler's answer to a [`Finished`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
     Ended(TurnEnd),
@@ -131,8 +131,8 @@ pub(crate) enum Settled {
     Stays {
         paused: bool,
     },
-    /// The database refuses one of the successes. Nothing was recorded.
+    /// The database refused one of the successes. Nothing was recorded.
     Refused,
-    /// Somebody has a row of the successes, perhaps the turn's own handler. Nothing was recorded.
+    /// A row of the successes is locked, perhaps by the turn's own handler. Nothing was recorded.
     Skipped,
 }

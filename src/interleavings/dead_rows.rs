@@ -203,7 +203,7 @@ async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
     let leased = [LeasedClaim {
         job: turn.job,
         ungrouped: false,
-        behind: Vec::new(),
+        followers: Vec::new(),
         token: turn.token,
         lease: 60.0,
     }];

@@ -66,7 +66,7 @@ async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
     let options = ClaimOptions { jobs_per_turn: 5, ..OPTIONS };
     let from = ScanStart::default();
     let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
-    assert_eq!(claimed.jobs[0].behind.len(), 4);
+    assert_eq!(claimed.jobs[0].followers.len(), 4);
     let mut read = 0;
     for _ in 0..3 {
         begin(&mut conn).await;
@@ -110,7 +110,7 @@ async fn reading_heads_of_a_deleted_claim_reads_no_further() {
         let options = ClaimOptions { jobs_per_turn, ..OPTIONS };
         let from = ScanStart::default();
         let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
-        assert_eq!(claimed.jobs[0].behind.len() + 1, jobs_per_turn);
+        assert_eq!(claimed.jobs[0].followers.len() + 1, jobs_per_turn);
         let whole = explained(&scene, &mut conn).await;
         scene.run("delete from seriatim.job where status = 'started'").await;
         let gone = explained(&scene, &mut conn).await;

@@ -52,7 +52,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
                     break;
                 }
             }
-            let last = claim.behind.is_empty();
+            let last = claim.followers.is_empty();
             if claim.disposition == Disposition::Run {
                 done.push(UnrecordedSuccess { job: claim.job, result: "null".into() });
             }
@@ -178,8 +178,8 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
             claims.sort_by_key(|claim| claim.job);
             let [claim, beside] = &claims[..] else { panic!("{claims:?}") };
             let case = format!("{which}: {what}, thorough: {thorough}");
-            assert_eq!((claim.job, &claim.behind[..]), (jobs[0], &jobs[1..=expected]), "{case}");
-            assert_eq!(beside.behind.len(), 2, "{case}");
+            assert_eq!((claim.job, &claim.followers[..]), (jobs[0], &jobs[1..=expected]), "{case}");
+            assert_eq!(beside.followers.len(), 2, "{case}");
             commit(&mut other).await;
             both.push(written(&mut worker).await);
             scene.end().await;
@@ -195,9 +195,9 @@ async fn a_released_turn_is_claimed_again_as_it_was() {
     let mut worker = scene.session().await;
     enqueue(&mut worker, &["g"; 6]).await;
     let first = turns(&scene, &mut worker, 1, false).await.remove(0);
-    assert_eq!(first.behind.len(), 3);
+    assert_eq!(first.followers.len(), 3);
     let before = written(&mut worker).await;
-    let (job, behind) = (first.job, first.behind.clone());
+    let (job, behind) = (first.job, first.followers.clone());
     assert_eq!(scene.release(&mut worker, &[first]).await, 1);
     let begun = "select count(*) from seriatim.job where status <> 'queued' or attempts > 0 \
         or last_started_at is not null or history <> '[]'";
@@ -206,7 +206,7 @@ async fn a_released_turn_is_claimed_again_as_it_was() {
         or job_id is not null or batch_end is not null or batch_size <> 1";
     assert_eq!(scene.number(claimed).await, 0);
     let again = turns(&scene, &mut worker, 1, false).await.remove(0);
-    assert_eq!((again.job, again.behind), (job, behind));
+    assert_eq!((again.job, again.followers), (job, behind));
     assert_eq!(written(&mut worker).await, before);
     scene.end().await;
 }

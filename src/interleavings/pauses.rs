@@ -143,7 +143,7 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     let disposition = crate::job::group_plan::Disposition::Run;
     let over = crate::store::Claim {
         job: first,
-        behind: Vec::new(),
+        followers: Vec::new(),
         group: Some("g".into()),
         token,
         disposition,

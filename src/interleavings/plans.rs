@@ -203,7 +203,7 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
             .quick_claim(conn, Q, 10, ungrouped_first, options, ScanStart::default())
             .await
             .unwrap();
-        let behind: usize = claimed.jobs.iter().map(|claim| claim.behind.len()).sum();
+        let behind: usize = claimed.jobs.iter().map(|claim| claim.followers.len()).sum();
         let deep =
             ["one deep group", "10 k groups"].iter().any(|name| meter.name.starts_with(name));
         assert!(behind > 0 || !deep || jobs_per_turn == 1, "{}", meter.name);
@@ -218,7 +218,7 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
             assert!(held.is_some());
             meter.check(conn, "quick hold", [20, 150]).await;
-            let behind = i64::try_from(claim.behind.len()).unwrap();
+            let behind = i64::try_from(claim.followers.len()).unwrap();
             if behind > 0 {
                 run(conn, PAUSE).await;
                 meter.restart(conn).await;

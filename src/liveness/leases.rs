@@ -81,7 +81,7 @@ impl LeaseGuard {
         self.signals.cancel = CancellationToken::new();
         if let Some(entry) = self.leases.table().entries.get_mut(&self.key) {
             entry.claim.job = job;
-            entry.claim.behind.retain(|behind| *behind != job);
+            entry.claim.followers.retain(|behind| *behind != job);
             entry.signals = self.signals.clone();
             if entry.cancelled.remove(&job) {
                 entry.signals.cancel.cancel();
@@ -171,7 +171,7 @@ impl Leases {
             if jobs.contains(&entry.claim.job) {
                 entry.signals.cancel.cancel();
             }
-            entry.cancelled.extend(entry.claim.behind.iter().filter(|job| jobs.contains(job)));
+            entry.cancelled.extend(entry.claim.followers.iter().filter(|job| jobs.contains(job)));
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let claim = LeasedClaim {
             job: 1,
             ungrouped: false,
-            behind: Vec::new(),
+            followers: Vec::new(),
             token: Uuid::from_u128(1),
             lease: 1.0,
         };

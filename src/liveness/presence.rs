@@ -295,7 +295,7 @@ impl PresenceKeeper<'_> {
         let leases = &self.context.leases;
         let claims = leases.due(Instant::now(), &[], true);
         if !claims.is_empty() {
-            let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.behind].concat();
+            let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.followers].concat();
             let jobs = claims.iter().flat_map(jobs).collect();
             let found = in_short_tx(conn, async |conn| {
                 Ok((

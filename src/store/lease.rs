@@ -80,7 +80,7 @@ pub(crate) struct LeasedClaim {
     /// Whether it is of no group.
     pub(crate) ungrouped: bool,
     /// Jobs that will run after it under the same claim.
-    pub(crate) behind: Vec<i64>,
+    pub(crate) followers: Vec<i64>,
     pub(crate) token: Uuid,
     /// In seconds.
     pub(crate) lease: f64,

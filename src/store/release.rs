@@ -107,7 +107,7 @@ impl Store {
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let given = || claims.iter().filter(|of| locked.contains(&of.token));
         let heads = given().map(|of| (of.job, of.disposition == Disposition::Run));
-        let behind = given().flat_map(|of| of.behind.iter().map(|job| (*job, true)));
+        let behind = given().flat_map(|of| of.followers.iter().map(|job| (*job, true)));
         let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
         if !jobs.is_empty() {
             self.query(&JOBS).bind(jobs).bind(begun).execute(&mut *conn).await?;

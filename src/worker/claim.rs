@@ -1,4 +1,4 @@
-//! One claim of a worker: its connections, and what becomes of what it brings.
+//! One claim of a worker: its connections, and the start of the claimed turns.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -19,14 +19,16 @@ use crate::worker::state::{BACKOFF, WorkerState};
 use crate::worker::wait::Pause;
 use crate::worker::worker::Worker;
 
-/// A claim that takes longer has lost its server, or is too large for it.
+/// Bounds a claim. A slower claim has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
-/// Before a claim that saw more work than it could take looks again.
+/// Delay after a claim that saw more work than it could take.
 const SOON: Duration = Duration::from_millis(20);
-/// A lone job, behind which nothing follows, must not cost a connection for each slot.
+/// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
+/// each slot.
 const REACH: usize = 4;
 impl Worker {
-    /// Claims for the reserved slots; how long to wait before the next claim, if no slot ends before.
+    /// Claims for the reserved slots. Returns how long to wait for the next claim, if no slot ends
+    /// before.
     pub(in crate::worker) async fn claim_and_start(
         &self,
         state: &mut WorkerState,
@@ -40,10 +42,10 @@ impl Worker {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.context.report(&error);
-                state.claimed(false);
+                state.end_claim(false);
                 state.spare.clear();
                 if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
-                    // What hangs is a connection that died, and would be waited for again.
+                    // A connection that died hangs, and would be waited for again.
                     state.coming.detach_all();
                 }
                 (state.busy, state.reach) = (false, 1);
@@ -56,15 +58,15 @@ impl Worker {
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
-        // What waits in the process waits for a slot as well.
+        // Prefetched jobs wait for a slot as well.
         let room = state.prefetch.is_empty() && brought <= self.free(state);
         state.slot_usage.set_all_served(claimed.all && room && !self.slots.bounded());
-        // Where each of many workers takes one group, what is left over shows it.
+        // If many workers take one group each, the rest shows a burst.
         let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
         let burst = state.busy || brought > 1 || (claimed.more && grouped);
         for claim in claimed.jobs {
             let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
-            let jobs = [&[claim.job], &*claim.behind].concat();
+            let jobs = [&[claim.job], &*claim.followers].concat();
             let mut run = ClaimedTurn::new(context, queue, claim);
             let known: HashMap<_, _> =
                 jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
@@ -78,26 +80,26 @@ impl Worker {
             }
         }
         self.start_prefetched(state);
-        // The connections of those that ended meanwhile do as well.
+        // Connections of jobs that ended meanwhile count as well.
         let mut passed = false;
         while !state.prefetch.is_empty()
             && let Some(ended) = state.slots.try_join_next()
         {
-            passed |= state.ended(ended) != TurnEnd::Drained;
+            passed |= state.take_back(ended) != TurnEnd::Drained;
             self.start_prefetched(state);
         }
-        state.prefetch.give_back_impatient();
-        passed |= state.claimed(claimed.more && brought > 0);
+        state.prefetch.release_urgent();
+        passed |= state.end_claim(claimed.more && brought > 0);
         if brought > 0 {
-            state.recheck.claimed(Instant::now(), burst);
+            state.recheck.record_claim(Instant::now(), burst);
         }
         state.busy = claimed.more && brought > 0;
-        // A slot that is shared is not kept from others until the next look.
+        // A shared slot is not kept from other queues until the next poll.
         state.all_taken = claimed.all && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.set_more(state.busy);
         if !state.busy || leased {
-            // Nothing to hold connections for. Those that are still coming go back when they come.
+            // No job needs the connections. Those that are still opening go back to the pool.
             let spares = self.spares(state);
             state.keep_spare(spares);
             state.coming.detach_all();
@@ -112,8 +114,8 @@ impl Worker {
         }
     }
 
-    /// Claims up to `want` jobs, with one of so many connections; of jobs that need one each, as many as there are.
-    /// Also gives the time from which on their leases count.
+    /// Claims up to `want` jobs on one of `connections`; by transaction as many jobs as there are
+    /// connections. Also returns the time from which their leases count.
     pub(in crate::worker) async fn claim(
         &self,
         state: &mut WorkerState,
@@ -126,17 +128,18 @@ impl Worker {
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
         if self.stop.is_cancelled() || (self.leased() && !self.context.leases.may_claim()) {
-            // It was told to stop while it waited for a connection, or is not seen any more.
+            // The worker was told to stop while it waited for a connection, or its presence is
+            // unproven.
             return Ok((Claimed::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
-        let most = self.queue.options.concurrency;
-        // Not while slots that are free have no connection.
-        let all = self.leased() || (state.reach >= most && slots == want);
-        let ahead = state.busy && all && !self.slots.bounded();
-        let room = state.prefetch.claims();
-        state.cursor.ahead = if ahead { room } else { 0 };
-        if slots + state.cursor.ahead == 0 {
+        let limit = self.queue.options.concurrency;
+        // Not while free slots have no connection.
+        let all = self.leased() || (state.reach >= limit && slots == want);
+        let prefetch = state.busy && all && !self.slots.bounded();
+        let room = state.prefetch.begin_claim();
+        state.cursor.prefetch = if prefetch { room } else { 0 };
+        if slots + state.cursor.prefetch == 0 {
             return Ok((Claimed::default(), Instant::now()));
         }
         let Some(mut conn) = state.for_claim() else {
@@ -167,7 +170,7 @@ impl Worker {
         match claimed {
             Ok(Ok(claimed)) => {
                 state.cursor.thorough = claimed.thorough;
-                conn.claims = true;
+                conn.has_claimed = true;
                 state.spare.push(conn);
                 Ok((claimed, asked_at))
             }
@@ -193,7 +196,7 @@ impl Worker {
     }
 }
 
-/// 42P01, 42703 and 3F000: no such table, column or schema.
+/// Returns whether a table, column or schema is missing: 42P01, 42703 or 3F000.
 fn lacks_tables(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| ["42P01", "42703", "3F000"].contains(&&*code))

@@ -1,4 +1,5 @@
-//! The claim transaction: adopt, take turns, look, write. One short committed transaction for all free slots of a queue.
+//! The claim transaction: adopt, take turns, read heads, write. One short commit for all free slots
+//! of a queue.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,27 +17,27 @@ use crate::store::{
 pub(crate) use crate::worker::cursor::ClaimCursor;
 use crate::worker::cursor::First;
 
-/// What a claim brought.
+/// The jobs of a claim, and what it saw beside them.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) jobs: Vec<Claim>,
-    /// What their handlers need, by job.
+    /// The data for the jobs' handlers, by job.
     pub(crate) known: HashMap<i64, HeldJob>,
-    /// There may be more right now: more flags, more due groups, or an adopter at work.
+    /// True if there may be more now: more flags, more ready groups, or an adopter at work.
     pub(crate) more: bool,
     /// When the next group or job will be due, as far as this claim saw.
     pub(crate) next: Option<Duration>,
-    /// Something was left that only a thorough claim does.
+    /// True if only a thorough claim can do the rest.
     pub(crate) thorough: bool,
-    /// Nothing else was due, or held back by a limit or a pause.
+    /// True if no other job was due, or kept back by a limit or a pause.
     pub(crate) all: bool,
 }
 
-/// Claims at most `slots` jobs: in one round trip, unless there is something to do that only a `thorough` claim does, or
-/// that is what was asked for.
+/// Claims at most `slots` jobs: in one round trip, unless `cursor.thorough` is set or the quick
+/// claim meets work that only a thorough claim does.
 ///
-/// Not cancel safe: a caller that gives up closes the connection. The claim may have been committed then, and its
-/// lease runs out.
+/// Not cancel safe: a caller that gives up closes the connection. The claim may have been committed
+/// then, and is orphaned.
 pub(crate) async fn claim(
     store: &Store,
     conn: &mut PgConnection,
@@ -46,10 +47,18 @@ pub(crate) async fn claim(
     cursor: &mut ClaimCursor,
 ) -> Result<Claimed, sqlx::Error> {
     let options = ClaimOptions::new(queue, processor);
-    let first = cursor.first();
+    let first = cursor.take_first();
     if !std::mem::take(&mut cursor.thorough) {
-        match quick_claim(store, conn, queue.name(), options, slots + cursor.ahead, first, cursor)
-            .await
+        match quick_claim(
+            store,
+            conn,
+            queue.name(),
+            options,
+            slots + cursor.prefetch,
+            first,
+            cursor,
+        )
+        .await
         {
             Ok(Claimed { thorough: true, jobs, .. }) if jobs.is_empty() => {}
             Err(error) if gave_up_waiting(&error) => {
@@ -59,18 +68,18 @@ pub(crate) async fn claim(
         }
     }
     if slots == 0 {
-        // Nothing is claimed ahead by several statements.
+        // A thorough claim does not prefetch.
         return Ok(Claimed { more: true, thorough: true, ..Claimed::default() });
     }
     match try_claim(store, conn, queue.name(), options, slots, first).await {
-        // What it has locked must be free for others, and it looks again soon.
+        // The locked rows must be free for others. The next claim is soon.
         Err(error) if gave_up_waiting(&error) => {
             PgTransactionManager::rollback(conn).await?;
             Ok(Claimed { more: true, ..Claimed::default() })
         }
         other => {
             let claimed = other?;
-            cursor.has_claimed(&claimed.known);
+            cursor.record_priorities(&claimed.known);
             Ok(claimed)
         }
     }
@@ -85,14 +94,14 @@ async fn quick_claim(
     first: First,
     cursor: &mut ClaimCursor,
 ) -> Result<Claimed, sqlx::Error> {
-    let most = i32::try_from(slots.min(CLAIM_LIMIT)).unwrap_or(i32::MAX);
+    let limit = i32::try_from(slots.min(CLAIM_LIMIT)).unwrap_or(i32::MAX);
     let ungrouped_first = first == First::Ungrouped;
-    let from = cursor.reads_from();
-    let at_once = store.quick_claim(conn, queue, most, ungrouped_first, options, from).await?;
-    let filled = at_once.jobs.len() >= slots.min(CLAIM_LIMIT);
-    cursor.has_claimed(&at_once.known);
-    let next = cursor.has_read(&at_once, filled);
-    let ClaimAnswer { jobs, known, thorough, more, .. } = at_once;
+    let from = cursor.scan_start();
+    let answer = store.quick_claim(conn, queue, limit, ungrouped_first, options, from).await?;
+    let filled = answer.jobs.len() >= slots.min(CLAIM_LIMIT);
+    cursor.record_priorities(&answer.known);
+    let next = cursor.record_read(&answer, filled);
+    let ClaimAnswer { jobs, known, thorough, more, .. } = answer;
     let all = !more && !thorough;
     Ok(Claimed { jobs, known, more, next, thorough, all })
 }
@@ -109,14 +118,14 @@ async fn try_claim(
     begin_short(conn).await?;
     let peek = store.peek(conn, queue).await?;
     let mut claimed = Claimed { more: peek.others_adopt, next: peek.next, ..Claimed::default() };
-    // How many may be added to what is in flight.
+    // The number of jobs that the queue's limit allows to begin; `None` without a limit.
     let mut fresh = None;
     let mut paused = peek.paused;
     if peek.limited && !paused {
         match store.room(conn, queue).await? {
             Room::For(n) => {
                 fresh = n;
-                // What is claimed is in flight: nothing is claimed ahead.
+                // Claimed jobs are in flight, so followers would exceed the limit.
                 options.jobs_per_turn = if n.is_some() { 1 } else { options.jobs_per_turn };
             }
             Room::Paused => paused = true,
@@ -130,15 +139,15 @@ async fn try_claim(
         PgTransactionManager::rollback(conn).await?;
         return Ok(Claimed::default());
     }
-    let mut in_line = 0;
+    let mut ready = 0;
     if peek.adopter {
         let result = store.adopt(conn, queue, as_limit(slots)).await?;
-        in_line = result.groups;
+        ready = result.groups;
         claimed.more |= result.more;
     }
     if peek.aging {
-        let (boosted, more) = store.age_priority_groups(conn, queue).await?;
-        in_line += boosted;
+        let (aged, more) = store.age_priority_groups(conn, queue).await?;
+        ready += aged;
         claimed.more |= more;
     }
     if peek.ungrouped_aging {
@@ -150,7 +159,7 @@ async fn try_claim(
         let n = as_limit(room(&claimed));
         claimed.jobs.extend(store.take_over_ungrouped(conn, queue, n, options).await?);
     }
-    // They are in flight already, and must go on where the limit is reached.
+    // They are in flight already, and must go on if the limit is reached.
     if peek.groups && fresh.is_some() && room(&claimed) > 0 {
         let turns = store.take_lapsed(conn, queue, as_limit(room(&claimed))).await?;
         claim_groups(store, conn, queue, turns, options, &mut claimed).await?;
@@ -164,12 +173,12 @@ async fn try_claim(
         let n = as_limit(room_for_new(&claimed));
         claimed.jobs.extend(store.start_ungrouped(conn, queue, n, options).await?);
     }
-    if (peek.groups || in_line > 0) && room_for_new(&claimed) > 0 {
+    if (peek.groups || ready > 0) && room_for_new(&claimed) > 0 {
         let n = room_for_new(&claimed);
         let turns = store.take_turns(conn, queue, as_limit(n)).await?;
         let taken = turns.len();
         claim_groups(store, conn, queue, turns, options, &mut claimed).await?;
-        if taken == n && in_line > n {
+        if taken == n && ready > n {
             store.wake_others(conn, queue).await?;
         }
     }
@@ -177,10 +186,10 @@ async fn try_claim(
         let n = as_limit(room_for_new(&claimed));
         claimed.jobs.extend(store.start_ungrouped(conn, queue, n, options).await?);
     }
-    // Where a limit is reached there is nothing more to be had: a slot that ends, or the poll, looks again.
+    // At a limit no more can be claimed: the next claim follows the end of a slot, or the poll.
     claimed.more |= room(&claimed) == 0;
     if !claimed.jobs.is_empty() {
-        let jobs = claimed.jobs.iter().flat_map(|claim| [&[claim.job], &*claim.behind].concat());
+        let jobs = claimed.jobs.iter().flat_map(|claim| [&[claim.job], &*claim.followers].concat());
         let jobs: Vec<i64> = jobs.collect();
         claimed.known = store.claimed_jobs(conn, &jobs).await?.into_iter().collect();
     }
@@ -188,7 +197,7 @@ async fn try_claim(
     Ok(claimed)
 }
 
-/// Does what follows for the groups whose turns were taken.
+/// Plans the turns of the locked groups, and starts or defers them.
 async fn claim_groups(
     store: &Store,
     conn: &mut PgConnection,
@@ -205,28 +214,28 @@ async fn claim_groups(
     if !batches.is_empty() {
         store.return_batches(conn, queue, &batches).await?;
     }
-    let mut looks = store.read_heads(conn, queue, &turns, options).await?;
+    let mut heads = store.read_heads(conn, queue, &turns, options).await?;
     let mut plans: Vec<GroupPlan> = turns
         .iter()
         .map(|turn| {
-            let look = looks.remove(&turn.group).unwrap_or_else(HeadSnapshot::default);
-            let plan = group_plan::plan(turn, &look);
-            GroupPlan { group: turn.group.clone(), plan, behind: Vec::new() }
+            let head = heads.remove(&turn.group).unwrap_or_else(HeadSnapshot::default);
+            let plan = group_plan::plan(turn, &head);
+            GroupPlan { group: turn.group.clone(), plan, followers: Vec::new() }
         })
         .collect();
-    claim_ahead(store, conn, queue, &mut plans, options).await?;
-    let started = store.start(conn, queue, &plans, options).await?;
-    if started.len() < plans.len() {
+    claim_followers(store, conn, queue, &mut plans, options).await?;
+    let claims = store.start(conn, queue, &plans, options).await?;
+    if claims.len() < plans.len() {
         store.defer(conn, queue, &plans).await?;
-        // Some turns were spent on sleepers and the like: others may be due behind them.
+        // Some turns started no job: other groups may be due behind them.
         claimed.more = true;
     }
-    claimed.jobs.extend(started);
+    claimed.jobs.extend(claims);
     Ok(())
 }
 
-/// Adds what is to run in the same turns as the heads.
-async fn claim_ahead(
+/// Adds followers to the turns whose heads start.
+async fn claim_followers(
     store: &Store,
     conn: &mut PgConnection,
     queue: &str,
@@ -251,9 +260,9 @@ async fn claim_ahead(
         return Ok(());
     }
     let n = as_limit(n);
-    let mut ahead = store.lock_followers(conn, queue, &heads, n, options).await?;
+    let mut followers = store.lock_followers(conn, queue, &heads, n, options).await?;
     for turn in plans {
-        turn.behind = ahead.remove(&turn.group).unwrap_or_default();
+        turn.followers = followers.remove(&turn.group).unwrap_or_default();
     }
     Ok(())
 }

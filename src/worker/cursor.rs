@@ -1,21 +1,36 @@
-//! What a worker's claims hand on, each to the next: what is served first, and from when on they read.
+//! State carried from one claim to the next: which kind of job goes first, and where the index scan
+//! starts.
+//!
+//! Problem: rows that are held, or dead rows that vacuum may not clean, are before the ready ones
+//! in the index. Idea: a claim that, like the one before, read for longer than [`LONG_READ`] tells
+//! the next ones where it left no row that it could take. They start there, for 40 times as long as
+//! that read took, [`LATEST_READ`] at most.
+//!
+//! Gain: beside a pinned vacuum horizon 10 groups stay at 1,700 jobs/s instead of falling to 390 in
+//! 25 s (with a key that is not unique).
+//!
+//! Tests: `interleavings::dead_rows`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::store::{ClaimAnswer, HeldJob, ScanStart};
 
-/// What reads for longer to find what is due, and for longer for each job, reads past much that is dead or held.
+/// Bounds a short read, and adds the second for each job: a longer read passes many dead or held
+/// rows.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
-/// How many such reads are saved for each, at least, and where nothing is known to be due before.
+/// The number of long reads that each window saves: at least, and if no later job is known to be
+/// due.
 const READS_SKIPPED: (u32, u32) = (10, 40);
-/// And for how long at most: what a dead process held for long is found by reading from the beginning only. P6 has 3 s for that, for
-/// the grace, and for the server to see that its client is gone.
+/// Bounds a window: the jobs of a dead process are found only by a read from the beginning. P6 has
+/// 3 s for that, for the grace, and for the server to see that its client is gone.
 const LATEST_READ: Duration = Duration::from_millis(500);
-/// After a job with a priority: others may follow, and their place in line is before where claims begin.
+/// How long a claimed priority counts: other jobs with one may follow, with a place before the
+/// window.
 const PRIORITIZED: Duration = Duration::from_mins(1);
 
-/// Which kind of job is served first when there are not slots for all; takes turns, so that neither starves.
+/// The kind of job that is served first if there are not slots for all. Kinds alternate, so that
+/// neither starves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::worker) enum First {
     #[default]
@@ -23,25 +38,26 @@ pub(in crate::worker) enum First {
     Ungrouped,
 }
 
-/// What a worker's claims hand on, each to the next.
+/// State carried from one claim to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimCursor {
     first: First,
-    /// The next one is to be thorough: the last one left something for it, or failed.
+    /// True if the next claim must be thorough: the last claim left work for it, or failed.
     pub(crate) thorough: bool,
-    /// How many jobs the next one may bring beyond its slots, unless it is thorough.
-    pub(crate) ahead: usize,
-    /// The last one that read from the beginning read for long. One alone may have had its statements planned.
+    /// The number of jobs that the next quick claim may bring beyond its slots.
+    pub(crate) prefetch: usize,
+    /// True if the last read from the beginning was long. A single one may have had its statements
+    /// planned.
     long: bool,
-    /// The last one read from the beginning, and not for long.
-    in_short_tx: bool,
-    /// Where they begin, if that is not the beginning.
+    /// True if the last read was from the beginning, and short.
+    short_read: bool,
+    /// The window; `None` if claims read from the beginning.
     window: Option<ScanWindow>,
-    /// When a job with a priority was claimed.
+    /// When a job with a priority was claimed last.
     prioritized: Option<Instant>,
 }
 
-/// For a while claims begin where something was found, instead of reading past all that is dead or held.
+/// A start inside the index for a while, past rows that are dead or held.
 #[derive(Debug, Clone, Copy)]
 struct ScanWindow {
     from: ScanStart,
@@ -49,8 +65,8 @@ struct ScanWindow {
 }
 
 impl ClaimCursor {
-    /// What this one serves first.
-    pub(in crate::worker) fn first(&mut self) -> First {
+    /// Returns the kind that this claim serves first, and switches to the other for the next.
+    pub(in crate::worker) fn take_first(&mut self) -> First {
         let next = match self.first {
             First::Groups => First::Ungrouped,
             First::Ungrouped => First::Groups,
@@ -58,27 +74,29 @@ impl ClaimCursor {
         std::mem::replace(&mut self.first, next)
     }
 
-    /// From when on this one reads.
-    pub(in crate::worker) fn reads_from(&mut self) -> ScanStart {
+    /// Returns where this claim starts to read.
+    pub(in crate::worker) fn scan_start(&mut self) -> ScanStart {
         self.window.take_if(|window| window.until <= Instant::now());
         self.window.map_or_else(ScanStart::default, |window| window.from)
     }
 
-    /// Whether the last one has read from the beginning, and not past much that is dead or held.
-    pub(crate) fn read_shortly(&self) -> bool {
-        self.in_short_tx
+    /// Returns whether the last claim read from the beginning, and not past many rows that are dead
+    /// or held.
+    pub(crate) fn short_read(&self) -> bool {
+        self.short_read
     }
 
-    /// Remembers that there are priorities, if what was claimed has one.
-    pub(in crate::worker) fn has_claimed(&mut self, known: &HashMap<i64, HeldJob>) {
+    /// Remembers a priority among the claimed jobs.
+    pub(in crate::worker) fn record_priorities(&mut self, known: &HashMap<i64, HeldJob>) {
         if known.values().any(|job| job.priority > 0) {
             self.prioritized = Some(Instant::now());
         }
     }
 
-    /// Says when there is to be a look again, as far as it is known. Where claims have to read for long, the next ones begin where
-    /// this one came to: for so much longer that reading from the beginning again is a small part of it.
-    pub(in crate::worker) fn has_read(
+    /// Sets the window after a read that was long, like the one before. Returns when the next claim
+    /// is due, as far as it is known. A window is so long that reads from the beginning are a small
+    /// part of the time.
+    pub(in crate::worker) fn record_read(
         &mut self,
         read: &ClaimAnswer,
         filled: bool,
@@ -86,10 +104,11 @@ impl ClaimCursor {
         let now = Instant::now();
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
-        self.in_short_tx = !long && self.window.is_none();
+        self.short_read = !long && self.window.is_none();
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
         if read.thorough || (prioritized && !filled) {
-            // Slots are free for what may be before; or a doubt has begun, and a claim that reads all knows when it is over.
+            // Free slots may serve jobs before the window. Or a suspicion has begun, and only a
+            // claim that reads all sees its end.
             return self.window.take().map_or(read.next, |_| Some(Duration::ZERO));
         }
         if let Some(window) = &mut self.window {
@@ -125,37 +144,37 @@ mod tests {
         }
     }
 
-    /// A claim that leaves slots free.
-    fn look(cursor: &mut ClaimCursor, read: &ClaimAnswer) -> Option<Duration> {
-        cursor.has_read(read, false)
+    /// Records a claim that leaves slots free.
+    fn read_partly(cursor: &mut ClaimCursor, read: &ClaimAnswer) -> Option<Duration> {
+        cursor.record_read(read, false)
     }
 
     #[test]
     fn after_a_long_read_the_next_claims_begin_where_it_came_to() {
         let mut cursor = ClaimCursor::default();
-        look(&mut cursor, &read(0));
-        assert!(cursor.reads_from().groups.is_none());
-        look(&mut cursor, &read(5));
-        assert!(cursor.reads_from().groups.is_none(), "once may be chance");
+        read_partly(&mut cursor, &read(0));
+        assert!(cursor.scan_start().groups.is_none());
+        read_partly(&mut cursor, &read(5));
+        assert!(cursor.scan_start().groups.is_none(), "once may be chance");
         let long = read(5);
-        look(&mut cursor, &long);
-        assert_eq!(cursor.reads_from().groups, long.found_at.groups);
-        assert_eq!(cursor.reads_from().flags, long.found_at.flags);
-        assert_eq!(cursor.reads_from().ungrouped, long.found_at.ungrouped);
-        let in_short_tx = read(0);
-        look(&mut cursor, &in_short_tx);
-        assert_eq!(cursor.reads_from().groups, in_short_tx.found_at.groups);
+        read_partly(&mut cursor, &long);
+        assert_eq!(cursor.scan_start().groups, long.found_at.groups);
+        assert_eq!(cursor.scan_start().flags, long.found_at.flags);
+        assert_eq!(cursor.scan_start().ungrouped, long.found_at.ungrouped);
+        let short = read(0);
+        read_partly(&mut cursor, &short);
+        assert_eq!(cursor.scan_start().groups, short.found_at.groups);
     }
 
     #[test]
     fn entries_before_the_window_are_read_again_after_a_while() {
         let mut cursor = ClaimCursor::default();
-        look(&mut cursor, &read(10_000));
-        look(&mut cursor, &read(10_000));
+        read_partly(&mut cursor, &read(10_000));
+        read_partly(&mut cursor, &read(10_000));
         let window = cursor.window.as_mut().unwrap();
         assert!(window.until <= Instant::now() + LATEST_READ);
         window.until = Instant::now();
-        assert!(cursor.reads_from().groups.is_none());
+        assert!(cursor.scan_start().groups.is_none());
         assert!(cursor.window.is_none());
     }
 
@@ -165,12 +184,12 @@ mod tests {
         let window = |next: Option<u64>| {
             let mut cursor = ClaimCursor::default();
             let long = ClaimAnswer { next: next.map(ms), ..read(5) };
-            look(&mut cursor, &long);
+            read_partly(&mut cursor, &long);
             let began = Instant::now();
-            assert_eq!(look(&mut cursor, &long), long.next);
+            assert_eq!(read_partly(&mut cursor, &long), long.next);
             let until = cursor.window.unwrap().until;
-            // The next ones know no more.
-            assert!(look(&mut cursor, &read(0)).unwrap() <= until - began);
+            // The next claims know no more.
+            assert!(read_partly(&mut cursor, &read(0)).unwrap() <= until - began);
             (until - began, began.elapsed())
         };
         for (next, long) in [(None, 200), (Some(120), 120), (Some(1), 50), (Some(60_000), 200)] {
@@ -184,15 +203,15 @@ mod tests {
         let mut cursor = ClaimCursor::default();
         let suspect = ClaimAnswer { thorough: true, ..read(10_000) };
         for (with, priorities) in [(suspect, false), (read(10_000), true)] {
-            look(&mut cursor, &read(10_000));
-            look(&mut cursor, &read(10_000));
+            read_partly(&mut cursor, &read(10_000));
+            read_partly(&mut cursor, &read(10_000));
             assert!(cursor.window.is_some());
             cursor.prioritized = priorities.then(Instant::now);
             if priorities {
-                cursor.has_read(&with, true);
+                cursor.record_read(&with, true);
                 assert!(cursor.window.is_some());
             }
-            assert_eq!(look(&mut cursor, &with), Some(Duration::ZERO));
+            assert_eq!(read_partly(&mut cursor, &with), Some(Duration::ZERO));
             assert!(cursor.window.is_none());
         }
     }
@@ -201,7 +220,7 @@ mod tests {
     fn groups_and_jobs_without_one_come_first_by_turns() {
         let mut cursor = ClaimCursor::default();
         assert_eq!(
-            [cursor.first(), cursor.first(), cursor.first()],
+            [cursor.take_first(), cursor.take_first(), cursor.take_first()],
             [First::Groups, First::Ungrouped, First::Groups]
         );
     }

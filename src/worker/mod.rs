@@ -1,6 +1,6 @@
 //! One queue in one process: wait, claim, start.
 //!
-//! It uses `attempt` and everything below it. What happens inside of a slot belongs in `attempt`.
+//! It uses `attempt` and everything below it. The work inside a slot belongs in `attempt`.
 
 pub(crate) mod claim;
 pub(crate) mod claim_steps;
@@ -23,11 +23,11 @@ use self::state::WorkerState;
 use self::wait::Pause;
 use self::worker::Worker;
 
-/// How long leases are not claimed because others have not been told how to see whether this process lives.
+/// How long to wait for our presence to be registered before claiming leases without it.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
 
 impl Worker {
-    /// Runs until told to stop and all slots are empty.
+    /// Runs until it is told to stop and all slots are empty.
     pub(crate) async fn run(self) {
         tokio::select! {
             _ = self.context.pooler_state.has_transactions() => {}
@@ -38,7 +38,8 @@ impl Worker {
             () = self.stop.cancelled() => {}
         }
         if self.leased() {
-            // If it died before, nobody would judge it: what it claimed would stand for the whole lease.
+            // Before that, a death would not be suspected: its claims would stand for the whole
+            // lease.
             tokio::select! {
                 () = self.context.leases.announced.cancelled() => {}
                 () = sleep(UNANNOUNCED) => {}
@@ -49,7 +50,7 @@ impl Worker {
         let prefetch = Arc::clone(&state.prefetch);
         tokio::select! {
             () = self.work(&mut state) => {}
-            () = prefetch.give_back_stale() => {}
+            () = prefetch.release_stale() => {}
         }
         state.spare.clear();
         state.coming.detach_all();
@@ -57,7 +58,7 @@ impl Worker {
         while state.slots.join_next().await.is_some() {}
     }
 
-    /// Until told to stop.
+    /// Claims and waits in turns until it is told to stop.
     async fn work(&self, state: &mut WorkerState) {
         while !self.stop.is_cancelled() {
             tokio::select! {
@@ -69,12 +70,12 @@ impl Worker {
             self.start_prefetched(state);
             let reserved = self.reserve(state);
             state.all_taken = false;
-            state.recheck.looks(Instant::now());
+            state.recheck.begin_claim(Instant::now());
             let pause = if reserved.count() == 0 && !self.may_prefetch(state) {
                 state.recheck.clear();
                 Pause::UntilFree
             } else if self.leased() && !self.context.leases.may_claim() {
-                // They may be another queue's meanwhile.
+                // Another queue may use the slots meanwhile.
                 drop(reserved);
                 Pause::For(self.poll)
             } else {

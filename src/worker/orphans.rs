@@ -1,4 +1,4 @@
-//! Claims that were committed, and whose answers were lost.
+//! Suspects orphaned claims: claims that were committed, and whose answers were lost.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use crate::store::in_short_tx;
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
-/// When a claim that failed may have been committed after all: at once, or by a server that waited for a standby.
+/// When to check after a claim that failed. The claim may be committed at that moment, or later by
+/// a server that waits for its standby.
 const TIMES: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
-/// How long a look for such claims may take.
+/// Bounds one check for orphaned claims.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// When to look for a claim that failed at that time.
+/// Returns when to check after a claim that failed at `failed_at`.
 pub(in crate::worker) fn from(failed_at: Instant) -> [Option<Instant>; 2] {
     TIMES.map(|time| Some(failed_at + time))
 }
 
 impl Worker {
-    /// Doubts claims that were committed without this process hearing of it: while it lives, nobody else would until their leases
-    /// end. Between two claims, when it knows of all others.
+    /// Suspects claims of this process that it does not know. While it lives, no failure detector
+    /// would until their leases end. Runs between two claims, when all other claims are known.
     pub(in crate::worker) async fn suspect_orphans(&self, state: &mut WorkerState) {
         let now = Instant::now();
         let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
@@ -54,7 +55,7 @@ impl Worker {
                     );
                 }
             }
-            // A claim that fails as well says more.
+            // The next failing claim reports more.
             _ => *at = Some(now + TIMES[0]),
         }
     }

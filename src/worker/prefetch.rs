@@ -1,8 +1,22 @@
-//! Jobs that were claimed for slots which are about to be free: while handlers are short, a slot that waited for the next
-//! claim after each of them would be idle for most of the time.
+//! Prefetch: jobs that are claimed before a slot is free.
 //!
-//! A job waits here for some milliseconds. One that does not come to run within [`STALE`] goes back as if it had not been
-//! claimed, and so does at once one that would lose more than its first attempt if this process died.
+//! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
+//! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
+//! than slots are free: as many as ended in the last 20 ms and took less than that, 64 at most (500
+//! with followers).
+//!
+//! By transaction each slot has its connection, and takes the next prefetched job itself. When half
+//! of them are left, the slot whose connection claims gives it to the next claim. Under a lease the
+//! worker starts the next job as soon as a handler ends, and extends leases while they wait.
+//!
+//! After [`STALE`], and at a shutdown, prefetched jobs are released (`release.rs`): no attempt
+//! counted, no history, first in line. A job that was begun before, has one attempt or may expire
+//! is released at once if no slot is free. Then no job is prefetched until [`SURE`] others have
+//! come. So the death of the process costs a prefetched job one attempt; its last one only in the
+//! milliseconds before its release. A turn waits, and is released, as a whole. A queue with a limit
+//! in flight or with shared slots does not prefetch, nor does a thorough claim.
+//!
+//! Tests: `claimed_ahead::*`, `interleavings::prefetch`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,54 +33,56 @@ use crate::slots::queue_slots::{SlotGuard, SlotUsage};
 use crate::store::HeldJob;
 use crate::worker::release::{UnstartedTurn, release};
 
-/// How long one waits before it goes back. Its claim stands for half a second, or its lease is extended.
+/// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
+/// extended.
 const STALE: Duration = Duration::from_millis(100);
-/// Of how many jobs that were claimed last none may have been one that may not wait, or waited in vain.
+/// Prefetch only after this many consecutive claims that were safe to prefetch.
 const SURE: usize = 32;
 
-/// A claimed job for a slot.
+/// A claimed turn that waits for a slot.
 pub(in crate::worker) struct PrefetchedTurn {
     pub(in crate::worker) run: ClaimedTurn,
     pub(in crate::worker) known: HashMap<i64, HeldJob>,
-    /// If it is kept by a lease.
+    /// Extends the lease; `None` by transaction.
     pub(in crate::worker) guard: Option<LeaseGuard>,
 }
 
-/// The jobs of a worker that wait for its slots.
+/// The prefetched jobs of a worker.
 pub(in crate::worker) struct Prefetch {
-    line: Mutex<Buffer<PrefetchedTurn>>,
+    buffer: Mutex<Buffer<PrefetchedTurn>>,
     slots: Arc<SlotUsage>,
     wake: Arc<Notify>,
     pushed: Notify,
-    giving_back: TaskTracker,
+    releasing: TaskTracker,
 }
 
-/// Jobs in the order in which they are to run.
+/// Prefetched jobs in the order in which they are to run.
 struct Buffer<T> {
     waiting: VecDeque<Entry<T>>,
-    /// How many claimed jobs in a row could wait.
+    /// The number of consecutive claimed jobs that could wait.
     safe_streak: usize,
-    /// The last claim left more: slots go on with what waits, and leave it to the worker else.
+    /// True if the last claim left more. Only then do slots take the next job themselves.
     more: bool,
     claim: NextClaim,
-    /// How many are to wait behind a claim.
+    /// The number of jobs that are to wait after a claim.
     room: usize,
-    /// Jobs have ended in slots that went on, since the last claim did; whether one passed its group's turn on.
+    /// `Some` if jobs have ended since the last claim in slots that took the next job; true if one
+    /// passed its group's turn on.
     ended: Option<bool>,
 }
 
-/// The next claim.
+/// The state of the next claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextClaim {
     Later,
-    /// A slot has given its connection to it.
-    Next,
-    OnItsWay,
+    /// A slot has given its connection to the claim.
+    Reserved,
+    Running,
 }
 
 struct Entry<T> {
     job: T,
-    /// Since before it was claimed.
+    /// When its claim was sent.
     since: Instant,
     may_wait: bool,
 }
@@ -85,19 +101,19 @@ impl<T> Default for Buffer<T> {
 }
 
 impl<T> Buffer<T> {
-    fn claims(&mut self, quick_ends: usize) -> usize {
-        self.claim = NextClaim::OnItsWay;
+    fn begin_claim(&mut self, quick_ends: usize) -> usize {
+        self.claim = NextClaim::Running;
         self.room = self.room_at(quick_ends);
         self.room.saturating_sub(self.waiting.len())
     }
 
-    /// How many may wait where so many quick jobs have just ended: they do not wait longer than that took, if slots come free
-    /// as quickly as they did.
+    /// Returns how many jobs may wait after `quick_ends`: they wait no longer than these ends took,
+    /// if slots come free as quickly.
     fn room_at(&self, quick_ends: usize) -> usize {
         if self.safe_streak < SURE { 0 } else { quick_ends }
     }
 
-    fn claimed(&mut self, more: bool) -> Option<bool> {
+    fn end_claim(&mut self, more: bool) -> Option<bool> {
         (self.claim, self.more) = (NextClaim::Later, more);
         self.ended.take()
     }
@@ -121,12 +137,12 @@ impl<T> Buffer<T> {
         self.waiting.pop_front().map(|entry| entry.job)
     }
 
-    fn next(&mut self, passed: bool, claims: bool) -> Option<T> {
+    fn next(&mut self, passed: bool, may_claim: bool) -> Option<T> {
         if !self.more {
             return None;
         }
-        if claims && self.claim == NextClaim::Later && self.waiting.len() <= self.room / 2 {
-            self.claim = NextClaim::Next;
+        if may_claim && self.claim == NextClaim::Later && self.waiting.len() <= self.room / 2 {
+            self.claim = NextClaim::Reserved;
             return None;
         }
         let next = self.pop()?;
@@ -150,107 +166,107 @@ impl<T> Buffer<T> {
 }
 
 impl Prefetch {
-    /// For these slots, of a worker that is woken by this.
+    /// Returns an empty buffer for these slots, of a worker that `wake` wakes.
     pub(in crate::worker) fn new(slots: Arc<SlotUsage>, wake: Arc<Notify>) -> Self {
         Self {
-            line: Mutex::default(),
+            buffer: Mutex::default(),
             slots,
             wake,
             pushed: Notify::new(),
-            giving_back: TaskTracker::new(),
+            releasing: TaskTracker::new(),
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Buffer<PrefetchedTurn>> {
-        // Nothing panics under the lock.
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, Buffer<PrefetchedTurn>> {
+        // No code panics under the lock.
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A claim begins: how many jobs it may bring beyond those that slots are free for.
-    pub(in crate::worker) fn claims(&self) -> usize {
-        self.line().claims(self.slots.quick_ends(Instant::now()))
+    /// Begins a claim. Returns how many jobs it may bring beyond the free slots.
+    pub(in crate::worker) fn begin_claim(&self) -> usize {
+        self.buffer().begin_claim(self.slots.quick_ends(Instant::now()))
     }
 
-    /// Whether it is time to claim, though no slot is free.
+    /// Returns whether to claim though no slot is free.
     pub(in crate::worker) fn runs_low(&self) -> bool {
-        let line = self.line();
-        let room = line.room_at(self.slots.quick_ends(Instant::now()));
-        room > 0 && line.waiting.len() <= room / 2
+        let buffer = self.buffer();
+        let room = buffer.room_at(self.slots.quick_ends(Instant::now()));
+        room > 0 && buffer.waiting.len() <= room / 2
     }
 
-    /// The claim has ended, and left more or not. Says whether jobs have ended meanwhile in slots that went on, and whether one
-    /// of them passed its group's turn on.
-    pub(in crate::worker) fn claimed(&self, more: bool) -> Option<bool> {
-        self.line().claimed(more)
+    /// Ends a claim, which left `more` or not. Returns whether a job that ended meanwhile passed
+    /// its group's turn on; `None` if no job ended in a slot that took the next job.
+    pub(in crate::worker) fn end_claim(&self, more: bool) -> Option<bool> {
+        self.buffer().end_claim(more)
     }
 
-    /// Puts a job in line that a claim brought which was asked for at `since`: behind the others, unless it may not wait.
+    /// Adds a turn whose claim was sent at `since`: behind the others, unless it may not wait.
     pub(in crate::worker) fn push(&self, waiting: PrefetchedTurn, since: Instant) {
         let may_wait = waiting.run.claim.may_wait;
-        self.line().push(waiting, since, may_wait);
+        self.buffer().push(waiting, since, may_wait);
         self.pushed.notify_one();
     }
 
     pub(in crate::worker) fn is_empty(&self) -> bool {
-        self.line().waiting.is_empty()
+        self.buffer().waiting.is_empty()
     }
 
-    /// How many slots, with their connections, are to be left for the next claim.
+    /// Returns the number of slots, with their connections, that are reserved for the next claim.
     pub(in crate::worker) fn reserved(&self) -> usize {
-        usize::from(self.line().claim == NextClaim::Next)
+        usize::from(self.buffer().claim == NextClaim::Reserved)
     }
 
-    /// The next one, for a slot that is free.
+    /// Returns the next turn for a free slot.
     pub(in crate::worker) fn pop(&self) -> Option<PrefetchedTurn> {
-        self.line().pop()
+        self.buffer().pop()
     }
 
-    /// Gives those back that no slot is free for, and that may not wait.
-    pub(in crate::worker) fn give_back_impatient(&self) {
-        self.give_back(self.line().take(|entry| !entry.may_wait));
+    /// Releases the turns that may not wait.
+    pub(in crate::worker) fn release_urgent(&self) {
+        self.release(self.buffer().take(|entry| !entry.may_wait));
     }
 
-    /// Gives back what has waited for too long; for ever.
-    pub(in crate::worker) async fn give_back_stale(&self) {
+    /// Releases turns that have waited for [`STALE`]; never returns.
+    pub(in crate::worker) async fn release_stale(&self) {
         loop {
-            let first = self.line().waiting.iter().map(|entry| entry.since + STALE).min();
+            let first = self.buffer().waiting.iter().map(|entry| entry.since + STALE).min();
             match first {
                 Some(at) => sleep_until(at).await,
                 None => self.pushed.notified().await,
             }
-            self.give_back(self.line().take_stale(Instant::now()));
+            self.release(self.buffer().take_stale(Instant::now()));
         }
     }
 
-    /// Gives all back; slots take no more.
+    /// Releases all turns. Slots take no more.
     pub(in crate::worker) async fn close(&self) {
         let rest = {
-            let mut line = self.line();
-            line.more = false;
-            line.take(|_| true)
+            let mut buffer = self.buffer();
+            buffer.more = false;
+            buffer.take(|_| true)
         };
-        self.give_back(rest);
-        self.giving_back.close();
-        self.giving_back.wait().await;
+        self.release(rest);
+        self.releasing.close();
+        self.releasing.wait().await;
     }
 
-    fn give_back(&self, waiting: Vec<PrefetchedTurn>) {
+    fn release(&self, waiting: Vec<PrefetchedTurn>) {
         if !waiting.is_empty() {
-            let unbegun = |PrefetchedTurn { run, guard, .. }| UnstartedTurn { run, guard };
-            let claims = waiting.into_iter().map(unbegun).collect();
+            let unstarted = |PrefetchedTurn { run, guard, .. }| UnstartedTurn { run, guard };
+            let claims = waiting.into_iter().map(unstarted).collect();
             let wake = Arc::clone(&self.wake);
-            self.giving_back.spawn(async move {
+            self.releasing.spawn(async move {
                 release(claims).await;
-                // A slot may have come free meanwhile, and looked in vain.
+                // A slot may have come free meanwhile and found no job.
                 wake.notify_one();
             });
         }
     }
 }
 
-/// Runs a job in its slot, and then those that wait, while the worker's last claim left more.
+/// Runs a turn in its slot, and then prefetched turns while the worker's last claim left more.
 ///
-/// Says how they ended, and gives back the connection, if that can be used again.
+/// Returns how the last one ended, and the connection if it can be used again.
 pub(in crate::worker) async fn run(
     prefetch: Arc<Prefetch>,
     mut next: PrefetchedTurn,
@@ -264,7 +280,7 @@ pub(in crate::worker) async fn run(
         let (end, left) = run.into_end(next.known, conn).await;
         passed |= end != TurnEnd::Drained;
         let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
-        let waiting = prefetch.line().next(end != TurnEnd::Drained, left.claims);
+        let waiting = prefetch.buffer().next(end != TurnEnd::Drained, left.has_claimed);
         match waiting {
             Some(waiting) => {
                 slot.begin_next_job();
@@ -274,7 +290,7 @@ pub(in crate::worker) async fn run(
         }
     };
     drop(slot);
-    // One before may have passed its group's turn on.
+    // A turn before may have passed its group's turn on.
     (if passed && end == TurnEnd::Drained { TurnEnd::Finished } else { end }, conn)
 }
 
@@ -284,91 +300,91 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(8);
 
-    /// A line that jobs have come to, all of which could wait.
-    fn line(now: Instant) -> Buffer<u32> {
-        let mut line = Buffer { more: true, ..Buffer::default() };
+    /// Returns a buffer after 32 jobs that could all wait.
+    fn buffer(now: Instant) -> Buffer<u32> {
+        let mut buffer = Buffer { more: true, ..Buffer::default() };
         for n in 0..32 {
-            line.push(n, now, Some(true));
-            line.pop();
+            buffer.push(n, now, Some(true));
+            buffer.pop();
         }
-        line
+        buffer
     }
 
     #[test]
     fn as_many_jobs_are_prefetched_as_lately_ended() {
-        let mut line = line(Instant::now());
-        assert_eq!(line.claims(8), 8);
-        line.push(1, Instant::now(), Some(true));
-        assert_eq!(line.claims(8), 7);
-        assert_eq!(line.claims(0), 0);
+        let mut buffer = buffer(Instant::now());
+        assert_eq!(buffer.begin_claim(8), 8);
+        buffer.push(1, Instant::now(), Some(true));
+        assert_eq!(buffer.begin_claim(8), 7);
+        assert_eq!(buffer.begin_claim(0), 0);
     }
 
     #[test]
     fn a_job_that_may_not_wait_is_next_and_stops_prefetching() {
         let now = Instant::now();
-        let mut line = line(now);
-        line.push(1, now, Some(true));
-        line.push(2, now, Some(false));
-        line.push(3, now, Some(false));
-        assert_eq!(line.claims(8), 0);
-        assert_eq!([line.pop(), line.pop(), line.pop()], [Some(2), Some(3), Some(1)]);
+        let mut buffer = buffer(now);
+        buffer.push(1, now, Some(true));
+        buffer.push(2, now, Some(false));
+        buffer.push(3, now, Some(false));
+        assert_eq!(buffer.begin_claim(8), 0);
+        assert_eq!([buffer.pop(), buffer.pop(), buffer.pop()], [Some(2), Some(3), Some(1)]);
         for n in 0..31 {
-            line.push(n, now, Some(true));
+            buffer.push(n, now, Some(true));
         }
-        assert_eq!(line.claims(64), 0);
-        line.push(31, now, Some(true));
-        assert_eq!(line.claims(64), 32);
+        assert_eq!(buffer.begin_claim(64), 0);
+        buffer.push(31, now, Some(true));
+        assert_eq!(buffer.begin_claim(64), 32);
     }
 
     #[test]
     fn slots_take_prefetched_jobs_and_one_of_them_claims() {
         let now = Instant::now();
-        let mut line = line(now);
-        line.claims(8);
-        (0..8).for_each(|n| line.push(n, now, Some(true)));
+        let mut buffer = buffer(now);
+        buffer.begin_claim(8);
+        (0..8).for_each(|n| buffer.push(n, now, Some(true)));
         // Another claim is on its way.
-        assert_eq!(line.next(false, true), Some(0));
-        assert_eq!(line.claimed(true), Some(false));
-        assert_eq!(line.next(false, true), Some(1));
-        assert_eq!([line.next(false, false), line.next(false, false)], [Some(2), Some(3)]);
-        assert_eq!(line.next(false, true), None);
-        assert_eq!(line.next(false, true), Some(4), "only one does");
-        assert_eq!(line.next(true, false), Some(5));
-        assert_eq!(line.claimed(false), Some(true), "one passed a turn on");
-        assert_eq!(line.next(false, false), None);
-        assert_eq!(line.claimed(true), None);
+        assert_eq!(buffer.next(false, true), Some(0));
+        assert_eq!(buffer.end_claim(true), Some(false));
+        assert_eq!(buffer.next(false, true), Some(1));
+        assert_eq!([buffer.next(false, false), buffer.next(false, false)], [Some(2), Some(3)]);
+        assert_eq!(buffer.next(false, true), None);
+        assert_eq!(buffer.next(false, true), Some(4), "only one does");
+        assert_eq!(buffer.next(true, false), Some(5));
+        assert_eq!(buffer.end_claim(false), Some(true), "one passed a turn on");
+        assert_eq!(buffer.next(false, false), None);
+        assert_eq!(buffer.end_claim(true), None);
     }
 
     #[test]
     fn a_job_of_unknown_urgency_is_next_and_keeps_prefetching() {
         let now = Instant::now();
-        let mut line = line(now);
-        line.push(1, now, Some(true));
-        line.push(2, now, None);
-        assert_eq!(line.claims(8), 6);
-        assert_eq!([line.pop(), line.pop()], [Some(2), Some(1)]);
+        let mut buffer = buffer(now);
+        buffer.push(1, now, Some(true));
+        buffer.push(2, now, None);
+        assert_eq!(buffer.begin_claim(8), 6);
+        assert_eq!([buffer.pop(), buffer.pop()], [Some(2), Some(1)]);
     }
 
     #[test]
     fn a_job_that_may_not_wait_is_taken_if_no_slot_is_free() {
         let now = Instant::now();
-        let mut line = line(now);
-        line.push(1, now, Some(true));
-        line.push(2, now, Some(false));
-        assert_eq!(line.take(|entry| !entry.may_wait), [2]);
-        assert_eq!(line.pop(), Some(1));
+        let mut buffer = buffer(now);
+        buffer.push(1, now, Some(true));
+        buffer.push(2, now, Some(false));
+        assert_eq!(buffer.take(|entry| !entry.may_wait), [2]);
+        assert_eq!(buffer.pop(), Some(1));
     }
 
     #[test]
     fn a_stale_prefetched_job_is_released_and_stops_prefetching() {
         let start = Instant::now();
-        let mut line = line(start);
-        line.push(1, start, Some(true));
-        line.push(2, start + SOON, Some(true));
-        assert!(line.take_stale(start + STALE - SOON).is_empty());
-        assert_eq!(line.claims(8), 6);
-        assert_eq!(line.take_stale(start + STALE), [1]);
-        assert_eq!(line.claims(8), 0);
-        assert_eq!(line.pop(), Some(2));
+        let mut buffer = buffer(start);
+        buffer.push(1, start, Some(true));
+        buffer.push(2, start + SOON, Some(true));
+        assert!(buffer.take_stale(start + STALE - SOON).is_empty());
+        assert_eq!(buffer.begin_claim(8), 6);
+        assert_eq!(buffer.take_stale(start + STALE), [1]);
+        assert_eq!(buffer.begin_claim(8), 0);
+        assert_eq!(buffer.pop(), Some(2));
     }
 }

@@ -1,4 +1,4 @@
-//! Giving claimed jobs back that were not begun, as if they had not been claimed.
+//! Releases jobs that were claimed and not begun: the group row by token, then the jobs.
 
 use std::io;
 use std::time::Duration;
@@ -17,20 +17,19 @@ use crate::liveness::leases::LeaseGuard;
 use crate::store::WorkConnection;
 use crate::store::in_short_tx;
 
-/// How long it is tried. By transaction what stays claimed is taken over by then as any job whose worker does not come, which
-/// costs it an attempt. A lease stands for as long as it is extended: that is tried until the processor stops, and left to those
-/// who judge it then.
+/// How long to retry a release. By then a transaction-hold claim has expired (and costs an
+/// attempt). A leased claim is retried until shutdown, because its lease is still extended.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// A claim whose handler has not begun.
 pub(crate) struct UnstartedTurn {
     pub(crate) run: ClaimedTurn,
-    /// If a lease keeps it, which is extended until it is back.
+    /// Extends the lease until the release; `None` by transaction.
     #[allow(dead_code)] // For its drop.
     pub(crate) guard: Option<LeaseGuard>,
 }
 
-/// Gives jobs of one queue back.
+/// Releases claims of one queue.
 pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
     let Some(UnstartedTurn { run, .. }) = claims.first() else { return };
     let (context, queue) = (run.context.clone(), run.queue.name.clone());
@@ -40,13 +39,13 @@ pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
     let mut source = None;
     let mut reported = false;
     loop {
-        match give_back(&context, &queue, &mut claims).await {
+        match try_release(&context, &queue, &mut claims).await {
             Ok(()) => {}
             Err(sqlx::Error::PoolClosed) => return,
             Err(error) => {
                 if error.as_database_error().is_some() {
-                    // One that the database refuses must not keep the others.
-                    claims = give_back_each(&context, &queue, claims).await;
+                    // A claim that the database refuses must not delay the others.
+                    claims = release_each(&context, &queue, claims).await;
                 }
                 source = Some(error);
             }
@@ -67,37 +66,37 @@ pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
     }
 }
 
-/// One try for all; those whose rows somebody has for a moment stay. Where only the answer was lost, the next try finds that
-/// the tokens are gone.
-async fn give_back(
+/// Tries once for all claims. A claim with a locked row stays in `claims`. If only the answer was
+/// lost, the next try finds that the tokens are gone.
+async fn try_release(
     context: &Context,
     queue: &str,
     claims: &mut Vec<UnstartedTurn>,
 ) -> Result<(), sqlx::Error> {
     let write = async {
         let mut conn = WorkConnection::from(context.side.acquire().await?);
-        let started: Vec<_> = claims.iter().map(|of| &of.run.claim).collect();
+        let given: Vec<_> = claims.iter().map(|of| &of.run.claim).collect();
         let release =
-            async |conn: &mut PgConnection| context.store.release(conn, queue, &started).await;
-        let over = in_short_tx(&mut conn, release).await?;
+            async |conn: &mut PgConnection| context.store.release(conn, queue, &given).await;
+        let released = in_short_tx(&mut conn, release).await?;
         conn.done();
-        Ok::<_, sqlx::Error>(over)
+        Ok::<_, sqlx::Error>(released)
     };
-    let over = match timeout(ANSWER_LIMIT, write).await {
+    let released = match timeout(ANSWER_LIMIT, write).await {
         Ok(written) => written?,
         Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     };
-    claims.retain(|of| !over.contains(&of.run.claim.token));
+    claims.retain(|of| !released.contains(&of.run.claim.token));
     tracing::debug!(
         queue,
-        jobs = over.len(),
-        "claimed jobs given back before they began, or taken over"
+        jobs = released.len(),
+        "claimed jobs released before they began, or taken over"
     );
     Ok(())
 }
 
-/// Those that stay.
-async fn give_back_each(
+/// Tries each claim by itself. Returns the claims that stay.
+async fn release_each(
     context: &Context,
     queue: &str,
     claims: Vec<UnstartedTurn>,
@@ -105,8 +104,8 @@ async fn give_back_each(
     let mut stay = Vec::new();
     for claim in claims {
         let mut one = vec![claim];
-        // All of them are tried again.
-        let _ = give_back(context, queue, &mut one).await;
+        // The caller tries the remaining claims again.
+        let _ = try_release(context, queue, &mut one).await;
         stay.append(&mut one);
     }
     stay

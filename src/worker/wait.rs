@@ -1,4 +1,12 @@
-//! What ends a wait of a worker.
+//! The ends of a worker's wait: a wake-up, the end of a job, the time when the next job is due, or
+//! the poll (0.5 s).
+//!
+//! A success that drained its group ends no wait if the last claim took all that was ready: a claim
+//! would find no job. It does if the queue shares its slots, or if the handler used its
+//! transaction, in which it may have enqueued. So a lone quick job costs a claim, a hold, a settle
+//! and one recheck.
+//!
+//! Tests: `wake_ups::*`.
 
 use std::time::Duration;
 
@@ -12,17 +20,19 @@ use crate::worker::connections::KEPT;
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
-/// How long a claim that is known to find more work than it has slots for waits for further slots to end.
+/// How long a worker waits for more slots to end before a claim that is known to find more jobs
+/// than it has slots.
 const GATHER: Duration = Duration::from_millis(1);
-/// How long others may look for a worker: its own look shows whether its connection still lives, and needs no presence.
-const OWN_LOOK: Duration = Duration::from_secs(30);
-/// How long a worker waits that is not called.
+/// Bounds the time between a worker's own polls: only they show that its connection lives, and they
+/// need no presence.
+const OWN_POLL: Duration = Duration::from_secs(30);
+/// How long a worker waits without a wake-up.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::worker) enum Pause {
     /// No slot is free.
     UntilFree,
     For(Duration),
-    /// Nothing is due, as far as it is known before then.
+    /// No job is due before `next`, as far as the last claim saw.
     Poll {
         next: Option<Duration>,
     },
@@ -38,31 +48,32 @@ impl Worker {
             Pause::UntilFree => (None, None, None),
             Pause::For(pause) => (Some(now + pause), None, None),
             Pause::Poll { next } => {
-                // A little apart, so that many processes do not poll in step.
+                // Spread, so that many processes do not poll in step.
                 let poll = self.poll.mul_f64(0.9 + fastrand::f64() * 0.1);
                 let soon = next.filter(|next| *next < poll);
-                let poll_handle = if soon.is_none() { self.ask(state) } else { None };
+                let poll_handle = if soon.is_none() { self.register_poll(state) } else { None };
                 let next = next.and_then(|next| now.checked_add(next));
                 (Some(now + soon.unwrap_or(poll)), next, poll_handle)
             }
         };
-        // When to look, by what the process has seen meanwhile.
-        let own = now + OWN_LOOK.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
+        // The next claim is at the shared poll's time, at the worker's own, or when the next job is
+        // due.
+        let own = now + OWN_POLL.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
         let later = |poll_handle: &PollHandle| {
             let until = poll_handle.poll_at().min(own);
             next.map_or(until, |next| next.min(until))
         };
-        // Connections that were kept while jobs came one after the other.
+        // Connections that were kept while jobs followed each other.
         let idle = matches!(pause, Pause::Poll { .. });
         let mut trim_at = (idle && state.spare.len() > KEPT).then(|| now + QUICK);
         loop {
-            let look_at =
+            let recheck_at =
                 state.orphan_checks.into_iter().chain([state.recheck.at()]).flatten().min();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
                 Some(ended) = state.slots.join_next() => {
-                    let end = state.ended(ended);
+                    let end = state.take_back(ended);
                     self.start_prefetched(state);
                     if end == TurnEnd::Drained && state.all_taken {
                         state.keep_spare(self.spares(state));
@@ -93,28 +104,30 @@ impl Worker {
                         continue;
                     }
                 }
-                () = sleep_until(look_at.unwrap_or(now)), if look_at.is_some() => {}
+                () = sleep_until(recheck_at.unwrap_or(now)), if recheck_at.is_some() => {}
             }
             break;
         }
         while let Some(ended) = state.slots.try_join_next() {
-            state.ended(ended);
+            state.take_back(ended);
         }
         if state.busy && state.prefetch.is_empty() {
             self.gather(state).await;
         }
     }
 
-    /// Has the process look for this queue together with others, if the last claim has read all, and not for long.
-    pub(in crate::worker) fn ask(&self, state: &WorkerState) -> Option<PollHandle> {
-        let place = || PollTarget::Queue(self.queue.name.to_string());
-        let unrecorded = LATE.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let ask =
-            || self.context.shared_poll.register(place(), Instant::now(), self.poll, unrecorded);
-        state.cursor.read_shortly().then(ask).flatten()
+    /// Registers the queue for the shared poll. `None` if the last claim did not read all, or read
+    /// for long.
+    pub(in crate::worker) fn register_poll(&self, state: &WorkerState) -> Option<PollHandle> {
+        let target = || PollTarget::Queue(self.queue.name.to_string());
+        let late = LATE.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let register =
+            || self.context.shared_poll.register(target(), Instant::now(), self.poll, late);
+        state.cursor.short_read().then(register).flatten()
     }
 
-    /// Lets more slots end, up to half of them: a claim for many costs little more than one for a single job.
+    /// Waits for more slots to end, up to half of them: a claim of many costs little more than a
+    /// claim of one.
     pub(in crate::worker) async fn gather(&self, state: &mut WorkerState) {
         let until = Instant::now() + GATHER;
         while state.slot_usage.taken() > self.queue.options.concurrency / 2 {
@@ -122,7 +135,7 @@ impl Worker {
                 () = self.stop.cancelled() => break,
                 () = state.slot_usage.freed() => {}
                 Some(ended) = state.slots.join_next() => {
-                    state.ended(ended);
+                    state.take_back(ended);
                 }
                 () = sleep_until(until) => break,
             }
@@ -130,7 +143,7 @@ impl Worker {
     }
 }
 
-/// Waits for a look of the process, if somebody asked for one.
+/// Waits for a change of the shared poll; for ever if the queue is not registered.
 async fn changed(poll_handle: Option<&PollHandle>) {
     match poll_handle {
         Some(poll_handle) => poll_handle.changed().await,

@@ -1,4 +1,4 @@
-//! The loop of one queue in one process: wait, claim, and let each claimed job run in a slot.
+//! The loop of one queue in one process: waits, claims, and starts each claimed turn in a slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,18 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Takes slots for a claim: those that are free if there is work; to look for some, as many as cost no further connection, or one.
+    /// Reserves slots for a claim. After a claim that left more, these are all free slots; else as
+    /// many as need no further connection, or one.
     pub(in crate::worker) fn reserve(&self, state: &mut WorkerState) -> ReservedSlots {
         let mut free = self.free(state);
         if !self.leased() {
             free = free.min(state.reach.max(state.spare.len()));
         }
-        // A look may take all slots that are its own, and whose connections are there, or not needed.
+        // A poll may reserve all slots of the queue's own that need no further connection.
         let all = state.busy || !self.slots.bounded();
         let reserved = self.slots.reserve(free, all);
-        // No connection is kept without a slot: another queue may have the slot, and need the connection.
+        // A connection is not kept without a slot: another queue may have the slot, and need the
+        // connection.
         state.keep_spare(reserved.count().max(self.spares(state)));
         if state.spare.len() + state.coming.len() > reserved.count() {
             state.coming.detach_all();
@@ -44,14 +46,15 @@ impl Worker {
         reserved
     }
 
-    /// Whether to claim though no slot is free: a lease needs no connection of its slot. By transaction a slot goes on with what
-    /// waits, and is free in time for the next claim.
+    /// Returns whether to claim though no slot is free: a lease needs no connection of its slot. By
+    /// transaction a slot takes the next prefetched job, and is free in time for the next claim.
     pub(in crate::worker) fn may_prefetch(&self, state: &WorkerState) -> bool {
         let may = self.leased() && !self.slots.bounded() && state.busy && !state.cursor.thorough;
         may && state.prefetch.runs_low()
     }
 
-    /// Starts jobs that wait in slots that are free; by transaction, but for one that is left for the next claim.
+    /// Starts prefetched jobs in free slots. By transaction it leaves the slot that is reserved for
+    /// the next claim.
     pub(in crate::worker) fn start_prefetched(&self, state: &mut WorkerState) {
         let leased = self.leased();
         let has_room = |state: &WorkerState| {
@@ -67,7 +70,7 @@ impl Worker {
         }
     }
 
-    /// Starts a job in its slot; by transaction on a connection that it takes.
+    /// Starts a turn in its slot; by transaction on a spare connection.
     pub(in crate::worker) fn start(
         &self,
         state: &mut WorkerState,
@@ -87,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// How many slots are free by the queue's own limit.
+    /// Returns the number of slots that are free by the queue's own limit.
     pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
         self.queue.options.concurrency.saturating_sub(state.slot_usage.taken())
     }
@@ -96,7 +99,8 @@ impl Worker {
         self.queue.options.hold != Hold::Transaction
     }
 
-    /// Whether slots that come free during a claim go to jobs that wait: by transaction they go on by themselves.
+    /// Returns whether slots that come free during a claim take prefetched jobs here. By
+    /// transaction the slots do so themselves.
     pub(in crate::worker) fn may_start_during_claim(&self, state: &WorkerState) -> bool {
         self.leased() && !state.prefetch.is_empty() && !self.stop.is_cancelled()
     }
@@ -104,7 +108,7 @@ impl Worker {
     pub(in crate::worker) fn start_during_claim(&self, state: &mut WorkerState) {
         self.start_prefetched(state);
         if self.free(state) > 0 && state.prefetch.is_empty() {
-            // Whoever waits for the next one is to hear of it.
+            // The next wait for a free slot must see this slot.
             state.slot_usage.notify_freed();
         }
     }

@@ -192,7 +192,7 @@ impl Scene {
 
 pub(in crate::interleavings) fn plans(turns: &[LockedGroup], heads: &Heads) -> Vec<GroupPlan> {
     let plan = |turn: &LockedGroup| GroupPlan {
-        behind: Vec::new(),
+        followers: Vec::new(),
         group: turn.group.clone(),
         plan: group_plan::plan(turn, &heads[&turn.group]),
     };

@@ -198,7 +198,7 @@ async fn run_held(
         5 => RunResult::Released,
         _ => RunResult::Succeeded("1".into()),
     };
-    if !claim.behind.is_empty()
+    if !claim.followers.is_empty()
         && let RunResult::Succeeded(result) = &result
     {
         let done = [UnrecordedSuccess { job: claim.job, result: result.clone() }];

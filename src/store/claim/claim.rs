@@ -15,7 +15,7 @@ pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
 pub(crate) struct Claim {
     pub(crate) job: i64,
     /// Jobs of its group that were claimed together with it, to be run after it, in order.
-    pub(crate) behind: Vec<i64>,
+    pub(crate) followers: Vec<i64>,
     /// `None` for a job without a group.
     pub(crate) group: Option<String>,
     pub(crate) token: Uuid,
@@ -28,9 +28,9 @@ pub(crate) struct Claim {
 impl Claim {
     /// Advances to the next job of the turn; returns whether there is one.
     pub(crate) fn advance(&mut self) -> bool {
-        let more = !self.behind.is_empty();
+        let more = !self.followers.is_empty();
         if more {
-            self.job = self.behind.remove(0);
+            self.job = self.followers.remove(0);
         }
         more
     }
@@ -72,5 +72,5 @@ pub(crate) struct GroupPlan {
     pub(crate) group: String,
     pub(crate) plan: Plan,
     /// The followers of its head, in order.
-    pub(crate) behind: Vec<i64>,
+    pub(crate) followers: Vec<i64>,
 }

@@ -84,7 +84,7 @@ impl Store {
         let next: Option<f64> = last.try_get("next")?;
         let mut known = HashMap::new();
         let mut started = Vec::new();
-        let mut behind: HashMap<String, Vec<i64>> = HashMap::new();
+        let mut followers: HashMap<String, Vec<i64>> = HashMap::new();
         for row in jobs {
             let held = held_job(row)?;
             let job: i64 = row.try_get("id")?;
@@ -97,18 +97,18 @@ impl Store {
                     let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
                     let fresh = disposition == Disposition::Run && held.attempt == 1;
                     let may_wait = Some(fresh && max_attempts > 1 && expires_at.is_none());
-                    let behind = Vec::new();
-                    started.push(Claim { job, behind, group, token, disposition, may_wait });
+                    let followers = Vec::new();
+                    started.push(Claim { job, followers, group, token, disposition, may_wait });
                 }
-                (None, Some(group)) => behind.entry(group).or_default().push(job),
+                (None, Some(group)) => followers.entry(group).or_default().push(job),
                 (None, None) => {}
             }
             known.insert(job, held);
         }
         for claim in &mut started {
             let group = claim.group.as_ref();
-            claim.behind = group.and_then(|group| behind.remove(group)).unwrap_or_default();
-            claim.behind.sort_unstable();
+            claim.followers = group.and_then(|group| followers.remove(group)).unwrap_or_default();
+            claim.followers.sort_unstable();
         }
         Ok(ClaimAnswer {
             jobs: started,

@@ -95,13 +95,13 @@ impl Store {
     ) -> Result<Vec<Claim>, sqlx::Error> {
         let (mut jobs, mut groups, mut words) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ends, mut sizes) = (Vec::new(), Vec::new());
-        for GroupPlan { group, plan, behind } in plans {
+        for GroupPlan { group, plan, followers } in plans {
             let Plan::Start { job, disposition, .. } = *plan else { continue };
-            let size = i16::try_from(1 + behind.len()).unwrap_or(i16::MAX);
+            let size = i16::try_from(1 + followers.len()).unwrap_or(i16::MAX);
             jobs.push(job);
-            ends.push(behind.last().copied());
+            ends.push(followers.last().copied());
             sizes.push(Some(size));
-            jobs.extend(behind);
+            jobs.extend(followers);
             ends.resize(jobs.len(), None);
             sizes.resize(jobs.len(), None);
             groups.resize(jobs.len(), group.as_str());
@@ -114,14 +114,14 @@ impl Store {
         let start = start.bind(options.lease.as_secs_f64()).bind(options.own_lease);
         let start = start.bind(options.processor).bind(ends).bind(sizes);
         let rows = start.fetch_all(conn).await?;
-        let behind: HashMap<&str, &Vec<i64>> =
-            plans.iter().map(|plan| (plan.group.as_str(), &plan.behind)).collect();
+        let followers: HashMap<&str, &Vec<i64>> =
+            plans.iter().map(|plan| (plan.group.as_str(), &plan.followers)).collect();
         rows.iter()
             .map(|row| {
                 let group: String = row.try_get("group_id")?;
                 Ok(Claim {
                     job: row.try_get("id")?,
-                    behind: behind.get(&*group).map_or_else(Vec::new, |jobs| (*jobs).clone()),
+                    followers: followers.get(&*group).map_or_else(Vec::new, |jobs| (*jobs).clone()),
                     group: Some(group),
                     token: row.try_get("claim")?,
                     disposition: Disposition::parse(

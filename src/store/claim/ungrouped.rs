@@ -120,7 +120,7 @@ impl Store {
         rows.iter()
             .map(|row| {
                 Ok(Claim {
-                    behind: Vec::new(),
+                    followers: Vec::new(),
                     job: row.try_get(0)?,
                     group: None,
                     token: row.try_get(1)?,

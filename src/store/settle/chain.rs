@@ -61,10 +61,10 @@ impl Store {
             "chained" => {
                 let job = row.try_get("id")?;
                 let token = row.try_get("claim")?;
-                let (group, behind) = (claim.group.clone(), Vec::new());
+                let (group, followers) = (claim.group.clone(), Vec::new());
                 let next = Claim {
                     job,
-                    behind,
+                    followers,
                     group,
                     token,
                     disposition: Disposition::Run,

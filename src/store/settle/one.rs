@@ -148,7 +148,7 @@ impl Store {
                 | Outcome::Ignored
         );
         // A group that has another job is not drained.
-        let ended = (ends && !followed && claim.behind.is_empty()).then_some(claim.job);
+        let ended = (ends && !followed && claim.followers.is_empty()).then_some(claim.job);
         let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group).bind(ended);
         pass.execute(conn).await.map(drop)
     }

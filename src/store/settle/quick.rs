@@ -42,7 +42,7 @@ impl Store {
     ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let behind = match &*claim.behind {
+        let behind = match &*claim.followers {
             [] => String::from("null"),
             behind => {
                 let behind: Vec<String> = behind.iter().map(i64::to_string).collect();
@@ -50,7 +50,7 @@ impl Store {
             }
         };
         let (job, token) = (claim.job, claim.token);
-        let then = match (then, claim.behind.first()) {
+        let then = match (then, claim.followers.first()) {
             (AfterSettle::Nothing, _) => String::new(),
             (AfterSettle::Hold, Some(next)) => {
                 format!("; commit; {}", self.hold_message(conn, claim, *next))

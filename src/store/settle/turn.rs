@@ -47,10 +47,10 @@ impl Store {
         conn: &mut PgConnection,
         claim: &Claim,
     ) -> Result<(), sqlx::Error> {
-        if claim.behind.is_empty() {
+        if claim.followers.is_empty() {
             return Ok(());
         }
-        self.query(&REQUEUE_UNSTARTED).bind(&claim.behind).execute(conn).await.map(drop)
+        self.query(&REQUEUE_UNSTARTED).bind(&claim.followers).execute(conn).await.map(drop)
     }
 
     /// Returns whether the claim's job was recorded already, and only the answer to the commit was
