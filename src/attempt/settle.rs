@@ -123,7 +123,7 @@ impl ClaimedTurn {
         let ends = if let Some(lease) = self.lease {
             let mut done = self.earlier.clone();
             done.push(UnrecordedSuccess { job: self.claim.job, result: result.to_owned() });
-            let paused = store.record_done(conn, queue, group, &done, self.queue.keep).await?;
+            let paused = store.record_earlier(conn, queue, group, &done, self.queue.keep).await?;
             if paused {
                 store.end_turn(conn, queue, &self.claim).await?;
             } else {
@@ -172,7 +172,7 @@ impl ClaimedTurn {
             return Ok(false);
         }
         let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        self.context.store.record_done(conn, queue, group, &self.earlier, self.queue.keep).await
+        self.context.store.record_earlier(conn, queue, group, &self.earlier, self.queue.keep).await
     }
 
     /// Returns the outcome that follows from a result.

@@ -58,7 +58,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
             }
             if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
                 let earlier = if last { &done[..done.len() - 1] } else { &done[..] };
-                scene.store.record_done(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
+                scene.store.record_earlier(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
             }
             if last {
                 let outcome =

@@ -117,7 +117,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         if success {
             let done = [UnrecordedSuccess { job: claim.job, result: "null".into() }];
             run(conn, "savepoint recorded").await;
-            store.record_done(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
+            store.record_earlier(conn, Q, claim.group.as_deref(), &done, KEEP).await.unwrap();
             meter.check(conn, "record", [20, 100]).await;
             run(conn, "rollback to recorded").await;
             let success = || Succeeded { queue: Q, claim, earlier: &[], result: "null" };

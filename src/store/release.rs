@@ -107,8 +107,8 @@ impl Store {
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         let given = || claims.iter().filter(|of| locked.contains(&of.token));
         let heads = given().map(|of| (of.job, of.disposition == Disposition::Run));
-        let behind = given().flat_map(|of| of.followers.iter().map(|job| (*job, true)));
-        let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(behind).unzip();
+        let followers = given().flat_map(|of| of.followers.iter().map(|job| (*job, true)));
+        let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(followers).unzip();
         if !jobs.is_empty() {
             self.query(&JOBS).bind(jobs).bind(begun).execute(&mut *conn).await?;
             let grouped = given().filter(|of| of.group.is_some());

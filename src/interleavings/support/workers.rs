@@ -202,7 +202,7 @@ async fn run_held(
         && let RunResult::Succeeded(result) = &result
     {
         let done = [UnrecordedSuccess { job: claim.job, result: result.clone() }];
-        stress.store.record_done(conn, Q, Some(group), &done, KEEP).await?;
+        stress.store.record_earlier(conn, Q, Some(group), &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
         stress.oracle.committed(&jobs);

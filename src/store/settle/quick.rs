@@ -42,11 +42,11 @@ impl Store {
     ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let behind = match &*claim.followers {
+        let followers = match &*claim.followers {
             [] => String::from("null"),
-            behind => {
-                let behind: Vec<String> = behind.iter().map(i64::to_string).collect();
-                format!("'{{{}}}'", behind.join(","))
+            followers => {
+                let followers: Vec<String> = followers.iter().map(i64::to_string).collect();
+                format!("'{{{}}}'", followers.join(","))
             }
         };
         let (job, token) = (claim.job, claim.token);
@@ -57,7 +57,8 @@ impl Store {
             }
             (AfterSettle::Commit | AfterSettle::Hold, _) => String::from("; commit"),
         };
-        let text = format!("select {settle}({job}, '{token}', {result}, {keep}, {behind}){then}");
+        let text =
+            format!("select {settle}({job}, '{token}', {result}, {keep}, {followers}){then}");
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");

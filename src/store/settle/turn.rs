@@ -66,7 +66,7 @@ impl Store {
 
     /// Records successes of a group's turn, which stays claimed; returns whether the queue or the
     /// group is paused. The group's row is locked by the claim's token.
-    pub(crate) async fn record_done(
+    pub(crate) async fn record_earlier(
         &self,
         conn: &mut PgConnection,
         queue: &str,
