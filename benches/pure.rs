@@ -60,7 +60,7 @@ fn client() -> Result<Client, seriatim::NameError> {
     Client::new(black_box("jobs"))
 }
 
-/// As every `ack`, `nack` and `extend` by hand does.
+/// As every `ack`, `nack` and `extend` does.
 #[divan::bench]
 fn receipt(bencher: Bencher<'_, '_>) {
     let text = "1234567.67e55044-10b1-426f-9247-bb680e5fe0c8";

@@ -1,5 +1,5 @@
 -- Roles with least rights for the schema `seriatim`. Run it as the schema's owner, or as a superuser, after every
--- migration: new tables are nobody's, but PostgreSQL lets everybody call a new function until that is revoked.
+-- migration: new tables have no grants, but PostgreSQL lets every role call a new function until that is revoked.
 -- Then: grant seriatim_producer to web; grant seriatim_worker to jobs; grant seriatim_observer to dashboard;
 --
 -- Members can do what is said here and nothing else: no DDL (`migrate()` finds the schema up to date and does nothing),
@@ -16,7 +16,8 @@ begin
   end loop;
 end $$;
 
--- By default everybody may call the functions, and draw ids: of use only to who may use the schema, but not least rights.
+-- By default every role may call the functions, and draw ids. Only a role that may use the schema can do so, but
+-- least rights are less.
 revoke all on all tables in schema seriatim from public;
 revoke all on all sequences in schema seriatim from public;
 revoke all on all functions in schema seriatim from public;
@@ -25,12 +26,12 @@ grant usage on schema seriatim to seriatim_producer, seriatim_worker, seriatim_o
 grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriatim_observer;
 
 -- Producers enqueue: Client::enqueue, enqueue_many and enqueue_batch, and the function enqueue. They can neither read what
--- jobs carry, nor change or delete a job. What these check (the lengths of names, above all), an INSERT by hand does not: for
+-- jobs carry, nor change or delete a job. What these check (the lengths of names, above all), a plain INSERT does not: for
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
--- For the wake-up: does anybody work on this group already, or have many others just come?
+-- For the wake-up: does a worker run this group already, or have many others just come?
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
 grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
@@ -45,8 +46,8 @@ grant execute on function
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 
--- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack and extend by hand; housekeeping; and what is
--- asked about jobs: job, cancel, retry, skip, resume, redrive, purge, release_node, explain.
+-- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack and extend; maintenance; and requests about
+-- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.dedup to seriatim_worker;

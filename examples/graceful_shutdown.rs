@@ -84,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("a processor starts");
     let finished = Arc::default();
     let running = start(pool, 1, &finished)?;
-    // After a stop by hand, the long job may not have begun yet.
+    // After a signal, the long job may not have begun yet.
     let must_release = tokio::select! {
         signal = seriatim::shutdown_signal() => signal.map(|()| 0)?,
         () = tokio::time::sleep(Duration::from_secs(1)) => 1,

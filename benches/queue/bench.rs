@@ -17,7 +17,7 @@ pub(crate) struct Bench {
     pub(crate) work: u64,
     pub(crate) report: Report,
     pub(crate) life: life::Plan,
-    /// Errors; the figures are printed all the same.
+    /// Errors. The figures are printed all the same.
     pub(crate) found: Vec<String>,
     name: String,
 }

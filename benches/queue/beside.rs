@@ -92,7 +92,7 @@ async fn ready(bench: &Bench, scene: &Scene, way: Way) -> Result<f64> {
     Ok(measured.rate())
 }
 
-/// Adds the figures of a row; each but the first also as a ratio to the first.
+/// Adds the figures of a row, each but the first also as a ratio to the first.
 fn against(row: Row, rate: f64, first: &mut Option<f64>) -> Row {
     let ratio = rate / *first.get_or_insert(rate);
     row.rate("jobs/s", rate, Basis::Eight).figure("to without", ratio)

@@ -23,7 +23,7 @@ pub(crate) fn percentile<T: Ord + Copy>(values: &mut [T], share: usize) -> Optio
     values.get(rank.max(1) - 1).copied()
 }
 
-/// Returns the middle value; of an even number the upper one.
+/// Returns the middle value, of an even number the upper one.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

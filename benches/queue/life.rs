@@ -25,7 +25,7 @@ use crate::{Result, plot};
 const GROUPS: u32 = 1_000;
 /// Producers of each hold.
 const PRODUCERS: u32 = 4;
-/// Time between two samples; a short life is sampled more often.
+/// Time between two samples. A short life is sampled more often.
 const EVERY: Duration = Duration::from_secs(10);
 const SAMPLES: u32 = 18;
 /// Limit of the time for jobs that still run at the end.

@@ -83,7 +83,7 @@ impl Limit {
     }
 }
 
-/// Updates rows from `from` on until the time is over; returns their number.
+/// Updates rows from `from` on until the time is over. Returns their number.
 async fn update(
     mut connection: PgConnection,
     from: i32,

@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// Prints the machine and the settings; once, before all rows.
+    /// Prints the machine and the settings, once, before all rows.
     pub(crate) fn about(&mut self, about: &Value) -> Result<()> {
         if let Value::Object(about) = about {
             for (name, value) in about {

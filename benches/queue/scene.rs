@@ -97,7 +97,7 @@ impl Scene {
             let statement = format!("vacuum (analyze) seriatim.{table}");
             sqlx::query(AssertSqlSafe(statement)).execute(self.pool()).await?;
         }
-        // Only some roles may; without it a checkpoint may run in the middle.
+        // Only some roles may. Without it a checkpoint may run in the middle.
         let _ = sqlx::query("checkpoint").execute(self.pool()).await;
         Ok(())
     }

@@ -47,7 +47,7 @@ pub(crate) enum Scale {
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// One for each sample; not a number if there is none.
+    /// One for each sample, not a number if there is none.
     pub(crate) values: Vec<f64>,
     /// Growth that is allowed beside a tenth; `None` if the line is only shown.
     pub(crate) slack: Option<f64>,

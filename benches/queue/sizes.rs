@@ -46,7 +46,7 @@ pub(crate) fn server_kilobytes(server: &Server) -> Option<u64> {
     let postmaster: u32 = file.lines().next()?.trim().parse().ok()?;
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // The name may have spaces and brackets; the fields behind it have none.
+    // The name may have spaces and brackets. The fields behind it have none.
     let parent = |id: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(')')?;

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Job {
     /// The number of its group; 0 without one.
     pub(crate) g: u32,
-    /// Its place in its group from 0; without one its place among all.
+    /// Its place in its group from 0. Without a group: its place among all.
     pub(crate) s: u32,
     /// When its enqueue began, by the producer's clock in microseconds; 0 if it was loaded.
     pub(crate) t: u64,
 }
 
-/// Limit of the violations in words; all are counted.
+/// Limit of the violations in words. All are counted.
 const TOLD: usize = 5;
 
 /// Checks while it counts: nothing is stored per job but, without groups, a bit.

@@ -105,7 +105,7 @@ pub(crate) async fn reruns(pool: &PgPool) -> Result<(i64, Vec<i64>)> {
     Ok((count, first))
 }
 
-/// Returns the differences between the table and the tree, in words; empty if they are equal.
+/// Returns the differences between the table and the tree, in words: empty if they are equal.
 pub(crate) async fn differences(
     pool: &PgPool,
     mut tree: HashMap<RepoPath, Entry>,

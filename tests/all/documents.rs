@@ -1,4 +1,5 @@
-//! The documents: the tests that they name are there, their links lead somewhere, and the SQL of the README runs.
+//! The documents: the tests that they name are there, their links lead somewhere, and the SQL of
+//! the README runs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -96,7 +97,8 @@ fn quoted(text: &str) -> Vec<String> {
     prose(text).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// The places that a link can lead to within a document: its headings, as GitHub and mdBook name them, and its anchors.
+/// The places that a link can lead to within a document: its headings, as GitHub and mdBook name
+/// them, and its anchors.
 fn anchors(text: &str) -> HashSet<String> {
     let slug = |heading: &str| -> String {
         let words = heading.trim_start_matches('#').trim().to_lowercase();
@@ -151,7 +153,7 @@ fn every_case_that_a_document_names_is_there() {
     for document in documents() {
         let text = read(&document);
         for after in text.split("`sql_functions`, ").skip(1) {
-            // Up to the end of its cell; the names stand in quotes.
+            // Up to the end of its cell. The names stand in quotes.
             let cell = after.split(['|', '\n', ';']).next().unwrap();
             for case in cell.split('"').skip(1).step_by(2) {
                 assert!(cases.contains(&format!("\"{case}\",\n")), "{document}: no case {case:?}");

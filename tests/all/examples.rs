@@ -1,4 +1,5 @@
-//! The example `replay_git` on repositories of our own: it works on odd ones, and says what is wrong with others.
+//! The example `replay_git` on repositories of our own: it works on odd ones, and says what is
+//! wrong with others.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -51,8 +52,8 @@ fn new_repository() -> tempfile::TempDir {
     folder
 }
 
-/// The text that is fed to `git fast-import`: 60 commits with merges, renames, deletions, symbolic links, changes of the
-/// type and the mode, a submodule, and names of every kind.
+/// The text that is fed to `git fast-import`: 60 commits with merges, renames, deletions, symbolic
+/// links, changes of the type and the mode, a submodule, and names of every kind.
 fn odd_history() -> String {
     let long = format!("{}/end", ["long"; 60].join("/") + &"x".repeat(240));
     let mut names: Vec<String> = ODD_NAMES.map(String::from).to_vec();

@@ -91,7 +91,8 @@ fn imports(tree: &str) -> Vec<Import> {
     vec![Import { path, name }]
 }
 
-/// From the root of the crate: `crate::`, `super::`, `self::`, or a module that `known` has below `own`.
+/// From the root of the crate: `crate::`, `super::`, `self::`, or a module that `known` has below
+/// `own`.
 fn absolute(path: &[String], own: &[String], known: &BTreeSet<Module>) -> Option<Module> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {

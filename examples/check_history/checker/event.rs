@@ -24,7 +24,7 @@ pub(crate) enum Event {
         delayed: Delayed,
         /// Jobs may be claimed while earlier ones run.
         #[serde(default)]
-        claims_ahead: bool,
+        followers: bool,
     },
     Enqueue {
         job: Name,
@@ -122,7 +122,7 @@ pub(crate) enum Delayed {
     /// It holds them up.
     #[default]
     Hold,
-    /// They pass it: jobs with a `run_at` have no place in line.
+    /// They pass it: jobs with a `run_at` have no place in their group.
     Pass,
 }
 

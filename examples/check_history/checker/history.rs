@@ -9,7 +9,7 @@ pub(crate) struct History {
     pub(crate) events: usize,
     pub(crate) uncertainty: Time,
     pub(crate) delayed: Delayed,
-    pub(crate) claims_ahead: bool,
+    pub(crate) followers: bool,
     pub(crate) jobs: Vec<Job>,
     pub(crate) groups: Vec<Group>,
     pub(crate) processes: Vec<Process>,

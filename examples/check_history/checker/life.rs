@@ -1,9 +1,9 @@
-//! The lives of a job: from its enqueue, or its return to the line, until it is out of the way.
+//! The lives of a job: from its enqueue, or its return to its place, until it is out of the way.
 
 use super::event::{Ended, Enqueued, Found, Time};
 use super::history::{Enqueue, History, Job, Return, Run};
 
-/// In line and in the way of the jobs behind it.
+/// In its place, and in the way of the jobs behind it.
 #[derive(Debug)]
 pub(crate) struct Life {
     /// From here on every reader has surely seen it; `None`: not known.
@@ -30,7 +30,7 @@ pub(crate) fn lives(history: &History, job: &Job, enqueue: &Enqueue) -> Vec<Life
             Some(back) => back.end,
         };
         let mut in_the_way_until = out_of_the_way(history, job, back, next, enqueue);
-        if history.claims_ahead {
+        if history.followers {
             // Its outcome may be recorded together with those of followers, and it may run again if
             // that fails.
             let success = |run: &&Run| run.end.is_some_and(|(_, end)| end == Ended::Succeeded);

@@ -8,8 +8,8 @@ use super::life::{known_by, lives};
 use super::prefix_max::PrefixMax;
 use super::violation::{Promise, Violations};
 
-/// A job in line.
-struct InLine {
+/// A job that has its place in a group.
+struct Placed {
     job: usize,
     key: Time,
     seen_from: Time,
@@ -17,7 +17,7 @@ struct InLine {
     until: Time,
 }
 
-/// A start, and the earliest time at which its claim can have read the line.
+/// A start, and the earliest time at which its claim can have read the group.
 struct Start {
     job: usize,
     attempt: u32,
@@ -66,7 +66,7 @@ fn reads(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
             Some(last) if !recorded(last) => own_reads.get(&job).copied().unwrap_or(last.start),
             // A claim follows the one before it, whose handler had its outcome to settle. If two
             // handlers overlap, the order is not known.
-            _ if history.claims_ahead || before > its.start => {
+            _ if history.followers || before > its.start => {
                 last.map_or(Time::MIN, |last| last.start)
             }
             _ => before,
@@ -90,8 +90,8 @@ fn recorded(run: &Run) -> bool {
     matches!(run.end, Some((_, Ended::Failed | Ended::Retry | Ended::Released)))
 }
 
-/// The jobs that have a place in line.
-fn in_line<'h>(
+/// The jobs that have a place in their group.
+fn placed<'h>(
     history: &'h History,
     group: &'h Group,
 ) -> impl Iterator<Item = (usize, &'h Job, &'h Enqueue)> {
@@ -112,7 +112,7 @@ fn check_group(
     violations: &mut Violations,
 ) {
     let mut line = Vec::new();
-    for (at, job, enqueue) in in_line(history, group) {
+    for (at, job, enqueue) in placed(history, group) {
         let key = match by {
             By::Time => known_by(job, enqueue),
             By::Place => enqueue.place,
@@ -121,7 +121,7 @@ fn check_group(
         for life in lives(history, job, enqueue) {
             let Some(seen_from) = life.seen_from else { continue };
             let until = life.in_the_way_until.unwrap_or(Time::MAX);
-            line.push(InLine { job: at, key, seen_from, until });
+            line.push(Placed { job: at, key, seen_from, until });
         }
     }
     line.sort_by_key(|job| job.seen_from);
@@ -168,7 +168,7 @@ fn report(
     group: &Group,
     by: By,
     start: &Start,
-    first: &InLine,
+    first: &Placed,
     violations: &mut Violations,
 ) {
     violations.add(Promise::P1, start.at, vec![first.job, start.job], || {
@@ -191,7 +191,7 @@ fn report(
 /// Checks that the queue's own places agree with what was acknowledged before another enqueue
 /// began.
 fn check_places(history: &History, group: &Group, violations: &mut Violations) {
-    let mut placed: Vec<(usize, &Enqueue, i64)> = in_line(history, group)
+    let mut placed: Vec<(usize, &Enqueue, i64)> = placed(history, group)
         .filter_map(|(at, _, enqueue)| Some((at, enqueue, enqueue.place?)))
         .collect();
     placed.sort_by_key(|(_, enqueue, _)| enqueue.begin);

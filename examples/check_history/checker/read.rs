@@ -25,7 +25,7 @@ pub(crate) enum ReadError {
 }
 
 impl History {
-    /// Reads events, one per line; empty lines are skipped.
+    /// Reads events, one per line. Skips empty lines.
     pub(crate) fn read(lines: impl BufRead) -> Result<Self, ReadError> {
         let mut history = Self { first: Time::MAX, last: Time::MIN, ..Self::default() };
         for (at, text) in lines.lines().enumerate() {
@@ -87,7 +87,7 @@ impl History {
     fn take(&mut self, event: Event) -> Result<(), String> {
         self.events += 1;
         match event {
-            Event::History { version, uncertainty, delayed, claims_ahead } => {
+            Event::History { version, uncertainty, delayed, followers } => {
                 if version != 1 {
                     return Err(format!("version {version} of the format is not known, 1 is"));
                 }
@@ -96,7 +96,7 @@ impl History {
                 }
                 // Several files may have it, each for itself: the value in favour of the queue.
                 self.uncertainty = self.uncertainty.max(uncertainty);
-                self.claims_ahead |= claims_ahead;
+                self.followers |= followers;
                 if delayed == Delayed::Pass {
                     self.delayed = delayed;
                 }

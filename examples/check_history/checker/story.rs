@@ -69,11 +69,11 @@ fn of_job(history: &History, job: &Job, promise: Promise, lines: &mut Vec<(Time,
     }
     for leave in &job.leaves {
         let sure = if leave.end.is_some() { "" } else { ", perhaps" };
-        lines.push((leave.begin, format!("job {name} leaves the line as {}{sure}", leave.left)));
+        lines.push((leave.begin, format!("job {name} leaves its group as {}{sure}", leave.left)));
     }
     for back in &job.returns {
         let sure = if back.end.is_some() { "" } else { ", perhaps" };
-        lines.push((back.begin, format!("job {name} is put back in line{sure}")));
+        lines.push((back.begin, format!("job {name} is put back in its place{sure}")));
     }
     if matches!(promise, Promise::P4 | Promise::P10) {
         for effect in &job.effects {

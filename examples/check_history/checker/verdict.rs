@@ -8,7 +8,7 @@ use super::violation::Promise;
 pub(crate) enum Verdict {
     /// It succeeded: all its effects are there, once.
     Counts,
-    /// It has no effect; which promise says so, and why.
+    /// It has no effect: which promise says so, and why.
     Never(Promise, &'static str),
     /// All its effects or none.
     Perhaps,

@@ -451,7 +451,8 @@ fn the_time_grows_with_the_history_and_not_with_its_square() {
             read + decided
         };
         let (short, long) = (time(jobs), time(jobs * 8));
-        // Eight times as much, 64 times as much were it the square; the machine may be busy with something else.
+        // Eight times as much, 64 times as much were it the square; the machine may be busy with
+        // something else.
         assert!(long < short * 40, "{short:?}, then {long:?}");
     }
 }

@@ -1,17 +1,19 @@
-//! Faults, done to a server, its network, workers and producers while jobs run: nothing that was acknowledged is lost, no
-//! effect is doubled, as the checker of `examples/check_history` decides, and work goes on. `docs/faults.md` has the figures.
+//! Faults, done to a server, its network, workers and producers while jobs run: nothing that was
+//! acknowledged is lost, no effect is doubled, as the checker of `examples/check_history` decides,
+//! and work goes on. `docs/faults.md` has the figures.
 //!
-//! `SERIATIM_FAULTS_SECONDS=1500 cargo test --release --test all faults::all_of_them -- --nocapture` is the long run.
+//! The long run:
+//! `SERIATIM_FAULTS_SECONDS=1500 cargo test --release --test all faults::all_of_them`.
 
 mod act;
 mod clock;
 mod disk;
 mod drive;
 mod judge;
-mod line;
 mod network;
 mod produce;
 mod standby;
+mod waits;
 mod worker;
 
 use std::time::{Duration, Instant};
@@ -257,7 +259,8 @@ async fn clock_jumps(jumps: &[i64]) {
             last = Instant::now();
             let jumped = driver.time().await - before;
             assert!((jumped - seconds).abs() <= 2, "by {jumped} s, not {seconds}");
-            // A second jump must not come within the grace of a doubt that the first one caused.
+            // A second jump must not come within the grace of a suspicion that the first one
+            // caused.
             sleep(Duration::from_secs(3)).await;
         }
         driver.end().await;
@@ -280,14 +283,14 @@ async fn a_clock_jumps_back_by_seconds() {
     clock_jumps(&[-10]).await;
 }
 
-/// What was there waits for the time that it had; so the clock is put right in the end.
+/// What was there waits for the time that it had. So the clock is put right in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_jumps_back_by_an_hour_and_is_put_right() {
     clock_jumps(&[-3_600, 3_600]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_vacuumed_and_somebody_pins_the_horizon() {
+async fn nothing_is_vacuumed_and_a_transaction_pins_the_horizon() {
     let mut driver = Driver::new(Setup { server: &[("autovacuum", "off")], ..small(None) }).await;
     let mut pin = driver.pool.begin_with("begin isolation level repeatable read").await.unwrap();
     sqlx::query("select txid_current()").execute(&mut *pin).await.unwrap();

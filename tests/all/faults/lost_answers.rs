@@ -1,5 +1,5 @@
-//! A claim whose commit lost its answer: its process lives and knows nothing of it, so nobody else
-//! would free its group.
+//! A claim whose commit lost its answer: its process lives and knows nothing of it, so no other
+//! process would free its group.
 
 use std::time::{Duration, Instant};
 

@@ -1,15 +1,15 @@
-//! Random programs on the real thing: producers, worker processes and whoever disturbs them write down what they see, and
-//! the checker of `examples/check_history` decides.
+//! Random programs on the real thing: producers, worker processes and the disturber write
+//! down what they see, and the checker of `examples/check_history` decides.
 //!
-//! `SERIATIM_HISTORY_SEED=… SERIATIM_HISTORY_RUNS=… cargo test --test all random_histories -- --nocapture` repeats a run, or
-//! runs more; `SERIATIM_HISTORY_SIZE=4` makes the programs four times as long, `SERIATIM_HISTORY_KEEP=1` keeps the histories of
-//! good runs too.
+//! `cargo test --test all random_histories -- --nocapture` runs them. `SERIATIM_HISTORY_SEED=…`
+//! repeats a run, `SERIATIM_HISTORY_RUNS=…` runs more. `SERIATIM_HISTORY_SIZE=4` makes the programs
+//! four times as long. `SERIATIM_HISTORY_KEEP=1` keeps the histories of good runs too.
 
 mod chaos;
 mod produce;
 mod program;
-mod pull;
 pub mod read_back;
+mod receivers;
 pub mod recorder;
 mod run;
 mod shrink;
@@ -39,7 +39,8 @@ async fn work() {
 /// How long each test begins new programs, unless the environment says how many it runs.
 const USUAL_TIME: Duration = Duration::from_secs(12);
 
-/// Runs programs of this seed and those behind it. One that breaks a promise is made smaller, and told.
+/// Runs programs of this seed and those behind it. One that breaks a promise is made smaller, and
+/// told.
 async fn keeps_the_promises(leases: bool) {
     let first = said("SERIATIM_HISTORY_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let runs = said("SERIATIM_HISTORY_RUNS");
@@ -109,7 +110,7 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
         slots: 2,
         jobs_per_turn: 1,
         halt: false,
-        pull: None,
+        receives: None,
         producers: vec![
             (0..8)
                 .map(|n| if n % 2 == 0 { enqueue.clone() } else { transaction.clone() })
@@ -120,7 +121,8 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
     }
 }
 
-/// Runs what is broken until it shows, which it does nearly always, and gives the program back with what it came to.
+/// Runs what is broken until it shows, which it does nearly always, and gives the program back with
+/// what it came to.
 async fn is_found(
     sabotage: Sabotage,
     lease: Option<u64>,
@@ -151,7 +153,7 @@ fn slow(then: Then) -> Turn {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_freed_by_hand_is_found_and_the_program_shrunk() {
-    // Before it has a transaction: behind row locks nobody could.
+    // Before it has a transaction: behind row locks no other session could.
     let unlocked = Turn { writes: (0, 1), ..slow(Then::Succeed) };
     let (program, outcome) = is_found(Sabotage::FreeClaims, LEASE, &unlocked, "P2 ").await;
     let (begun, size) = (Instant::now(), program.size());

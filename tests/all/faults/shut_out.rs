@@ -1,5 +1,5 @@
-//! A process without a presence: one that loses it and cannot come back stops its leased handlers before others take
-//! over (P2), and nothing is claimed before it is there (P6).
+//! A process without a presence: one that loses it and cannot come back stops its leased handlers
+//! before others take over (P2), and nothing is claimed before it is there (P6).
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_process_that_loses_its_presence_stops_first() {
     )
     .await;
     assert_eq!(ended, 1);
-    // Not by the process itself either, whose claims nobody would believe.
+    // Not by the process itself either, whose claims no other process would believe.
     assert_eq!(log.wait_for(3).await, ["a begins 1", "a stops", "b begins 2"]);
     for running in [shut_out, other] {
         running.shutdown(Duration::ZERO).await;

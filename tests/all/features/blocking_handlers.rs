@@ -22,7 +22,7 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
             queue("q"),
             handler(async |job, _| {
                 sqlx::query("select 1").execute(job.tx().await?).await?;
-                // Longer than a hold may go unseen: nobody on this runtime could look.
+                // Longer than a hold may go unseen: no check on this runtime could run.
                 std::thread::sleep(Duration::from_millis(1600));
                 Ok(json!(null))
             }),

@@ -1,4 +1,4 @@
-//! Cancelling: a job that waits will not run; one that runs is asked to stop, and decides.
+//! Cancelling: a job that waits will not run. One that runs is asked to stop, and decides.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn a_job_that_waits_never_runs() {
     started(&log, "finishes").await;
     let waits = put(pool, job_of("q", "g", "never")).await;
     let last = put(pool, job_of("q", "g", "quick")).await;
-    // A worker may be looking at its row for a moment; then it is a request.
+    // A worker may read its row for a moment. Then the cancel is a request.
     client.cancel(pool, waits).await.unwrap();
     let cancelled = ended(pool, waits).await;
     assert_eq!((cancelled.status, cancelled.attempts), (JobStatus::Cancelled, 0));
@@ -77,8 +77,8 @@ async fn a_job_that_waits_never_runs() {
 
     // Its whole group, and one without a group.
     let alone = put(pool, job_of("q", "i", "never").delay(hour)).await;
-    let loose = put(pool, NewJob::new("q", "never").delay(hour)).await;
-    for id in [alone, loose] {
+    let ungrouped = put(pool, NewJob::new("q", "never").delay(hour)).await;
+    for id in [alone, ungrouped] {
         client.cancel(pool, id).await.unwrap();
         let job = ended(pool, id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Cancelled, 0));
@@ -121,7 +121,7 @@ async fn a_running_job_is_told_and_decides() {
             assert_eq!(job.result, Some(json!("done all the same")));
         }
     }
-    // What was behind them ran, no request is left, and nobody else was told.
+    // What was behind them ran, no request is left, and no other handler was told.
     nothing_remains(pool).await;
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
     let told = log.entries();

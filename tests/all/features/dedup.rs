@@ -1,4 +1,5 @@
-//! Deduplication: one job per id within a window, also when it has ended; and nobody else waits for it.
+//! Deduplication: one job per id within a window, also when it has ended. No other enqueue waits
+//! for it.
 
 use std::time::Duration;
 
@@ -117,7 +118,7 @@ async fn an_enqueue_waits_for_an_open_transaction_with_its_id() {
 }
 
 #[tokio::test]
-async fn an_enqueue_with_another_id_or_none_waits_for_nobody() {
+async fn an_enqueue_with_another_id_or_none_does_not_wait() {
     let database = database().await;
     let pool = database.pool();
     let (mut one, _, mut two) = one_open(pool, &database.url()).await;
@@ -149,7 +150,7 @@ async fn jobs_without_an_id_leave_no_trace_and_lock_no_row() {
     lock.execute("select from seriatim.dedup for update").await.unwrap();
     let mut conn = database.connect().await.unwrap();
     conn.execute("set lock_timeout = '100ms'").await.unwrap();
-    seriatim::enqueue(&mut conn, job_of("q", "g", 1)).await.expect("it waits for nobody");
+    seriatim::enqueue(&mut conn, job_of("q", "g", 1)).await.expect("it does not wait");
     seriatim::enqueue_many(&mut conn, (0..9).map(|n| NewJob::new("q", &n))).await.unwrap();
     seriatim::enqueue(&mut conn, new("a")).await.expect_err("one with the id does");
     lock.rollback().await.unwrap();
@@ -200,7 +201,8 @@ async fn an_id_outlives_its_job_and_not_its_window() {
     let id = first(put(pool, new("a")).await);
     until_jobs(pool, "true", 0).await;
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id });
-    // The window is over, as far as the clock of the row goes; maintenance may come before the enqueue or after it.
+    // The window is over, as far as the clock of the row goes; maintenance may come before the
+    // enqueue or after it.
     by_hand(pool, "update seriatim.dedup set expires_at = now() - interval '1 s'").await;
     let second = first(put(pool, new("a")).await);
     assert_ne!(second, id);
@@ -235,8 +237,8 @@ async fn a_scope_of_groups_tells_them_apart() {
     let pool = database.pool();
     configure(pool, QueueSettings::new("q").dedup_scope(DedupScope::Group)).await;
     let of = |group: &str| new("a").group(group);
-    let loose = || NewJob::new("q", &1).dedup_id("a");
-    let batch = [of("g"), of("h"), of("g"), loose(), loose()];
+    let ungrouped = || NewJob::new("q", &1).dedup_id("a");
+    let batch = [of("g"), of("h"), of("g"), ungrouped(), ungrouped()];
     let answers = seriatim::enqueue_many(pool, batch).await.unwrap();
     let duplicate: Vec<bool> = answers.iter().map(|answer| answer.is_duplicate()).collect();
     assert_eq!(duplicate, [false, false, true, false, true]);

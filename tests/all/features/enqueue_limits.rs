@@ -1,4 +1,5 @@
-//! What an enqueue refuses, before any SQL and with words that help; and what is just within the limits.
+//! What an enqueue refuses, before any SQL and with words that help; and what is just within the
+//! limits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -53,7 +54,7 @@ async fn a_refusal_names_field_and_position_and_writes_nothing() {
         (good().run_at(DateTime::<Utc>::MIN_UTC), &["run_at"]),
         (good().run_at(year(11_900)), &["run_at"]),
         (good().run_at(year(-7_000)), &["run_at"]),
-        // PostgreSQL would take it, but it is before the time that workers look from.
+        // PostgreSQL would take it, but it is before the time that workers read from.
         (good().run_at(year(-1_000)), &["run_at"]),
         (good().expires_at(year(11_900)), &["expires_at"]),
         (good().time_to_live(Duration::ZERO), &["time_to_live", "1 ms"]),

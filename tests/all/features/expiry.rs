@@ -1,4 +1,5 @@
-//! A job that expired is not begun any more, and its group goes on; jobs that are too old are ignored.
+//! A job that expired is not begun any more, and its group goes on; jobs that are too old are
+//! ignored.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ fn is_expired(job: &Job, attempts: u32) {
 async fn an_expired_job_ends_without_an_attempt_and_halts_nothing() {
     let database = database().await;
     let pool = database.pool();
-    let jobs = [job_of("q", "g", "late"), job_of("q", "g", "next"), NewJob::new("q", &"loose")];
+    let jobs = [job_of("q", "g", "late"), job_of("q", "g", "next"), NewJob::new("q", &"ungrouped")];
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     by_hand(
         pool,
@@ -120,7 +121,7 @@ async fn a_delayed_job_holds_its_group_no_longer_than_its_expiry() {
     )
     .await;
     let _running = start(&database, queue("q"), &log).await;
-    // Behind it, what the group sleeps for is looked at: nobody looks before that.
+    // Behind it, the group's next head is read, not before that.
     seriatim::enqueue(pool, job_of("q", "g", "last")).await.unwrap();
     eventually(
         pool,

@@ -1,5 +1,6 @@
-//! Hostile texts in every place that takes one: each is refused with words that help, and nothing is written; or it goes
-//! through the whole life of a job unchanged. `SERIATIM_TEST_HOSTILE=1000` tries more of them.
+//! Hostile texts in every place that takes one: each is refused with words that help, and nothing
+//! is written; or it goes through the whole life of a job unchanged. `SERIATIM_TEST_HOSTILE=1000`
+//! tries more of them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl Case {
         names.into_iter().chain(ids).all(|(text, limit)| fits(text, limit))
     }
 
-    /// Enqueues a job of a kind; an error is given in its words.
+    /// Enqueues a job of a kind. Returns an error in its words.
     async fn enqueue(&self, pool: &PgPool, kind: &str, dedup: bool) -> Result<i64, String> {
         let data = json!({ "kind": kind, "said": kept(&self.said) });
         let attempts: i32 = if kind == "by hand" { 2 } else { 1 };
@@ -166,7 +167,8 @@ async fn look_and_ask(pool: &PgPool, case: &Case, ids: [i64; 3]) {
     client.release_node(pool, &kept(said)).await.unwrap();
 }
 
-/// Received, given back with an error, received again and acked with a result, by SQL or by the library.
+/// Received, given back with an error, received again and acked with a result, by SQL or by the
+/// library.
 async fn by_hand(pool: &PgPool, case: &Case) {
     let client = Client::default();
     let Case { queue, group, said, .. } = case;

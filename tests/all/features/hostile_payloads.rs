@@ -114,9 +114,10 @@ async fn json_that_no_handler_could_read_is_refused() {
     }
 }
 
-/// Others may write it: a job that cannot be read ends as one, and keeps nobody else from being seen or received.
+/// Others may write it: a job that cannot be read ends as one, and keeps no other job from being
+/// seen or received.
 #[tokio::test(flavor = "multi_thread")]
-async fn json_that_only_postgresql_can_read_is_nobody_elses_trouble() {
+async fn json_that_only_postgresql_can_read_harms_no_other_job() {
     let database = database().await;
     let pool = database.pool();
     let client = Client::default();

@@ -25,15 +25,15 @@ async fn processor(database: &TestDatabase, log: &Log, hold: Hold) -> ProcessorB
     })
 }
 
-/// Whether neither queues nor maintenance have looked for two seconds, though they did before.
+/// Whether neither queues nor maintenance have polled for two seconds, though they did before.
 const QUIET: &str = "select coalesce(max(query_start) < clock_timestamp() - interval '2 s', false) from pg_stat_activity \
     where datname = current_database() and query ~ 'claim_jobs|awaits_maintenance' and query !~ 'pg_stat_activity'";
 
-/// After a look that was slow, as they are on a machine with much else to do, all look by themselves for 5 s.
+/// After a slow shared poll, as on a machine with much else to do, each polls for itself for 5 s.
 async fn quiet(database: &TestDatabase) {
     let deadline = Instant::now() + 4 * PATIENCE;
     while !value::<bool>(database.pool(), QUIET).await {
-        assert!(Instant::now() < deadline, "somebody looks all the while");
+        assert!(Instant::now() < deadline, "the polls do not stop");
         // The database has no event to wait for here.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -49,7 +49,7 @@ async fn one_poll_serves_all(hold: Hold) {
         silent.enqueue(database.pool(), job_of(name, "g", n)).await.unwrap();
         log.wait_for(n + 1).await;
     }
-    // On time, whenever that is: nobody hears of it when it is enqueued.
+    // On time, whenever that is: no worker hears of it when it is enqueued.
     quiet(&database).await;
     for (n, name) in (0..).zip(QUEUES) {
         let delayed = job_of(name, "g", n).delay(Duration::from_millis(1_000 + n * 110));
@@ -63,13 +63,13 @@ async fn one_poll_serves_all(hold: Hold) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_poll_of_a_process_serves_its_queues_and_housekeeping() {
+async fn one_poll_of_a_process_serves_its_queues_and_maintenance() {
     // Side by side, because nearly all of their time is waiting.
     let leases = one_poll_serves_all(Hold::Lease(Duration::from_mins(10)));
     tokio::join!(one_poll_serves_all(Hold::Transaction), leases);
 }
 
-/// Its connection may have died unheard of, and others may not look for it any more.
+/// Its connection may have died unheard of, and others may not check for it any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_looks_by_itself_now_and_then() {
     let database = database().await;
@@ -100,7 +100,8 @@ async fn without_a_presence_each_queue_looks_by_itself() {
     }
 }
 
-/// While jobs come one after the other a queue keeps their connections. The next look of this one is an hour away.
+/// While jobs come one after the other a queue keeps their connections. The next poll of this one
+/// is an hour away.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_go_back_to_the_pool_when_no_more_jobs_come() {
     let (database, log) = (database().await, Log::default());

@@ -63,8 +63,8 @@ async fn start(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
 /// 60 jobs in 30 groups, and 20 without one.
 async fn fill(pool: &PgPool) {
     let grouped = (0..60).map(|n| job_of("q", &format!("g{}", n % 30), n));
-    let loose = (0..20).map(|n| NewJob::new("q", &n));
-    seriatim::enqueue_many(pool, grouped.chain(loose)).await.unwrap();
+    let ungrouped = (0..20).map(|n| NewJob::new("q", &n));
+    seriatim::enqueue_many(pool, grouped.chain(ungrouped)).await.unwrap();
 }
 
 async fn limited() -> TestDatabase {

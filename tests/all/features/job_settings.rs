@@ -85,7 +85,7 @@ async fn jobs_are_found_by_the_callers_own_id() {
 }
 
 #[tokio::test]
-async fn a_priority_is_a_head_start_in_line_of_jobs_without_a_group() {
+async fn a_priority_makes_an_ungrouped_job_ready_earlier() {
     let database = database().await;
     let pool = database.pool();
     let later = Utc::now() + TimeDelta::hours(1);
@@ -107,7 +107,7 @@ async fn a_priority_is_a_head_start_in_line_of_jobs_without_a_group() {
     for (id, than, sooner) in [
         (ids[0], "run_at", 0.0),
         (ids[1], "run_at", 30.0),
-        // Its head start comes when it is due; one that ends before comes up to end.
+        // Its priority aging comes when it is due. A job that expires before comes up to end.
         (ids[2], "run_at", 0.0),
         (ids[3], "expires_at", 0.0),
         (ids[4], "run_at", 90.0),

@@ -132,7 +132,8 @@ async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
     }
 }
 
-/// The first of three waits at a gate, and something happens meanwhile; gives back the jobs and the log.
+/// The first of three waits at a gate, and something happens meanwhile; gives back the jobs and the
+/// log.
 async fn in_the_middle_of_a_turn<F>(hold: Hold, what: F) -> (Vec<JobStatus>, Vec<String>)
 where
     F: AsyncFnOnce(&sqlx::PgPool, &[i64]),
@@ -148,7 +149,8 @@ where
     log.wait_for(1).await;
     what(pool, &ids).await;
     if matches!(hold, Hold::Lease(_)) {
-        // Longer than a success may wait for others: it is recorded alone, and that is when a turn sees a pause.
+        // Longer than a success may wait for others: it is recorded alone, and that is when a turn
+        // sees a pause.
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
     gate.pass(100);
@@ -195,7 +197,8 @@ async fn a_job_cancelled_before_it_begins_never_begins() {
         let cancelled = async |pool: &sqlx::PgPool, ids: &[i64]| {
             Client::default().cancel(pool, ids[1]).await.unwrap();
             if matches!(hold, Hold::Lease(_)) {
-                // Its process looks for such requests every 0.5 s; the handlers are slower than that.
+                // Its process reads such requests every 0.5 s; the handlers are slower than
+                // that.
                 tokio::time::sleep(Duration::from_millis(1500)).await;
             }
         };
@@ -218,7 +221,7 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
             processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
         log.wait_for(1).await;
         let shutdown = tokio::spawn(running.shutdown(PATIENCE));
-        // The shutdown has begun when it was polled once; nothing outside shows that.
+        // The shutdown has begun when it was polled once. Nothing outside shows that.
         tokio::time::sleep(Duration::from_millis(100)).await;
         gate.pass(100);
         let report = shutdown.await.unwrap();
@@ -232,7 +235,7 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
     }
 }
 
-/// A lower id that commits late has no order to those of the turn; it goes next after it.
+/// A lower id that commits late has no order to those of the turn. It goes next after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_commits_late_runs_after_the_turn() {
     for hold in HOLDS {
@@ -291,7 +294,8 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     assert_eq!(log.entries()[3..], ["1", "1", "1"]);
     let settings = QueueSettings::new("q").in_flight_limit(None);
     Client::default().configure_queue(pool, settings).await.unwrap();
-    // The first time all three are claimed; the one that failed comes alone then, and the others together again.
+    // The first time all three are claimed; the one that failed comes alone then, and the others
+    // together again.
     let failing = threes(Hold::Transaction);
     seriatim::enqueue_many(pool, ["fails once", "", ""].map(|data| job_of("q", "g", data)))
         .await
@@ -336,8 +340,8 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
     }
 }
 
-/// Commits of this server wait for a standby that never comes: whoever waits has committed, and loses its answer if its
-/// session is ended then.
+/// Commits of this server wait for a standby that never comes. A session that waits for
+/// it has committed, and its client loses the answer if the session is ended then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
     for (hold, with_tx) in [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)] {

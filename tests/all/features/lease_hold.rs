@@ -1,4 +1,5 @@
-//! The lease hold: no connection while a handler runs, `tx()` on demand, and nobody takes a living worker's job.
+//! The lease hold: no connection while a handler runs, `tx()` on demand, and no worker takes a
+//! living one's job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +116,7 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
         jobs.push(enqueue(pool, "q", &format!("g{n}"), n).await);
     }
     log.wait_for(20).await;
-    // Somebody else's claim now.
+    // Another worker's claim now.
     by_hand(
         pool,
         "update seriatim.queue_group set claim = gen_random_uuid(), ready_at = now() + interval '1 h' where group_id = 'g7'",
@@ -150,9 +151,9 @@ async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
         enqueue(pool, "q", &group, "wait outside").await;
         let held = announced(&log, &group, 1).await;
         assert_eq!(held.worker, doomed.name());
-        let loose = seriatim::NewJob::new("q", &"wait outside");
-        let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
-        job_when(pool, loose, |job| job.status == JobStatus::Started).await;
+        let ungrouped = seriatim::NewJob::new("q", &"wait outside");
+        let ungrouped = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
+        job_when(pool, ungrouped, |job| job.status == JobStatus::Started).await;
         let next = WorkerProcess::start(format!("worker {}", round + 1), &settings, &log);
         next.is_ready(&log).await;
         present(pool, 2).await;
@@ -160,7 +161,7 @@ async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
         doomed.kill().await;
         announced(&log, &group, 2).await;
         figures.push(killed.elapsed());
-        assert_eq!(ended(pool, loose).await.attempts, 2);
+        assert_eq!(ended(pool, ungrouped).await.attempts, 2);
         doomed = next;
     }
     println!("worker killed, lease of 10 min: {figures:.2?}");
@@ -267,7 +268,7 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    // Longer than the grace of whatever was doubted.
+    // Longer than the grace of what was suspected.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let suspected: i64 = groups_where(pool, "suspect is not null").await;
     assert_eq!(suspected, 0);
@@ -292,7 +293,7 @@ async fn a_handler_outlives_a_server_restart_and_completes_once() {
     let id = enqueue(pool, "q", "g", 1).await;
     log.wait_for(1).await;
     server.stop().await.unwrap();
-    // The time without a server is what is tested; the handler ends in it.
+    // The time without a server is what is tested. The handler ends in it.
     let down = std::env::var("SERIATIM_TEST_DOWN").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
     tokio::time::sleep(Duration::from_secs(down)).await;
     gate.pass(1);

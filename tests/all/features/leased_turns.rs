@@ -1,4 +1,5 @@
-//! What succeeds in a turn that a lease keeps: quick successes are recorded together, slow ones one by one.
+//! What succeeds in a turn that a lease keeps: quick successes are recorded together, slow ones one
+//! by one.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ async fn quick_successes_are_recorded_together() {
     let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
     drained(pool, "q").await;
     let transactions = recorded_by(pool).await.into_iter().max().unwrap() + 1;
-    // Two turns; on a slow machine one may take longer than the time for which a success may wait.
+    // Two turns. On a slow machine one may take longer than the time for which a success may wait.
     assert!(transactions <= 20, "100 jobs were recorded by {transactions} transactions");
 }
 
@@ -51,7 +52,8 @@ async fn quick_successes_are_recorded_together() {
 async fn a_slow_job_is_recorded_at_once_and_quick_ones_meanwhile() {
     let database = database().await;
     let pool = database.pool();
-    // Quick, slow, quick: what comes before the slow one is recorded during it, and it before what follows.
+    // Quick, slow, quick: what comes before the slow one is recorded during it, and it before what
+    // follows.
     let jobs = ["quick", "slow", "quick"].map(|data| job_of("q", "g", data));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let (log, gate) = (Log::default(), Gate::default());
@@ -141,7 +143,8 @@ async fn a_refused_success_fails_and_those_behind_run_again() {
     nothing_remains(pool).await;
 }
 
-/// The first success is being recorded when the second, which the database refuses, is to be recorded with it.
+/// The first success is being recorded when the second, which the database refuses, is to be
+/// recorded with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_success_behind_one_being_recorded_runs_again() {
     let database = database().await;
@@ -218,7 +221,8 @@ async fn a_refused_success_stops_no_job_with_a_transaction_behind() {
     nothing_remains(pool).await;
 }
 
-/// More turns than the settler takes at once have successes to record, in groups that their handlers' transactions hold.
+/// More turns than the settler takes at once have successes to record, in groups that their
+/// handlers' transactions hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     const TURNS: u32 = 110;
@@ -255,7 +259,8 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     nothing_remains(pool).await;
 }
 
-/// Once the handler has its locks nobody else can record anything in the group, for as long as its transaction is open.
+/// Once the handler has its locks no other transaction can record anything in the group, for as
+/// long as its transaction is open.
 #[tokio::test(flavor = "multi_thread")]
 async fn successes_are_recorded_before_a_handler_gets_a_transaction() {
     let database = database().await;

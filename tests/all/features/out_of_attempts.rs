@@ -242,7 +242,7 @@ async fn decisions_take_part_in_the_callers_transaction() {
                     assert!(matches!(again, Err(ControlError::WrongStatus { .. })));
                 }
             }
-            // Nobody else sees it, and other groups go on meanwhile.
+            // No other session sees it, and other groups go on meanwhile.
             assert_eq!(bench.groups().await, [request]);
             let other = bench.enqueue("other", &["a"]).await;
             ended(bench.pool(), other[0]).await;

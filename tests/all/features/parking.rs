@@ -1,4 +1,5 @@
-//! A job out of attempts: those behind it step aside with it, or its group halts for a while; and each group may say so itself.
+//! A job out of attempts: those behind it step aside with it, or its group halts for a while; and
+//! each group may say so itself.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ fn client() -> Client {
     Client::default()
 }
 
-/// A processor whose jobs fail for the data `"bad"` while there is no table `mended`; the log has what was tried.
+/// A processor whose jobs fail for the data `"bad"` while there is no table `mended`; the log has
+/// what was tried.
 async fn bench(database: &TestDatabase, options: QueueOptions, log: &Log) -> ProcessorBuilder {
     processor(database, 10).await.queue(
         options,
@@ -129,7 +131,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
         why.contains("which waits while jobs of its group are being parked behind job"),
         "{why}"
     );
-    // A unit that is not complete is left alone, and its group is not to be resumed.
+    // A unit that is not complete is left alone, and `unhalt_group` refuses its group.
     for refused in [
         client().redrive_parked(pool, "q", "g", None).await.map(drop),
         client().discard_parked(pool, "q", "g", Some(unit[0])).await.map(drop),
@@ -137,8 +139,8 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
         assert!(matches!(refused, Err(ControlError::GroupBusy { .. })), "{refused:?}");
     }
     assert!(matches!(client().retry(pool, unit[0]).await, Err(ControlError::Parked { .. })));
-    let resumed = client().unhalt_group(pool, "q", "g").await;
-    assert!(matches!(resumed, Err(ControlError::NotHalted { .. })));
+    let unhalted = client().unhalt_group(pool, "q", "g").await;
+    assert!(matches!(unhalted, Err(ControlError::NotHalted { .. })));
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
     // Others go on meanwhile, long enough for the group to have run.
     for _ in 0..5 {

@@ -1,4 +1,5 @@
-//! A paused queue or group starts nothing until it is resumed, and then goes on; nothing else is touched by it.
+//! A paused queue or group starts nothing until it is unpaused, and then goes on. Nothing else is
+//! touched by it.
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn client() -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
+async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     let slow = enqueue(pool, "q", "g", "slow").await;
@@ -84,7 +85,7 @@ async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
     assert!(paused.age < Duration::from_secs(30));
 
     let next = enqueue(pool, "q", "g", "next").await;
-    let loose = seriatim::enqueue(pool, NewJob::new("q", &"loose")).await.unwrap().id();
+    let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &"ungrouped")).await.unwrap().id();
     // What runs goes on, and another queue is not touched.
     bench.gate.pass(1);
     assert_eq!(ended(pool, slow).await.status, JobStatus::Succeeded);
@@ -94,7 +95,7 @@ async fn a_paused_queue_starts_nothing_and_goes_on_when_it_is_resumed() {
 
     client().unpause_queue(pool, "q").await.unwrap();
     ended(pool, next).await;
-    ended(pool, loose).await;
+    ended(pool, ungrouped).await;
     assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
     bench.end().await;
 }
@@ -120,7 +121,7 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     let resting =
         "select count(*) from seriatim.queue_group where ready_at = 'infinity' and claim is null";
     eventually(pool, resting, 2_i64).await;
-    // A further one wakes it for a look, and no more.
+    // A further one wakes it for one read of its heads, and no more.
     let last = enqueue(pool, "q", "g", 2).await;
     until_jobs(pool, "flagged", 0).await;
     bench.others_go_on("q").await;

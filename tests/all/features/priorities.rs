@@ -1,4 +1,5 @@
-//! Priorities: between groups, and between jobs without one; never inside a group, and never for ever.
+//! Priorities: between groups, and between jobs without one; never inside a group, and never for
+//! ever.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::support::{
     nothing_remains, processor, queue, until_jobs,
 };
 
-/// One slot, whose handler waits at the gate; a first job keeps it busy.
+/// One slot, whose handler waits at the gate. A first job keeps it busy.
 struct Bench {
     database: TestDatabase,
     log: Log,
@@ -55,7 +56,7 @@ impl Bench {
         tx.commit().await.unwrap();
     }
 
-    /// Lets everything run; what ran behind the first job, in order.
+    /// Lets everything run. Returns what ran behind the first job, in order.
     async fn ran(self) -> Vec<String> {
         self.gate.pass(1000);
         drained(self.database.pool(), "q").await;
@@ -94,7 +95,7 @@ async fn a_group_that_waited_90_s_longer_goes_before_any_priority() {
         let bench = Bench::new(queue("q")).await;
         bench.enqueue(vec![(job_of("q", "old", 1), 0), (job_of("q", "new", 1), 9)]).await;
         let pool = bench.database.pool();
-        // As a claim would have put them in line, one of them a while ago.
+        // As a claim would have made them ready, one of them a while ago.
         by_hand(
             pool,
             format!(
@@ -120,15 +121,15 @@ async fn jobs_without_a_group_have_priorities_too() {
 
 /// Sleepers become due in an order against their priorities, and something else is due before them.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
+async fn what_was_delayed_gets_its_priority_aging_when_it_is_due() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
     let sleepers = || {
         let later = Duration::from_hours(1);
         let groups = ["low", "high"].map(|group| job_of("q", group, 1).delay(later));
-        let loose = ["low", "high"].map(|name| NewJob::new("q", &name).delay(later));
-        groups.into_iter().chain(loose)
+        let ungrouped = ["low", "high"].map(|name| NewJob::new("q", &name).delay(later));
+        groups.into_iter().chain(ungrouped)
     };
     seriatim::enqueue_many(pool, sleepers()).await.unwrap();
     by_hand(
@@ -150,7 +151,7 @@ async fn what_was_delayed_gets_its_head_start_when_it_is_due() {
     assert_eq!(log.entries(), ["probe 1"]);
     running.shutdown(Duration::from_secs(5)).await;
 
-    // The hour goes by; the low ones were due a little earlier.
+    // The hour goes by. The low ones were due a little earlier.
     by_hand(
         pool,
         "update seriatim.job set run_at = t, turn_at = t from \
@@ -183,7 +184,7 @@ async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
         log.add(format!("{} {}", job.group().unwrap_or("-"), job.attempt()));
         Err(JobError::retry("not yet"))
     });
-    // Less than the head start of 90 s, and far more than this test takes.
+    // Less than a priority aging of 90 s, and far more than this test takes.
     let minute = Duration::from_mins(1);
     let retry = RetryPolicy::new(9).base(minute).cap(minute).jitter(0.0);
     let options = queue("q").retry(retry);

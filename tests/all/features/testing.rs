@@ -13,7 +13,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 /// How long the remains of a process may be there.
 const CLEAN_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a child process does; see [`child`].
+/// What a child process does: see [`child`].
 const ENDING: &str = "SERIATIM_TEST_ENDING";
 
 async fn count(pool: &PgPool, table: &str) -> Result<i64, sqlx::Error> {
@@ -197,8 +197,8 @@ fn nothing_is_left_of_a_process_that_is_killed() {
 #[test]
 fn nothing_is_left_of_a_process_that_is_interrupted() {
     let (mut child, remains) = spawn_child("wait");
-    // As from a terminal: to the whole group, the server and the watchdog included if they were in it.
-    // TERM too, because a background job of a script is born deaf to INT.
+    // As from a terminal: to the whole group, the server and the watchdog included if they were in
+    // it. TERM too, because a background job of a script is born deaf to INT.
     let signals = "kill -s INT -- \"-$1\"; kill -s TERM \"$1\" || true";
     let sent =
         Command::new("sh").args(["-c", signals, "sh", &child.id().to_string()]).status().unwrap();
@@ -246,8 +246,9 @@ async fn what_a_process_left_on_a_given_server_goes_with_the_next_one() {
     assert!(left.contains(&dead.database), "{left:?}");
 
     let mut living = start("wait");
-    // The server may take a moment to notice that the dead one's session is gone, and then its databases
-    // stay for the process after the next: the promise is that they go, and the living one's do not.
+    // The server may take a moment to notice that the dead one's session is gone, and then its
+    // databases stay for the process after the next: the promise is that they go, and the living
+    // one's do not.
     let last = poll(async || {
         let mut last = start("return");
         assert!(last.child.wait().unwrap().success());
@@ -259,7 +260,7 @@ async fn what_a_process_left_on_a_given_server_goes_with_the_next_one() {
     assert!(!databases().await.contains(&last.database), "dropped by its own process");
     living.child.kill().unwrap();
     living.child.wait().unwrap();
-    connect(&server).await.close().await.expect("nobody stopped the given server");
+    connect(&server).await.close().await.expect("no test stopped the given server");
 }
 
 async fn poll<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
@@ -298,7 +299,7 @@ impl Remains {
                 self.folder.display(),
                 self.address
             );
-            // Nobody tells that a stranger's process has ended.
+            // No signal tells that a stranger's process has ended.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -357,7 +358,7 @@ impl Guest {
 #[tokio::test]
 #[ignore = "run by the tests above, in a process of its own"]
 async fn child() {
-    let ending = std::env::var(ENDING).expect("set by whoever runs this");
+    let ending = std::env::var(ENDING).expect("set by the test that runs this");
     let server = Server::shared().await.unwrap();
     let database = TestDatabase::create().await.unwrap();
     assert_eq!(database.server().url(), server.url(), "there is one shared server");

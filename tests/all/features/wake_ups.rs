@@ -1,4 +1,4 @@
-//! Without polling: what a wake-up, and the look behind a job, must find by themselves.
+//! Without polling: what a wake-up, and the read behind a job, must find by themselves.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::support::{
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
 
-/// A processor that does not poll, once its first look is over.
+/// A processor that does not poll, once its first poll is over.
 async fn start(
     database: &TestDatabase,
     options: QueueOptions,
@@ -30,7 +30,7 @@ async fn start(
     let builder =
         Processor::builder(pool).poll_interval(Duration::from_hours(1)).maintenance_interval(None);
     let running = builder.queue(options, handler).build().unwrap().start();
-    // Somebody listens: from then on nothing is missed.
+    // A session listens: from then on nothing is missed.
     let listens = "select exists (select from pg_stat_activity \
                    where datname = current_database() and query ilike 'listen%' and state = 'idle')";
     eventually(database.pool(), listens, true).await;
@@ -115,11 +115,11 @@ async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_commits_during_a_claim_is_found_while_its_job_runs() {
-    // By transaction the claim's own lease calls for a look half a second later, and would hide it.
+    // By transaction the claim's own lease calls for a poll half a second later, and would hide it.
     let hold = HOLDS[1];
     let database = database().await;
     let pool = database.pool();
-    // The claim stops behind its look at what is due.
+    // The claim stops after its read of what is due.
     by_hand(
         pool,
         "create function stop_there() returns trigger language plpgsql as $$ begin \
@@ -154,7 +154,7 @@ async fn what_commits_during_a_claim_is_found_while_its_job_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
+async fn an_enqueue_sends_no_wake_up_where_many_others_just_have() {
     let database = database().await;
     let pool = database.pool();
     by_hand(
@@ -183,8 +183,8 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
         ("15, 'q', '0', '0', 0", "too few"),
         ("16, 'other', '0', '0', 0", "of another queue"),
         ("16, 'q', '-1 s', '0', 0", "they should have been found meanwhile"),
-        ("16, 'q', '1 min', '0', 0", "nobody looks for them yet"),
-        ("16, 'q', '0', '1 s', 0", "they were enqueued before, and woke nobody"),
+        ("16, 'q', '1 min', '0', 0", "no worker looks for them yet"),
+        ("16, 'q', '0', '1 s', 0", "they were enqueued before, and sent no wake-up"),
         ("16, 'q', '0', '0', 0.01", "it is committed later than they"),
     ] {
         assert!(seems_idle(args).await, "{why}");
@@ -195,7 +195,10 @@ async fn an_enqueue_wakes_nobody_where_many_others_just_have() {
            select 'q', 'g' || i, now(), 1 from generate_series(1, 16) i",
     )
     .await;
-    assert!(seems_idle("16, 'q', '0', '0', 0").await, "their groups were busy: they woke nobody");
+    assert!(
+        seems_idle("16, 'q', '0', '0', 0").await,
+        "their groups were busy: they sent no wake-up"
+    );
     // What the library enqueues at once is due as it is created.
     seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
     let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
@@ -277,7 +280,7 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
         seriatim::enqueue(pool, job_of("q", &format!("g{n}"), n)).await.unwrap();
         log.wait_for(n + 1).await;
         drained(pool, "q").await;
-        // There is another look while it runs.
+        // There is another poll while it runs.
         slow += i64::from(begun.elapsed() > Duration::from_millis(15));
     }
     running.shutdown(PATIENCE).await;

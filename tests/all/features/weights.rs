@@ -36,7 +36,8 @@ impl Bench {
         })
     }
 
-    /// A processor of queues with these options, whose pool has a connection for each slot, and for claims of leases.
+    /// A processor of queues with these options, whose pool has a connection for each slot, and for
+    /// claims of leases.
     async fn start(
         &self,
         database: &TestDatabase,
@@ -85,7 +86,8 @@ fn drift(starts: &[String], (a, weight_a): (&str, u32), (b, weight_b): (&str, u3
     high - low
 }
 
-/// Checks the bound that `ProcessorBuilder::slots` states, for each two queues and every span of the starts.
+/// Checks the bound that `ProcessorBuilder::slots` states, for each two queues and every span of
+/// the starts.
 fn shared_by_weight(starts: &[String], slots: u32, queues: &[(&str, u32)]) {
     for (place, a) in queues.iter().enumerate() {
         for b in &queues[place + 1..] {
@@ -105,7 +107,7 @@ fn shared_by_weight(starts: &[String], slots: u32, queues: &[(&str, u32)]) {
     }
 }
 
-/// Not before all groups are in line do claims find all work there is.
+/// Not before all groups are ready do claims find all work there is.
 const WARM_UP: usize = 100;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +141,7 @@ async fn queues_of_both_holds_share_and_an_idle_one_leaves_its_part() {
     bench.starts.wait("the first queue is done", |starts| count(starts, "a") == 300).await;
     let done = bench.starts.entries().iter().rposition(|start| start == "a").unwrap();
     let starts = bench.starts.wait_for(done + 300).await;
-    // Its last few jobs are those of groups that were not in line at the begin; they come one by one.
+    // Its last few jobs are those of groups that were not ready at the begin. They come one by one.
     shared_by_weight(&starts[WARM_UP..WARM_UP + 300], 3, &[("a", 5), ("b", 2), ("c", 1)]);
     shared_by_weight(&starts[done + 10..done + 300], 3, &[("b", 2), ("c", 1)]);
     assert!(bench.most.load(Ordering::SeqCst) <= 3);
@@ -154,7 +156,7 @@ async fn a_queue_alone_with_work_has_all_slots() {
         vec![("heavy", queue("heavy").weight(100)), ("light", queue("light").concurrency(10))];
     let _running = bench.start(&database, 3, queues).await;
     bench.starts.wait_for(3).await;
-    // Room is left in the queue, but none in the processor; what is heavy waits for a slot too.
+    // Room is left in the queue, but none in the processor. What is heavy waits for a slot too.
     enqueue(database.pool(), "heavy", "g", 1).await;
     bench.gate.as_ref().unwrap().pass(1);
     let starts = bench.starts.wait_for(4).await;
@@ -185,7 +187,8 @@ async fn one_slot_serves_three_queues_that_wait_for_it() {
     shared_by_weight(&starts[10..90], 1, &[("a", 1), ("b", 1), ("c", 1)]);
 }
 
-/// A queue of one group, or with one slot of its own, has nothing to claim at the moment when its job ends.
+/// A queue of one group, or with one slot of its own, has nothing to claim at the moment when its
+/// job ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_serial_queue_has_its_share_of_one_slot() {
     let database = database().await;

@@ -1,4 +1,5 @@
-//! Behind a transaction pooler a session lasts for a transaction: leases alone decide, and nothing is left in sessions.
+//! Behind a transaction pooler a session lasts for a transaction: leases alone decide, and nothing
+//! is left in sessions.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ const LEFT: &str = "select current_setting(name) from unnest(array[
     'statement_timeout', 'lock_timeout', 'enable_seqscan', 'enable_hashjoin', 'jit',
     'default_transaction_isolation', 'default_transaction_read_only']) name";
 
-/// Two workers at work, one of which is killed while it runs a long job; how long that took to run again.
+/// Two workers at work, one of which is killed while it runs a long job; how long that took to run
+/// again.
 async fn one_of_two_is_killed(lease: Option<Duration>, presence: bool) -> Option<Duration> {
     let database = database().await;
     let pool = database.pool();
@@ -47,7 +49,7 @@ async fn one_of_two_is_killed(lease: Option<Duration>, presence: bool) -> Option
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     witness::effects_are_there(pool, 50).await;
     if presence {
-        // Whoever thought that it was present has noticed.
+        // A processor that thought it was present has noticed.
         let present = "select count(*) from seriatim.processor where presence_key is not null";
         eventually(pool, present, 0_i64).await;
     }
@@ -115,7 +117,8 @@ async fn who_forgets_to_switch_presence_off_is_as_safe() {
     }
 }
 
-/// The driver sends a statement with arguments in two parts, and out of a transaction each may meet another session.
+/// The driver sends a statement with arguments in two parts, and out of a transaction each may meet
+/// another session.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_prepared_statements_an_enqueue_needs_a_transaction() {
     let database = database().await;

@@ -116,10 +116,10 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     assert_eq!(value["reason"]["why"]["session"]["pid"], stuck);
 
     // Without a group, its own row is what is locked.
-    let loose = seriatim::enqueue(pool, NewJob::new("q", "sleep")).await.unwrap().id();
-    let loose =
-        says(pool, loose, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
-    assert!(matches!(loose.reason, Reason::Running { session, .. } if session.pid != stuck));
+    let ungrouped = seriatim::enqueue(pool, NewJob::new("q", "sleep")).await.unwrap().id();
+    let ungrouped =
+        says(pool, ungrouped, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
+    assert!(matches!(ungrouped.reason, Reason::Running { session, .. } if session.pid != stuck));
     running.shutdown(Duration::ZERO).await;
 }
 
@@ -152,7 +152,7 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     ended(pool, cancelled).await;
     says(pool, cancelled, &["has been cancelled at "]).await;
     Client::default().cancel(pool, after).await.unwrap();
-    // At once, unless a worker looks at its row at this moment.
+    // At once, unless a worker reads its row at this moment.
     ended(pool, after).await;
     let none = group(pool, "halted").await.to_string();
     assert!(
@@ -169,9 +169,9 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     let seen = says(pool, retried, &words).await;
     assert!(matches!(seen.reason, Reason::NotDue { .. }));
     says(pool, behind, &[&format!("waits behind job {retried} of group"), words[1]]).await;
-    let loose = NewJob::new("q", &1).delay(Duration::from_mins(10));
-    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
-    says(pool, loose, &["is delayed for 10 min"]).await;
+    let ungrouped = NewJob::new("q", &1).delay(Duration::from_mins(10));
+    let ungrouped = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
+    says(pool, ungrouped, &["is delayed for 10 min"]).await;
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
     let pool = database.pool();
     let first = enqueue(pool, "q", "g", 1).await;
     let second = enqueue(pool, "q", "g", 2).await;
-    let loose: Vec<i64> = {
+    let ungrouped: Vec<i64> = {
         let jobs = (0..3).map(|n| NewJob::new("q", &n));
         seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect()
     };
@@ -188,13 +188,13 @@ async fn what_waits_for_a_worker_is_told_apart() {
     let seen = explained(pool, first).await;
     assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
     assert!(seen.to_string().contains("no worker has adopted its group yet"), "{seen}");
-    let seen = explained(pool, loose[2]).await;
+    let seen = explained(pool, ungrouped[2]).await;
     assert!(
         seen.to_string().ends_with("no worker has taken it yet, and 2 are due before it"),
         "{seen}"
     );
 
-    // In line behind two others; a sleeper and a claimed one do not count.
+    // Ready behind two others. A sleeper and a claimed one do not count.
     by_hand(
         pool,
         format!(
@@ -228,7 +228,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
     says(pool, second, &["which waits because its group has been paused since ", "(audit)"]).await;
     by_hand(pool, "update seriatim.queue set paused_at = now(), pause_reason = 'deploy'").await;
     says(pool, first, &["because its queue has been paused since ", "(deploy)"]).await;
-    says(pool, loose[0], &["because its queue has been paused since ", "(deploy)"]).await;
+    says(pool, ungrouped[0], &["because its queue has been paused since ", "(deploy)"]).await;
     by_hand(pool, "delete from seriatim.queue; delete from seriatim.group_setting").await;
 
     by_hand(pool, format!("update seriatim.job set expires_at = now() where id = {first}")).await;
@@ -245,11 +245,11 @@ async fn what_waits_for_a_worker_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
+async fn a_claim_without_a_session_and_a_suspected_one_are_told() {
     let database = database().await;
     let pool = database.pool();
     let first = enqueue(pool, "q", "g", 1).await;
-    let loose = seriatim::enqueue(pool, NewJob::new("q", &2)).await.unwrap().id();
+    let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &2)).await.unwrap().id();
     by_hand(
         pool,
         format!(
@@ -257,7 +257,7 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
              values (7, 'web-1', 'a', 4711, now());
              update seriatim.job set status = 'started', flagged = false, attempts = 2, last_started_at = now();
              update seriatim.job set claim = gen_random_uuid(), lease_until = now() + interval '1 min', claimed_by = 7 \
-             where id = {loose};
+             where id = {ungrouped};
              insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by) \
              values ('q', 'g', now() + interval '1 min', {first}, gen_random_uuid(), {first}, 7)"
         ),
@@ -266,8 +266,8 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
     let web = "by processor web-1 (host a, pid 4711), without a transaction; its lease ends at ";
     let seen = says(pool, first, &["is claimed (attempt 2, for ", web]).await;
     assert_eq!(json!(seen.reason)["processor"]["node"], "web-1");
-    says(pool, loose, &["of queue \"q\" is claimed (attempt 2, for ", web]).await;
-    // A look that has the row for a moment is no holder of a free one, nor is one that has ended.
+    says(pool, ungrouped, &["of queue \"q\" is claimed (attempt 2, for ", web]).await;
+    // A reader that has the row for a moment is no holder of a free one, nor is one that has ended.
     by_hand(pool, "select 1 from seriatim.queue_group for no key update").await;
     assert!(matches!(explained(pool, first).await.reason, Reason::Claimed { .. }));
     by_hand(
@@ -276,12 +276,12 @@ async fn a_claim_without_a_session_and_a_doubted_one_are_told() {
          update seriatim.job set suspect = claim where claim is not null",
     )
     .await;
-    for job in [first, loose] {
+    for job in [first, ungrouped] {
         let seen =
             says(pool, job, &["(attempt 2)", "which seems lost; it can be taken over at "]).await;
         assert!(matches!(seen.reason, Reason::Suspected { .. }));
     }
-    // Whoever holds it is not lost, whatever was doubted.
+    // A session that holds it is not lost, whatever was suspected.
     let mut hold = pool.begin().await.unwrap();
     let pid: i32 = sqlx::query_scalar(
         "select pg_backend_pid() from seriatim.queue_group where group_id = 'g' for no key update",

@@ -13,7 +13,8 @@ use crate::support::{
     nothing_remains, queue, value,
 };
 
-/// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing is reported.
+/// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing
+/// is reported.
 async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], producer_too: bool) {
     let database = database().await;
     by_hand(
@@ -69,8 +70,8 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         let job = job_of("q", data, data);
         ids.push(seriatim::enqueue(producer, job).await.unwrap().id());
     }
-    let loose = seriatim::NewJob::new("q", "loose");
-    ids.push(seriatim::enqueue(producer, loose).await.unwrap().id());
+    let ungrouped = seriatim::NewJob::new("q", "ungrouped");
+    ids.push(seriatim::enqueue(producer, ungrouped).await.unwrap().id());
     let gone = job_of("q", "later", 1).delay(Duration::from_hours(1));
     let gone = seriatim::enqueue(producer, gone).await.unwrap().id();
     Client::default().cancel(producer, gone).await.unwrap();

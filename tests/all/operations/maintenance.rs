@@ -1,4 +1,5 @@
-//! Retention: each status has its own, what is still needed stays, and one process at a time deletes.
+//! Retention: each status has its own, what is still needed stays, and one process at a time
+//! deletes.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ fn obedient() -> FnHandler {
     })
 }
 
-fn keeps_house(pool: PgPool, options: QueueOptions) -> Processor {
+fn maintains(pool: PgPool, options: QueueOptions) -> Processor {
     Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
         .maintenance_interval(Duration::from_millis(20))
@@ -71,8 +72,8 @@ async fn each_status_is_kept_for_its_own_time() {
         .keep_succeeded(Retention::For(HOUR))
         .keep_failed(Retention::For(2 * HOUR))
         .keep_cancelled(Retention::Forever);
-    let _running = keeps_house(pool.clone(), options).start();
-    // One succeeded, two failed, four cancelled, and that of a queue of somebody else.
+    let _running = maintains(pool.clone(), options).start();
+    // One succeeded, two failed, four cancelled, and that of another processor's queue.
     until_jobs(pool, "true", 8).await;
     let left: Vec<String> = value(
         pool,
@@ -144,18 +145,18 @@ async fn what_is_never_kept_goes_with_its_settle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flagged_job_stays_until_its_group_was_looked_at() {
+async fn a_flagged_job_stays_until_its_heads_were_read() {
     let database = database().await;
     let pool = database.pool();
     let mut conn = database.connect().await.unwrap();
-    // Somebody else adopts, and takes all day.
+    // Another adopter holds the lock all the while.
     conn.execute("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
         .await
         .unwrap();
     old(pool, "cancelled", 90, 1).await;
     by_hand(pool, "update seriatim.job set flagged = true").await;
     let options = queue("q").keep_cancelled(Retention::For(HOUR));
-    let _running = keeps_house(pool.clone(), options).start();
+    let _running = maintains(pool.clone(), options).start();
     for round in 0..3 {
         old(pool, "cancelled", 80 + round, 1).await;
         until_jobs(pool, "not flagged", 0).await;
@@ -167,7 +168,7 @@ async fn a_flagged_job_stays_until_its_group_was_looked_at() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
+async fn one_process_at_a_time_deletes_in_batches_around_locked_rows() {
     let database = database().await;
     let pool = database.pool();
     let mut conn = database.connect().await.unwrap();
@@ -177,7 +178,7 @@ async fn one_janitor_at_a_time_deletes_in_batches_around_locked_rows() {
     old(pool, "succeeded", 90, 1_777).await;
     let options = || queue("q").keep_succeeded(Retention::For(HOUR));
     let errors = Errors::default();
-    let one = keeps_house(pool.clone(), options()).start();
+    let one = maintains(pool.clone(), options()).start();
     let builder = errors.of(processor(&database, 10).await);
     let other = builder
         .maintenance_interval(Duration::from_millis(20))
@@ -219,9 +220,9 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     ended(pool, bad).await;
     // A job without a group halts nothing, and so is not kept.
-    let loose = NewJob::new("q", &1);
-    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
-    let settled = format!("select last_value >= {loose} from seriatim.job_id_seq");
+    let ungrouped = NewJob::new("q", &1);
+    let ungrouped = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
+    let settled = format!("select last_value >= {ungrouped} from seriatim.job_id_seq");
     assert!(value::<bool>(pool, settled).await);
     until_jobs(pool, "true", 1).await;
     assert_eq!(job(pool, bad).await.status, JobStatus::Failed);

@@ -6,7 +6,7 @@
 mod behind_a_pooler;
 mod explaining;
 mod hosts;
-mod looking;
+mod lists;
 mod maintenance;
 mod no_payload;
 mod operating;

@@ -1,4 +1,5 @@
-//! What jobs carry is in no line of the log and in no error, however they end; it takes a handler to put it there.
+//! What jobs carry is in no line of the log and in no error, however they end; it takes a handler
+//! to put it there.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -183,7 +184,8 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         let why = Client::default().explain_job(pool, id).await.unwrap().unwrap();
         assert!(!format!("{why} {why:?}").contains(MARKER), "{why}");
     }
-    // Nor in what is said of a session whose last statement has recorded the result of the job before.
+    // Nor in what is said of a session whose last statement has recorded the result of the job
+    // before.
     let turn = [MARKER, "second"].map(|data| NewJob::new("turn", data).group("g").max_attempts(2));
     let second = seriatim::enqueue_many(pool, turn).await.unwrap()[1].id();
     job_when(pool, second, |job| job.status == JobStatus::Started && job.attempts == 1).await;

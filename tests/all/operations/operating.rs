@@ -14,7 +14,7 @@ use crate::support::{
     jobs_where, nothing_remains, processor, queue, until_groups, until_jobs, value,
 };
 
-/// Jobs fail while there is no table `mended`; the log has what ran.
+/// Jobs fail while there is no table `mended`. The log has what ran.
 async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
     processor(database, 10)
         .await
@@ -79,7 +79,7 @@ async fn a_redrive_runs_dead_jobs_in_order_before_what_waits() {
     assert_eq!(job(pool, ids[8]).await.attempts, 0, "another queue");
 }
 
-/// No group of the queue `q` is in line.
+/// No group of the queue `q` has a row.
 async fn nothing_remains_of(pool: &PgPool) {
     until_groups(pool, "queue = 'q'", 0).await;
 }
@@ -186,7 +186,7 @@ async fn a_purge_says_what_another_transaction_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
+async fn a_living_nodes_lease_is_cleared_of_suspicion() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let (gate, entered) = (Gate::default(), Log::default());
@@ -204,9 +204,9 @@ async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
         .unwrap()
         .start();
     let grouped = enqueue(pool, "q", "g", 1).await;
-    let loose = enqueued(pool, [NewJob::new("q", &1)]).await[0];
+    let ungrouped = enqueued(pool, [NewJob::new("q", &1)]).await[0];
     entered.wait_for(2).await;
-    for id in [grouped, loose] {
+    for id in [grouped, ungrouped] {
         let seen = client.explain_job(pool, id).await.unwrap().unwrap();
         assert!(matches!(seen.reason, Reason::Claimed { .. }), "{seen}");
     }
@@ -226,7 +226,7 @@ async fn a_living_nodes_lease_is_cleared_of_the_doubt() {
     )
     .await;
     gate.pass(2);
-    for id in [grouped, loose] {
+    for id in [grouped, ungrouped] {
         let job = ended(pool, id).await;
         assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 1));
     }
@@ -246,7 +246,7 @@ select setval('seriatim.job_id_seq', 100);
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_released_nodes_jobs_are_taken_over_and_nobody_elses() {
+async fn a_released_nodes_jobs_are_taken_over_and_no_others() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
     by_hand(pool, CLAIMS).await;

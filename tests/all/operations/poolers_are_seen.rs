@@ -1,4 +1,5 @@
-//! A processor sees at its start what kind of pooler it is behind, says so, and does what is possible there.
+//! A processor sees at its start what kind of pooler it is behind, says so, and does what is
+//! possible there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn run() -> FnHandler {
         }
         let attempt = i64::from(job.attempt());
         let query = sqlx::query_scalar::<_, i64>("select $1 + 0").bind(attempt);
-        // Sessions are shared: a name may be somebody else's.
+        // Sessions are shared: a name may be another client's.
         Ok(json!(query.persistent(false).fetch_one(job.tx().await?).await?))
     })
 }
@@ -76,7 +77,7 @@ async fn a_transaction_pooler_is_seen_and_worked_around() {
     works(&database, processor(&pool, &errors)).await;
     let said = errors.0.entries();
     println!("{said:?}");
-    // Nothing else: no statement met a name of somebody else's.
+    // Nothing else: no statement met a name of another client's.
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(
         said[0].starts_with("TransactionPooler: a transaction pooler is in between"),

@@ -43,8 +43,8 @@ impl Bench {
             }
             ("finishes when told", _) => job.cancelled().await,
             _ => {
-                // Its future can neither return nor be dropped. `block_in_place`, so that the tests' own tasks that
-                // happen to be queued on this thread go on.
+                // Its future can neither return nor be dropped. `block_in_place`, so that the
+                // tests' own tasks that happen to be queued on this thread go on.
                 tokio::task::block_in_place(|| {
                     while !self.unblock.load(Ordering::Relaxed) {
                         // It blocks its thread on purpose: nothing can be awaited.
@@ -78,8 +78,8 @@ impl Drop for Unblock {
     }
 }
 
-/// A job that nobody claims, and how many were claimed before: a claim that is on its way when a processor is told to
-/// stop may still bring some.
+/// A job that no worker claims, and how many were claimed before: a claim that is on its way when a
+/// processor is told to stop may still bring some.
 async fn not_claimed(pool: &PgPool) -> (i64, u64) {
     for before in 0..20 {
         let id = put(pool, &format!("late {before}"), "quick").await;
@@ -149,8 +149,8 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
     for act in acts {
         ids.push(put(pool, act, act).await);
     }
-    let loose = NewJob::new("q", "stubborn").max_attempts(1);
-    ids.push(seriatim::enqueue(pool, loose).await.unwrap().id());
+    let ungrouped = NewJob::new("q", "stubborn").max_attempts(1);
+    ids.push(seriatim::enqueue(pool, ungrouped).await.unwrap().id());
     bench.log.wait_for(4).await;
     let behind = put(pool, "stubborn", "quick").await;
 
@@ -224,7 +224,7 @@ async fn handlers_that_block_their_threads_count_as_still_running() {
         assert_eq!(job(pool, id).await.status, JobStatus::Started);
     }
     drop(unblock);
-    // They come to an end after all; nobody is left to report it to.
+    // They come to an end after all. No reader is left for a report.
     for id in blocked {
         let ended = crate::support::job_when(pool, id, |job| job.status != JobStatus::Started);
         ended.await;
@@ -296,7 +296,7 @@ async fn a_process_that_is_told_to_end_gives_its_jobs_back() {
 async fn child() {
     let pool = PgPool::connect(&std::env::var(DATABASE).unwrap()).await.unwrap();
     let signal = tokio::spawn(seriatim::shutdown_signal());
-    // The signal may come as soon as the job has started; its handler is set by then.
+    // The signal may come as soon as the job has started. Its handler is set by then.
     tokio::task::yield_now().await;
     let bench = Bench::default();
     let running = seriatim::Processor::builder(pool)
@@ -312,7 +312,7 @@ async fn child() {
     println!("\n{report:?} {}", json!(null));
 }
 
-/// A panic in the hook is the application's; the processor goes on.
+/// A panic in the hook is the application's. The processor goes on.
 #[tokio::test]
 async fn a_hook_that_panics_stops_nothing() {
     let database = database().await;
@@ -359,7 +359,7 @@ fn no_session_outlives_the_runtime() {
     drop(inner);
     outer.block_on(eventually(
         database.pool(),
-        // But for those of the pool that asks, by what they ask: the monitor looks at sessions, too.
+        // But for those of the pool that asks, by what they ask: the monitor reads sessions, too.
         "select coalesce(string_agg(query, '; '), '') from pg_stat_activity where datname = current_database()
          and backend_type = 'client backend' and query not like '%string_agg(query%'",
         String::new(),

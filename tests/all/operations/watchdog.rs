@@ -1,4 +1,5 @@
-//! A process whose processor makes no progress ends itself and says why; one that is merely busy goes on.
+//! A process whose processor makes no progress ends itself and says why; one that is merely busy
+//! goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -31,7 +32,7 @@ async fn watched(
     worker
 }
 
-/// The jobs that a worker left run here; how many of them it had begun.
+/// Runs the jobs that a worker left. Returns how many of them it had begun.
 async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
     let mut begun = 0;
     let run = handler(async |job, _| Ok(json!(job.attempt())));
@@ -172,7 +173,8 @@ async fn a_loop_that_is_blocked_alone_is_named() {
         .build()
         .unwrap()
         .start();
-    // The thread that is blocked may be the one that was to wait for timers. A task from outside wakes another one.
+    // The thread that is blocked may be the one that was to wait for timers. A task from outside
+    // wakes another one.
     let (runtime, over) = (tokio::runtime::Handle::current(), Arc::new(AtomicBool::new(false)));
     let waker = std::thread::spawn({
         let over = Arc::clone(&over);

@@ -16,7 +16,8 @@ use crate::support::{
     value,
 };
 
-/// Writes through the job's transaction when the test lets it go on; the worker's name is what it writes.
+/// Writes through the job's transaction when the test lets it go on; the worker's name is what it
+/// writes.
 async fn stale_worker(act: &str) {
     let database = database().await;
     let pool = database.pool();
@@ -101,7 +102,8 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
         .start()
 }
 
-/// A processor whose claim of the one job is committed and whose hold is on its way; what it logs and reports.
+/// A processor whose claim of the one job is committed and whose hold is on its way; what it logs
+/// and reports.
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
     // What the begin of a hold has in it.
@@ -170,7 +172,8 @@ async fn a_hold_needs_the_token_of_its_claim() {
     );
 }
 
-/// The request is on its way and the connection stands, but no answer ever comes: nobody else would notice.
+/// The request is on its way and the connection stands, but no answer ever comes: nothing else
+/// would notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_that_is_never_answered_is_given_up() {
     if HOLD != Hold::Transaction {

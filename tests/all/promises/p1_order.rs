@@ -49,8 +49,8 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
     }
 }
 
-/// A processor that logs group, data and attempt, and does what the data's letter says: fails twice, or waits for the
-/// gate.
+/// A processor that logs group, data and attempt, and does what the data's letter says: fails
+/// twice, or waits for the gate.
 async fn start(database: &TestDatabase, slots: usize, log: &Log, gate: &Gate) -> Running {
     let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
         let data = data.as_str().unwrap();
@@ -106,8 +106,8 @@ async fn a_delayed_head_holds_its_followers() {
     let delayed = job_of("q", "g", "delayed").delay(later);
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     enqueue(pool, "q", "g", "behind it").await;
-    // It has been looked at, and sleeps until its head is due, which is flagged until then; what comes behind does not
-    // change that.
+    // Its head has been read. It sleeps until its head is due, which is flagged until then; what
+    // comes behind does not change that.
     let sleeps = "select count(*) from seriatim.queue_group join seriatim.job on id = head_id
                   where ready_at = run_at and not exists (select from seriatim.job f where f.flagged and f.id <> head_id)";
     eventually(pool, sleeps, 1_i64).await;
@@ -180,7 +180,7 @@ async fn a_lower_id_that_commits_late_goes_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_id_goes_next_even_if_nobody_can_adopt_it() {
+async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
@@ -226,7 +226,7 @@ async fn a_claim_that_is_taken_over_goes_on_before_a_late_id() {
             seen.push(job.receipt.job());
             client.ack(pool, &job.receipt).await.unwrap();
         }
-        // Nobody says when a visibility is over.
+        // No message says when a visibility is over.
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(seen, [first, late, behind]);
@@ -237,16 +237,16 @@ async fn jobs_without_a_group_run_side_by_side_oldest_first() {
     let database = database().await;
     let pool = database.pool();
     let (log, gate) = (Log::default(), Gate::default());
-    let loose = |data: String| NewJob::new("q", &data);
+    let ungrouped = |data: String| NewJob::new("q", &data);
     let one = start(&database, 1, &log, &gate).await;
-    seriatim::enqueue_many(pool, (0..20).map(|n| loose(format!("job {n}")))).await.unwrap();
+    seriatim::enqueue_many(pool, (0..20).map(|n| ungrouped(format!("job {n}")))).await.unwrap();
     drained(pool, "q").await;
     let expected: Vec<String> = (0..20).map(|n| format!("job {n} 1")).collect();
     assert_eq!(log.entries(), expected);
     one.shutdown(Duration::from_secs(5)).await;
 
     let _four = start(&database, 4, &log, &gate).await;
-    seriatim::enqueue_many(pool, (0..6).map(|n| loose(format!("waits {n}")))).await.unwrap();
+    seriatim::enqueue_many(pool, (0..6).map(|n| ungrouped(format!("waits {n}")))).await.unwrap();
     // All four slots are taken, by the oldest four.
     let mut entries = log.wait_for(24).await.split_off(20);
     entries.sort();

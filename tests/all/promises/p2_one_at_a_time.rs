@@ -1,4 +1,5 @@
-//! P2: no two jobs of a group are in a handler at the same moment, over all processors and processes.
+//! P2: no two jobs of a group are in a handler at the same moment, over all processors and
+//! processes.
 
 use std::time::{Duration, Instant};
 

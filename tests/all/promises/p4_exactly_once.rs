@@ -122,7 +122,8 @@ impl Bench {
         self.database.pool()
     }
 
-    /// Runs a job with one attempt, behind which another one of its group waits, which must run too.
+    /// Runs a job with one attempt, behind which another one of its group waits, which must run
+    /// too.
     async fn run(&self, what: &str) -> Job {
         let limit = Duration::from_millis(if what.starts_with("hang") { 200 } else { 20_000 });
         let job = job_of("q", what, what).max_attempts(1).timeout(limit);
@@ -313,8 +314,8 @@ async fn an_endless_query_given_up_keeps_the_group_to_its_timeout() {
     assert_eq!(report.still_running, 0);
 }
 
-/// The library's statements have their plans pinned. A handler's have not, in each of its turns, nor after a savepoint of its
-/// own was rolled back.
+/// The library's statements have their plans pinned. A handler's have not, in each of its turns,
+/// nor after a savepoint of its own was rolled back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handlers_statements_are_planned_by_the_sessions_settings() {
     let database = database().await;

@@ -1,4 +1,5 @@
-//! P5: an enqueue waits for nobody, and no race makes it abort its caller's transaction.
+//! P5: an enqueue waits for no other transaction, and no race makes it abort its caller's
+//! transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::support::{
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
-/// The probe: a statement that would wait for a lock fails instead. Far above what an index page's latch takes, far
-/// below what any transaction here lasts.
+/// The probe: a statement that would wait for a lock fails instead. Far above what an index page's
+/// latch takes, far below what any transaction here lasts.
 async fn impatient(conn: &mut PgConnection) {
     conn.execute("set lock_timeout = '100ms'").await.unwrap();
 }
@@ -109,7 +110,8 @@ async fn not_for_other_producers_of_the_same_new_group() {
     nothing_remains(pool).await;
 }
 
-/// One producer: transactions with jobs of few groups and of none, some in savepoints that are rolled back.
+/// One producer: transactions with jobs of few groups and of none, some in savepoints that are
+/// rolled back.
 async fn produce(mut conn: PgConnection, level: &str, seed: u64) -> u64 {
     impatient(&mut conn).await;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -228,7 +230,7 @@ async fn thousands_of_ids_come_back_in_the_order_of_the_jobs() {
     let database = database().await;
     let pool = database.pool();
     let jobs = (0..5_000).map(|n| match n % 5 {
-        0 => NewJob::new("loose", &n),
+        0 => NewJob::new("ungrouped", &n),
         rest => job_of(&format!("q{}", n % 2), &format!("g{}", n * 7919 % (rest * 100)), n),
     });
     let enqueued = seriatim::enqueue_many(pool, jobs).await.unwrap();
@@ -304,7 +306,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
 
 /// A wake-up in every enqueue's commit would have all producers commit one after the other.
 #[tokio::test]
-async fn a_job_behind_others_that_wait_wakes_nobody() {
+async fn a_job_behind_others_that_wait_sends_no_wake_up() {
     let database = database().await;
     let pool = database.pool();
     let mut wakes = PgListener::connect_with(pool).await.unwrap();

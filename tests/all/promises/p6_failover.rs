@@ -280,7 +280,8 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     }
 }
 
-/// By which processes know that all presences are gone: after a crash the server says that it started when it did before.
+/// By which processes know that all presences are gone: after a crash the server says that it
+/// started when it did before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
     let server = Server::start().await.unwrap();
@@ -292,7 +293,7 @@ async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
     let killed = std::process::Command::new("kill").args(["-9", &backend.to_string()]).status();
     assert!(killed.unwrap().success());
     let after = loop {
-        // It recovers, and tells nobody when that is done.
+        // It recovers, and says to no client when that is done.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if let Ok(after) = sqlx::query_scalar::<_, String>(times).fetch_one(pool).await {
             break after;

@@ -2,8 +2,8 @@
 //! delayed or halted.
 //!
 //! Counted, not timed: the rows, index entries and pages that a processor reads while it runs some
-//! jobs.
-//! `interleavings::plans` counts the same for each statement alone, under every plan that it may get.
+//! jobs. `interleavings::plans` counts the same for each statement alone, under every plan that it
+//! may get.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! P8: the group served least recently goes next; one deep, slow or poisoned group delays no other.
+//! P8: the group served least recently goes next. One deep, slow or poisoned group delays no
+//! other.
 
 use std::time::{Duration, Instant};
 
@@ -108,8 +109,8 @@ async fn deep_slow_and_failing_groups_delay_no_other() {
          {} runs after their enqueue",
         first - before
     );
-    // Each small group has two turns; who has had one waits for all others. Slots that are served side by side may
-    // give a little more.
+    // Each small group has two turns. A group that has had one waits for all others. Slots that are
+    // served side by side may give a little more.
     assert!(deep <= 8, "{deep} turns of the deep group in two rounds");
     assert!(failing <= 8, "{failing} turns of the failing group in two rounds");
 }
@@ -121,8 +122,8 @@ async fn jobs_with_and_without_a_group_do_not_starve_each_other() {
         let pool = database.pool();
         let grouped = (0..60).map(|n| job_of("q", &format!("group {n}"), n));
         seriatim::enqueue_many(pool, grouped).await.unwrap();
-        let loose = (0..60).map(|n| NewJob::new("q", &n));
-        seriatim::enqueue_many(pool, loose).await.unwrap();
+        let ungrouped = (0..60).map(|n| NewJob::new("q", &n));
+        seriatim::enqueue_many(pool, ungrouped).await.unwrap();
         let log = Log::default();
         let running = start(&database, slots, &log).await;
         drained(pool, "q").await;
@@ -135,8 +136,8 @@ async fn jobs_with_and_without_a_group_do_not_starve_each_other() {
     }
 }
 
-/// How long a later group's first job may wait behind thousands of flagged jobs of one group. A claim sees 256 flags
-/// and comes again after 40 ms at most; the rest is for a machine under load.
+/// How long a later group's first job may wait behind thousands of flagged jobs of one group. A
+/// claim sees 256 flags and comes again after 40 ms at most; the rest is for a machine under load.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// Enqueues a job of another group and waits until it starts.
@@ -181,7 +182,8 @@ async fn thousands_of_late_enqueues_of_a_group_delay_no_later_group() {
         Ok(json!(null))
     });
     let _running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
-    // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit while it runs.
+    // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit
+    // while it runs.
     let mut late = pool.begin().await.unwrap();
     for n in 0..3_000 {
         let single = job_of("q", "deep", n);

@@ -1,5 +1,5 @@
-//! P9: an attempt is committed before its handler starts, so a job that takes its worker or its database down runs out
-//! of attempts like any other.
+//! P9: an attempt is committed before its handler starts, so a job that takes its worker or its
+//! database down runs out of attempts like any other.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
     assert_eq!(log.entries(), [once, once].concat());
 }
 
-/// Runs workers, one at a time, until one outlives the job; how many died.
+/// Runs workers, one at a time, until one outlives the job. Returns how many died.
 async fn workers_die_of(pool: &PgPool, job: i64, settings: &Settings, log: &Log) -> u32 {
     for died in 0.. {
         let name = format!("worker {died}");
@@ -92,8 +92,8 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts() {
     let log = Log::default();
     let deadly = enqueue(pool, "q", "g", "always abort").await;
     let next = enqueue(pool, "q", "g", "go on").await;
-    let loose = seriatim::NewJob::new("loose", &"always abort");
-    let loose = seriatim::enqueue(pool, loose).await.unwrap().id();
+    let ungrouped = seriatim::NewJob::new("ungrouped", &"always abort");
+    let ungrouped = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
 
     assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 2);
     lost_attempts(&ended(pool, deadly).await, 2);
@@ -103,9 +103,9 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts() {
     assert_eq!((next.status, next.attempts), (JobStatus::Succeeded, 1));
 
     // One without a group is no exception.
-    settings.queues = vec!["loose".to_owned()];
-    assert_eq!(workers_die_of(pool, loose, &settings, &log).await, 2);
-    lost_attempts(&ended(pool, loose).await, 2);
+    settings.queues = vec!["ungrouped".to_owned()];
+    assert_eq!(workers_die_of(pool, ungrouped, &settings, &log).await, 2);
+    lost_attempts(&ended(pool, ungrouped).await, 2);
     nothing_remains_for_the_next(pool).await;
 }
 
@@ -140,7 +140,8 @@ async fn a_job_that_kills_its_process_can_halt_its_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
-    // A host that does not mind to lose its last transactions: attempts must be counted all the same.
+    // A host that does not mind to lose its last transactions: attempts must be counted all the
+    // same.
     let server = Server::builder().setting("synchronous_commit", "off");
     let server = server.start().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();

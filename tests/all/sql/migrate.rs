@@ -1,4 +1,4 @@
-//! The schema: made once, by whoever comes first, beside whatever else is in the database.
+//! The schema: made once, by the first caller, beside whatever else is in the database.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -151,7 +151,8 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     role.remove(&database).await;
 }
 
-/// `migrate` calls it different, and says what differs and what to do; also to a role that may create nothing.
+/// `migrate` calls it different, and says what differs and what to do; also to a role that may
+/// create nothing.
 async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
     let role = Role::create(database).await;
     for pool in [database.pool(), &role.pool] {
@@ -319,7 +320,8 @@ async fn running(database: &TestDatabase) -> (seriatim::Running, Errors) {
     (builder.queue(queue("q"), run).build().unwrap().start(), errors)
 }
 
-/// A processor on that schema says so, claims nothing, and goes on when the schema has been put in order.
+/// A processor on that schema says so, claims nothing, and goes on when the schema has been put in
+/// order.
 async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
     let database = database().await;
     let pool = database.pool();
@@ -409,7 +411,8 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     assert_eq!(errors.0.entries(), [""; 0]);
 }
 
-/// What Citus has in its catalogue on a node of that group; 0 is the coordinator's. A stand-in: Citus is not here.
+/// What Citus has in its catalogue on a node of that group; 0 is the coordinator's. A stand-in:
+/// Citus is not here.
 async fn like_citus(database: &TestDatabase, group: i32) {
     by_hand(
         database.pool(),

@@ -5,7 +5,7 @@
 
 mod hostile_schemas;
 mod migrate;
-mod pull;
+mod receivers;
 mod roles;
 mod sql_functions;
 mod sqs_fifo;

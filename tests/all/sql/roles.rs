@@ -83,7 +83,7 @@ fn is_denied(error: &dyn std::error::Error) {
     assert!(words.contains("permission denied"), "{words}");
 }
 
-/// What nobody of the three may do.
+/// What none of the three roles may do.
 const OWNERS: [&str; 8] = [
     "create table seriatim.mine ()",
     "drop table seriatim.job",
@@ -105,7 +105,7 @@ async fn a_producer_may_only_enqueue() {
     let producer = &roles.producer;
     client.migrate(producer).await.unwrap();
 
-    // All that a job can have, in a transaction too, with a group in line and without one.
+    // All that a job can have, in a transaction too, with a ready group and without one.
     let full = || {
         let job = job_of("q", "g", 1).name("n").reference("r").dedup_id("d").priority(3);
         let hour = Duration::from_hours(1);
@@ -123,7 +123,7 @@ async fn a_producer_may_only_enqueue() {
         "select seriatim.enqueue('q', '1', 'g')",
         "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2', reference => 'r', priority => 1, max_attempts => 1)",
         "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2')",
-        "select seriatim.enqueue('loose', null, payload => 'x', content_type => 'y', expires_at => now() + interval '1 h')",
+        "select seriatim.enqueue('ungrouped', null, payload => 'x', content_type => 'y', expires_at => now() + interval '1 h')",
     ] {
         sqlx::query(sql).execute(producer).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
@@ -203,8 +203,8 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         for data in ["ok", "error", "slow", "enqueue", "fail", "ok"] {
             ids.push(enqueue(&roles.producer, queue, "g", data).await);
         }
-        let loose = NewJob::new(queue, "error");
-        ids.push(client.enqueue(&roles.producer, loose).await.unwrap().id());
+        let ungrouped = NewJob::new(queue, "error");
+        ids.push(client.enqueue(&roles.producer, ungrouped).await.unwrap().id());
     }
     let paused = enqueue(&roles.producer, "q", "paused", 1).await;
     let parked = ids.remove(3 * 7 + 5);
@@ -236,7 +236,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     let denied: Vec<_> = denied.iter().filter(|error| error.contains("denied")).collect();
     assert!(denied.is_empty(), "{denied:?}");
     assert_eq!(errors.named("Claim"), [""; 0]);
-    assert_eq!(errors.named("Janitor"), [""; 0]);
+    assert_eq!(errors.named("Maintenance"), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +248,7 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     work(&roles, Hold::Transaction).await;
     work(&roles, Hold::Lease(Duration::from_mins(10))).await;
 
-    // By hand, through the library and in SQL.
+    // A receiver, through the library and in SQL.
     for _ in 0..3 {
         enqueue(worker, "hand", "g", 1).await;
     }

@@ -1,4 +1,5 @@
-//! The functions for other languages: one list of cases, run through SQL text and through the library's calls.
+//! The functions for other languages: one list of cases, run through SQL text and through the
+//! library's calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -356,7 +357,7 @@ async fn a_trigger_enqueues_whatever_its_session_looks_like() {
     }
     let received = Client::default().receive(&mut conn, Receive::new("orders").max(2)).await;
     let received = received.unwrap();
-    // Without a group, the look for who waits reads that table too.
+    // Without a group, the read of what waits reads that table too.
     seriatim::enqueue(&mut conn, NewJob::new("mails", &1)).await.unwrap();
     let orders: Vec<_> = received.iter().map(|job| job.data.clone()).collect();
     assert_eq!(orders, [1, 2].map(|id| json!({"id": id, "customer": "ann"})));

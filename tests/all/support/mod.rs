@@ -213,7 +213,7 @@ pub fn queue(name: &str) -> QueueOptions {
     QueueOptions::new(name).concurrency(4).retry(retry)
 }
 
-/// A processor on a pool of its own that polls often; hold its pool by the builder.
+/// A processor on a pool of its own that polls often. Hold its pool by the builder.
 pub async fn processor(database: &TestDatabase, connections: u32) -> ProcessorBuilder {
     let pool = database.pool_with(PgPoolOptions::new().max_connections(connections)).await.unwrap();
     Processor::builder(pool).poll_interval(Duration::from_millis(50))
@@ -234,7 +234,7 @@ pub async fn job(executor: impl PgExecutor<'_>, id: i64) -> Job {
     job.unwrap_or_else(|| panic!("job {id} is not there"))
 }
 
-/// Waits until `done` holds for a job, and gives it back.
+/// Waits until `done` holds for a job, and returns it.
 pub async fn job_when(pool: &PgPool, id: i64, done: impl Fn(&Job) -> bool) -> Job {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -248,12 +248,12 @@ pub async fn job_when(pool: &PgPool, id: i64, done: impl Fn(&Job) -> bool) -> Jo
     }
 }
 
-/// Waits until a job has ended, and gives it back.
+/// Waits until a job has ended, and returns it.
 pub async fn ended(pool: &PgPool, id: i64) -> Job {
     job_when(pool, id, |job| job.status.is_final()).await
 }
 
-/// Runs SQL that a person might write by hand.
+/// Runs SQL of the test's own, such as an operator might write by hand.
 pub async fn by_hand(pool: &PgPool, sql: impl Into<String>) {
     let sql = sql.into();
     sqlx::raw_sql(AssertSqlSafe(sql.clone()))
@@ -279,7 +279,7 @@ pub async fn jobs_where(pool: &PgPool, condition: &str) -> i64 {
     value(pool, format!("select count(*) from seriatim.job where {condition}")).await
 }
 
-/// Returns the number of groups in line of whose rows an SQL condition holds.
+/// Returns the number of groups of whose rows an SQL condition holds.
 pub async fn groups_where(pool: &PgPool, condition: &str) -> i64 {
     value(pool, format!("select count(*) from seriatim.queue_group where {condition}")).await
 }
@@ -307,15 +307,15 @@ async fn until(ask: impl AsyncFn() -> i64, count: i64, condition: &str) {
     }
 }
 
-/// Waits until no group is in line and no job is flagged.
+/// Waits until no group has a row and no job is flagged.
 pub async fn nothing_remains(pool: &PgPool) {
     let remains = "select (select count(*) from seriatim.queue_group) + \
                    (select count(*) from seriatim.job where flagged)";
     eventually(pool, remains, 0_i64).await;
 }
 
-/// Waits until nothing remains of a queue whose processors have ended. A group's row that an adopter shared when its last
-/// job was settled is left to the next claim.
+/// Waits until nothing remains of a queue whose processors have ended. A group's row that an
+/// adopter shared when its last job was settled is left to the next claim.
 pub async fn nothing_remains_for_the_next(pool: &PgPool) {
     let idle = handler(async |_, _| Ok(Value::Null));
     assert_eq!(Jobs::new(pool).drain(queue("q"), idle).await.unwrap(), 0);
@@ -346,7 +346,8 @@ impl Errors {
         })
     }
 
-    /// All but that a check of the holds or of the presence took long, as they do on a machine with much else to do.
+    /// All but that a check of the holds or of the presence took long, as they do on a machine with
+    /// much else to do.
     pub fn but_slow_checks(&self) -> Vec<String> {
         let slow = ["TooSlow: a check of the holds", "TooSlow: a presence check"];
         let mut entries = self.0.entries();

@@ -1,4 +1,5 @@
-//! A network namespace: a machine of its own, as far as TCP can tell, that can vanish without a word.
+//! A network namespace: a machine of its own, as far as TCP can tell, that can vanish without a
+//! word.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +19,8 @@ impl Namespace {
     pub fn new() -> Result<Self, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (pid, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        // Of a network that is for documentation: no real one has these addresses. But another run may.
+        // Of a network that is for documentation: no real one has these addresses. But another run
+        // may.
         let free = (0..63).map(|n| (pid + made + n) % 63 * 4).find(|part| {
             let show = ["-o", "addr", "show", "to", &format!("198.51.100.{part}/30")];
             ip(&show).is_ok_and(|found| found.is_empty())
@@ -48,7 +50,8 @@ impl Namespace {
         command
     }
 
-    /// From now on nothing gets through in either direction, and nobody is told: packets go to a card that nobody has.
+    /// From now on nothing gets through in either direction, and no end is told: packets go to a
+    /// card that does not exist.
     pub fn vanish(&self) {
         let nobody = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
         let [ours, theirs] = &self.addresses;

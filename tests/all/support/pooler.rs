@@ -1,4 +1,5 @@
-//! A PgBouncer in front of a database: in transaction mode a session is a client's for one transaction at a time.
+//! A PgBouncer in front of a database: in transaction mode a session is a client's for one
+//! transaction at a time.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -36,7 +37,8 @@ pub struct Pooler {
 const FORGETS: &str = "server_reset_query = deallocate all\nserver_reset_query_always = 1\n";
 
 impl Pooler {
-    /// A pooler of transactions with so many sessions, which forget prepared statements; or why there is none.
+    /// A pooler of transactions with so many sessions, which forget prepared statements; or why
+    /// there is none.
     pub async fn start(database: &TestDatabase, sessions: u32) -> Result<Self, String> {
         Self::start_as(database, sessions, "transaction", FORGETS).await
     }
@@ -53,13 +55,14 @@ impl Pooler {
         besides: &str,
     ) -> Result<Self, String> {
         if !database.server().is_private() {
-            return Err(String::from("it would have to log in to a server of somebody else's"));
+            return Err(String::from("it would have to log in to a server that is not the test's"));
         }
         let server: PgConnectOptions = database.url().parse().unwrap();
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("pgbouncer.ini");
-        // Version 1.18 knows no prepared statements: what a client leaves behind is in the next one's way, unless it `FORGETS`.
+        // Version 1.18 knows no prepared statements: what a client leaves behind is in the next
+        // one's way, unless it `FORGETS`.
         let text = format!(
             "[databases]\n* = host={} port={} user={}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
@@ -72,7 +75,7 @@ impl Pooler {
         std::fs::write(&settings, text).unwrap();
         let mut command = Command::new("pgbouncer");
         if is_root() {
-            // It refuses to run as root, and reads its settings before it becomes somebody else.
+            // It refuses to run as root, and reads its settings before it becomes another user.
             command.args(["-u", "nobody"]);
         }
         let process = command.arg(&settings).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -88,7 +91,7 @@ impl Pooler {
         Ok(pooler)
     }
 
-    /// Where the database is, through the pooler; without a cache of prepared statements.
+    /// Where the database is, through the pooler, without a cache of prepared statements.
     pub fn url(&self, database: &TestDatabase) -> String {
         format!("{}&statement-cache-capacity=0", self.plain_url(database))
     }

@@ -20,8 +20,8 @@ impl Proxy {
     /// What its sessions are called in `pg_stat_activity`.
     pub const NAME: &str = "through the proxy";
 
-    /// A proxy in front of the database at `url`. It cuts itself before it forwards, for the first time, something of
-    /// a client's with `fatal` in it.
+    /// A proxy in front of the database at `url`. It cuts itself before it forwards, for the first
+    /// time, something of a client's with `fatal` in it.
     pub async fn start(url: &str, fatal: Option<&'static str>) -> Self {
         let server: PgConnectOptions = url.parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,5 @@
-//! A handler that leaves traces outside and inside of its job's transaction, and what the traces say afterwards.
+//! A handler that leaves traces outside and inside of its job's transaction, and what the traces
+//! say afterwards.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -40,9 +41,10 @@ pub fn job(queue: &str, group: Option<&str>, step: &Step) -> NewJob {
     }
 }
 
-/// Writes an effect inside of the job's transaction, and outside of it reads, waits and writes a counter: two that run
-/// at the same time read the same value, and one increment is lost. Every other one works before it has a transaction:
-/// what is lost then, under a lease, no row lock could have kept.
+/// Writes an effect inside of the job's transaction, and outside of it reads, waits and writes a
+/// counter: two that run at the same time read the same value, and one increment is lost. Every
+/// other one works before it has a transaction: what is lost then, under a lease, no row lock could
+/// have kept.
 pub async fn take_step(
     job: &mut ActiveJob,
     outside: &PgPool,
@@ -100,7 +102,8 @@ pub async fn all_have_ended(pool: &PgPool) {
     goes_on_until(pool, unfinished, |n| n == 0).await;
 }
 
-/// Waits for a count, as long as it changes: on a machine under load thousands of jobs take their time.
+/// Waits for a count, as long as it changes: on a machine under load thousands of jobs take their
+/// time.
 async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) -> bool) {
     let (mut last, mut changed) = (-1, Instant::now());
     loop {
@@ -117,7 +120,7 @@ async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) ->
     }
 }
 
-/// What broke a promise; empty is good.
+/// What broke a promise. Empty is good.
 #[derive(Debug, Default, PartialEq)]
 pub struct Findings {
     /// P2: values that two handlers saw, or that were overwritten, by place.
@@ -130,7 +133,7 @@ pub struct Findings {
     pub not_once: Vec<String>,
 }
 
-/// Looks at the traces. `expected` jobs must be there.
+/// Checks the traces. `expected` jobs must be there.
 pub async fn findings(pool: &PgPool, expected: usize) -> Findings {
     let lost = "select coalesce(array_agg(what), '{}') from (
             select place || ' saw ' || seen || ' ' || count(*) || ' times' as what

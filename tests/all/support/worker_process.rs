@@ -36,7 +36,8 @@ pub struct Settings {
     pub lease: Option<Duration>,
     /// Whether it shows its presence and listens: both need a session of their own.
     pub presence: bool,
-    /// The limit of its watchdog; then it is shut down with a deadline of 100 ms and a margin of 1 s.
+    /// The limit of its watchdog; then it is shut down with a deadline of 100 ms and a margin of 1
+    /// s.
     pub watchdog: Option<Duration>,
 }
 
@@ -66,7 +67,7 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a worker; what it says goes to the log, behind its name.
+    /// Starts a worker. What it says goes to the log, behind its name.
     pub fn start(name: impl Into<String>, settings: &Settings, log: &Log) -> Self {
         let program = std::env::current_exe().unwrap();
         Self::start_as(name, Command::new(program), settings, log)
@@ -135,7 +136,7 @@ impl WorkerProcess {
         self.child.kill().await.unwrap();
     }
 
-    /// Waits until it has ended by itself; with which code, if no signal ended it.
+    /// Waits until it has ended by itself. Returns its code, if no signal ended it.
     pub async fn ended(&mut self) -> Option<i32> {
         let status = tokio::time::timeout(Duration::from_mins(1), self.child.wait()).await;
         status.expect("it ends").unwrap().code()
@@ -146,7 +147,7 @@ impl WorkerProcess {
         assert_eq!(self.end_with().await, Some(0));
     }
 
-    /// As `end`; with which code.
+    /// As `end`. Returns its code.
     pub async fn end_with(mut self) -> Option<i32> {
         drop(self.input);
         let status = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
@@ -154,7 +155,7 @@ impl WorkerProcess {
     }
 }
 
-/// Waits until a worker has said what is meant, and gives it back.
+/// Waits until a worker has said what is meant, and returns it.
 pub async fn heard(log: &Log, meant: impl Fn(&str) -> bool) -> String {
     let entries = log.wait("a worker says it", |entries| entries.iter().any(|said| meant(said)));
     let found = entries.await.into_iter().find(|said| meant(said));
@@ -190,7 +191,7 @@ pub fn say(what: impl std::fmt::Display) {
     println!("{MARK}{what}");
 }
 
-/// What this process was told; none if it is no worker.
+/// Returns what this process was told, or none if it is no worker.
 pub fn told<T: serde::de::DeserializeOwned>() -> Option<T> {
     let told = std::env::var(VARIABLE).ok()?;
     Some(serde_json::from_str(&told).unwrap())
@@ -271,8 +272,8 @@ fn log_errors() {
     log.with_ansi(false).with_writer(|| Line).init();
 }
 
-/// Does what the data says: a step of the witness, or an act by name. Acts are announced, and are for a first attempt;
-/// a later one succeeds at once, unless the act's name says always.
+/// Does what the data says: a step of the witness, or an act by name. Acts are announced, and are
+/// for a first attempt; a later one succeeds at once, unless the act's name says always.
 async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value, JobError> {
     let Some(act) = data.as_str().map(str::to_owned) else {
         return witness::take_step(job, outside, data).await;

@@ -1,8 +1,8 @@
 //! Histories with each kind of violation, and next to each what looks like it and is none.
 //!
-//! One event per line or semicolon: `enqueue JOB GROUP BEGIN END [FIELD=VALUE…]`, with - for no group or no end;
-//! `run JOB ATTEMPT PROCESS START END OUTCOME`, with - for an end that was not seen; the others as in
-//! `docs/history.md`.
+//! One event per line or semicolon: `enqueue JOB GROUP BEGIN END [FIELD=VALUE…]`, with - for no
+//! group or no end; `run JOB ATTEMPT PROCESS START END OUTCOME`, with - for an end that was not
+//! seen; the others as in `docs/history.md`.
 
 use super::{order, outcomes};
 

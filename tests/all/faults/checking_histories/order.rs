@@ -93,7 +93,7 @@ pub const CASES: &[Case] = &[
         &["P1"],
     ),
     (
-        "one that somebody may have cancelled is not",
+        "one that may have been cancelled is not",
         "enqueue a g 0 10; enqueue b g 11 20; leave a cancelled 25 -; run b 1 w 41 50 succeeded",
         &[],
     ),
@@ -127,7 +127,7 @@ pub const CASES: &[Case] = &[
     ),
     (
         "nor where several jobs are claimed at once",
-        "history claims_ahead=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
+        "history followers=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
          run b 1 w 16 30 succeeded; run c 1 w 40 50 succeeded; run a 1 w 60 70 succeeded; drained 80",
         &[],
     ),
@@ -139,14 +139,14 @@ pub const CASES: &[Case] = &[
     ),
     (
         "nor one that was claimed before it came, began, and was taken over",
-        "history claims_ahead=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
+        "history followers=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
          run b 1 w 16 30 succeeded; run c 1 w 31 32 succeeded; gone w 33 34; run c 2 v 50 52 succeeded;
          run a 1 v 60 70 succeeded; drained 80",
         &[],
     ),
     (
         "but one that failed in between, and was claimed anew",
-        "history claims_ahead=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
+        "history followers=true; enqueue a g 0 20 place=1; enqueue b g 10 15 place=2; enqueue c g 10 15 place=3;
          run b 1 w 16 30 succeeded; run c 1 w 31 32 retry; run c 2 v 50 52 succeeded;
          run a 1 v 60 70 succeeded; drained 80",
         &["P1"],
@@ -159,13 +159,13 @@ pub const CASES: &[Case] = &[
     ),
     (
         "it may be, where several jobs are claimed at once",
-        "history claims_ahead=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 succeeded; run b 1 w 33 - -;
+        "history followers=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 succeeded; run b 1 w 33 - -;
          gone w 40 41; run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
         &[],
     ),
     (
         "but not a failure",
-        "history claims_ahead=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 retry; run b 1 w 33 - -;
+        "history followers=true; enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 32 retry; run b 1 w 33 - -;
          gone w 40 41; run a 2 v 50 52 succeeded; run b 2 v 53 55 succeeded; drained 60",
         &["P1"],
     ),

@@ -9,7 +9,7 @@ pub const CASES: &[Case] = &[
         "enqueue a g 0 10; enqueue b h 0 10; run b 1 w 20 30 succeeded; drained 40",
         &["P3"],
     ),
-    ("one that nobody says should have", "enqueue a g 0 10", &[]),
+    ("one that no enqueue names", "enqueue a g 0 10", &[]),
     ("one that was rolled back", "enqueue a g 0 10 outcome=rolled_back; drained 40", &[]),
     ("one that was a duplicate", "enqueue a g 0 10 outcome=duplicate; drained 40", &[]),
     ("one whose enqueue got no answer", "enqueue a g 0 - outcome=unknown; drained 40", &[]),
@@ -34,7 +34,7 @@ pub const CASES: &[Case] = &[
         &["P3"],
     ),
     (
-        "one that a shutdown gave back, and nobody took",
+        "one that a shutdown gave back, and no worker took",
         "enqueue a g 0 10; run a 1 w 20 25 released; drained 40",
         &["P3"],
     ),
@@ -90,7 +90,7 @@ pub const CASES: &[Case] = &[
         &["P4"],
     ),
     (
-        "nobody looked for effects",
+        "effects were not read",
         "enqueue a g 0 10; run a 1 w 20 25 succeeded; effect a 1 k 22; status a succeeded; drained 40",
         &[],
     ),
@@ -136,7 +136,7 @@ pub const CASES: &[Case] = &[
         &["P4"],
     ),
     (
-        "an effect of nobody",
+        "an effect of no attempt",
         "enqueue a g 0 10; run a 1 w 20 25 succeeded; found k 1; drained 40",
         &["P4"],
     ),
@@ -151,7 +151,7 @@ pub const CASES: &[Case] = &[
         &["P4"],
     ),
     (
-        "a success that somebody put back",
+        "a success that an operator put back",
         "enqueue a g 0 10; run a 1 w 20 25 succeeded; settle a 1 26 done; return a 28 29; run a 2 w 30 35 succeeded; drained 40",
         &[],
     ),
@@ -167,7 +167,7 @@ pub const CASES: &[Case] = &[
     ),
     ("what was rolled back is there", "enqueue a g 0 10 outcome=rolled_back; status a waiting", &["P4"]),
     ("what was a duplicate ran", "enqueue a g 0 10 outcome=duplicate; run a 1 w 20 25 succeeded", &["P4"]),
-    ("what nobody enqueued ran", "run a 1 w 20 25 succeeded", &["P4"]),
+    ("what was not enqueued ran", "run a 1 w 20 25 succeeded", &["P4"]),
     (
         "what a failed attempt enqueued ran",
         "enqueue a g 0 10; run a 1 w 20 25 failed; status a failed; enqueue b h 21 - outcome=with with=a/1;

@@ -58,7 +58,7 @@ impl Kind {
         (Self::ClaimNulled, 4),
     ];
 
-    /// One of the mixture: with what people do to claims by hand, and with what all sessions end by?
+    /// One of the mixture: with claims written by hand, and with what all sessions end by?
     pub fn any(by_hand: bool, restarts: bool) -> Self {
         let known = |kind: Self| {
             (by_hand || !kind.may_cost_order()) && (restarts || !kind.ends_all_sessions())
@@ -75,7 +75,8 @@ impl Kind {
         Self::WorkerKilled
     }
 
-    /// The line itself was written by hand: until the sweep has put it right, a later job may go first.
+    /// Rows of groups were written by hand: until the sweep has put them right, a later job may go
+    /// first.
     pub fn may_cost_order(self) -> bool {
         matches!(self, Self::GroupDeleted | Self::ClaimNulled)
     }
@@ -241,7 +242,7 @@ impl Driver {
             let options: sqlx::postgres::PgConnectOptions = self.url.parse().unwrap();
             options.connect().await?.ping().await
         };
-        // It tells nobody. At first it may not have noticed.
+        // It does not say so. At first it may not have noticed.
         sleep(MS(50)).await;
         while let Err(error) = ask().await {
             assert!(Instant::now() < deadline, "{error}");
@@ -308,7 +309,7 @@ impl Driver {
         }
     }
 
-    /// SQL of a person who should not have.
+    /// SQL that an operator should not have run.
     async fn hand(&mut self, kind: Kind, sql: &'static str) {
         let begin = now();
         let patient = async {

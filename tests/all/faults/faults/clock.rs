@@ -24,7 +24,7 @@ impl Clock {
             ));
         }
         let folder = tempfile::tempdir().unwrap();
-        // For whoever the server runs as.
+        // For the user that the server runs as.
         set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let library = folder.path().join("clock.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/faults/clock.c");

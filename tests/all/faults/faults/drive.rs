@@ -1,4 +1,5 @@
-//! Drives a round: a server, workers and producers, to which faults are done, until everything has run and is judged.
+//! Drives a round: a server, workers and producers, to which faults are done, until everything has
+//! run and is judged.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub struct Setup {
     /// Every so many workers one is behind a network of its own.
     pub networks: usize,
     pub server: &'static [(&'static str, &'static str)],
-    /// Everybody connects through one network, which can lead elsewhere.
+    /// All processes connect through one network, which can lead elsewhere.
     pub front: bool,
     /// The server's programs, if not those that there are.
     pub programs: Option<PathBuf>,
@@ -62,7 +63,7 @@ pub struct Round {
     pub folder: TempDir,
     pub recorder: Recorder,
     pub log: Log,
-    /// Whoever wrote a file.
+    /// The files of all that recorded.
     pub files: Vec<String>,
     pub injected: Vec<Injected>,
     /// Jobs that were deleted by hand.
@@ -177,7 +178,7 @@ impl Driver {
                 if let Some(n) = unfinished(&pool).await {
                     shared.unfinished.store(n, Ordering::Relaxed);
                 }
-                // How often it looks.
+                // How often it polls.
                 sleep(Duration::from_millis(100)).await;
             }
         });

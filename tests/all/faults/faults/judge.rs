@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use super::act::Kind;
 use super::drive::{Injected, Round};
-use super::line::Line;
+use super::waits::Waits;
 use crate::checker::event::{Delayed, Ended, Event, Found, Time};
 use crate::checker::violation::Promise;
 use crate::checker::{History, check, tell};
@@ -32,7 +32,7 @@ pub struct Figures {
     pub drains: Vec<Duration>,
     /// Groups' successes that never came.
     pub never: usize,
-    /// Starts out of order after the line was written by hand.
+    /// Starts out of order after rows of groups were written by hand.
     pub out_of_order: usize,
     /// For how long handlers that were frozen went on when they were woken up.
     pub woken: Vec<Duration>,
@@ -46,17 +46,18 @@ pub struct Recovery {
     pub hit: usize,
     /// To the next success of their groups.
     pub took: Vec<Duration>,
-    /// How long others stood in line that came into it then.
-    pub line: Vec<Duration>,
+    /// How long other groups were ready that became so then.
+    pub waited: Vec<Duration>,
     /// To the next start of their groups, without that.
-    pub beside_line: Vec<Duration>,
-    /// The same where the server was started again meanwhile: a doubt from before that is written anew.
+    pub beside_waited: Vec<Duration>,
+    /// The same where the server was started again meanwhile: a suspicion from
+    /// before that is written anew.
     pub over_a_start: Vec<Duration>,
 }
 
-pub async fn judge(pool: &PgPool, round: Round, claims_ahead: bool, figures: &mut Figures) {
+pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut Figures) {
     let mut head = String::new();
-    let event = Event::History { version: 1, uncertainty: 0, delayed: Delayed::Hold, claims_ahead };
+    let event = Event::History { version: 1, uncertainty: 0, delayed: Delayed::Hold, followers };
     line(&mut head, &event);
     let seen = read(&round, &head).unwrap();
     let mut tail = head;
@@ -96,7 +97,7 @@ fn read(round: &Round, besides: &str) -> Result<History, String> {
     })
 }
 
-/// Keeps a history for whoever looks into it; where it is.
+/// Keeps a history for its readers. Returns where it is.
 fn keep(round: &Round, besides: &str) -> PathBuf {
     let mut text = besides.to_owned();
     for file in &round.files {
@@ -123,8 +124,9 @@ pub struct Went {
 }
 
 impl Figures {
-    /// A handler that was frozen past its lease did nothing meanwhile: it ended when it was frozen, as far as others can tell.
-    /// So did one that was about to begin. What it does when it wakes up, before it is dropped, is told apart.
+    /// A handler that was frozen past its lease did nothing meanwhile: it ended when it was frozen,
+    /// as far as others can tell. So did one that was about to begin. What it does when it wakes
+    /// up, before it is dropped, is told apart.
     fn thaw(&mut self, history: &mut History, round: &Round) {
         let frozen = |fault: &&Injected| fault.kind == Kind::WorkerFrozen && fault.from < fault.end;
         for fault in round.injected.iter().filter(frozen) {
@@ -147,7 +149,8 @@ impl Figures {
                 let all: Vec<_> = job.runs.iter().map(|run| (run.start, run.attempt)).collect();
                 for run in job.runs.iter_mut().filter(|run| run.process == process) {
                     let Some((end, _)) = &mut run.end else { continue };
-                    // Its claim was found to stand just before. What it did then was taken over meanwhile.
+                    // Its claim was found to stand just before. What it did then was taken over
+                    // meanwhile.
                     let was_let_in = (fault.woken..fault.woken + AWAKE).contains(&run.start)
                         && all.iter().any(|&(at, next)| at < run.start && next > run.attempt)
                         && let_in.insert(group);
@@ -195,13 +198,13 @@ impl Figures {
             runs.sort_unstable_by_key(|run| run.start);
             self.attempts += runs.len();
         }
-        let line = Line::of(&groups);
+        let waits = Waits::of(&groups);
         let starts = round.injected.iter().filter(|fault| fault.kind.ends_all_sessions());
         let starts: Vec<Time> = starts.map(|fault| fault.end).collect();
         for fault in &round.injected {
             let its = self.faults.entry(fault.kind).or_default();
             its.times += 1;
-            let ordinary = line.wait_after(fault.from);
+            let ordinary = waits.wait_after(fault.from);
             for runs in &groups {
                 for (at, run) in
                     runs.iter().enumerate().filter(|(_, run)| hits(history, fault, run))
@@ -211,14 +214,14 @@ impl Figures {
                         Some(time) => its.took.push(micros(time - fault.from)),
                         None => self.never += 1,
                     }
-                    if let Some((next, line)) = runs.get(at + 1).zip(ordinary) {
+                    if let Some((next, wait)) = runs.get(at + 1).zip(ordinary) {
                         let waited = fault.from + 1..next.start;
-                        let took = micros(next.start - fault.from).saturating_sub(line);
-                        its.line.push(line);
+                        let took = micros(next.start - fault.from).saturating_sub(wait);
+                        its.waited.push(wait);
                         if starts.iter().any(|start| waited.contains(start)) {
                             its.over_a_start.push(took);
                         } else {
-                            its.beside_line.push(took);
+                            its.beside_waited.push(took);
                         }
                     }
                 }
@@ -235,7 +238,8 @@ impl Figures {
     }
 }
 
-/// When the first of the runs succeeded that ended then or later. A group may have gone on before the fault was over.
+/// When the first of the runs succeeded that ended then or later. A group may have gone on before
+/// the fault was over.
 fn success(runs: &[Went], since: Time) -> Option<Time> {
     let ends = runs.iter().filter(|run| run.ended == Some(Ended::Succeeded)).map(|run| run.until);
     ends.filter(|end| *end >= since).min()
@@ -253,9 +257,9 @@ impl Figures {
         for (kind, its) in &self.faults {
             let (times, hit) = (its.times, its.hit);
             println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(&its.took));
-            if !its.line.is_empty() {
-                println!("  others stood in line for {}", spread(&its.line));
-                println!("  its groups began, beside that, in {}", spread(&its.beside_line));
+            if !its.waited.is_empty() {
+                println!("  others were ready for {}", spread(&its.waited));
+                println!("  its groups began, beside that, in {}", spread(&its.beside_waited));
                 let (over, many) = (spread(&its.over_a_start), its.over_a_start.len());
                 println!("  where the server was started meanwhile ({many}): {over}");
             }
@@ -271,7 +275,7 @@ impl Figures {
         if !self.woken.is_empty() {
             println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
         }
-        println!("out of order after the line was written by hand: {}", self.out_of_order);
+        println!("out of order after rows of groups were written by hand: {}", self.out_of_order);
         println!("violations: {:?}, groups that never went on: {}", self.broken, self.never);
         for story in &self.stories {
             println!("{story}");

@@ -1,4 +1,5 @@
-//! A network between a client and the server that delays, goes silent, resets or refuses, and can lead to another server.
+//! A network between a client and the server that delays, goes silent, resets or refuses, and can
+//! lead to another server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ fn address(url: &str) -> SocketAddr {
 }
 
 async fn connect(client: TcpStream, target: SocketAddr, mut weather: watch::Receiver<Weather>) {
-    // A reset rather than an end, whoever closes first.
+    // A reset rather than an end, whichever side closes first.
     let _ = client.set_zero_linger();
     if *weather.borrow() == Weather::Broken {
         return;

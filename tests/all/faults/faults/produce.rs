@@ -1,4 +1,5 @@
-//! Producers that go on through faults: each enqueue is acknowledged, refused, or without an answer, and is written down so.
+//! Producers that go on through faults: each enqueue is acknowledged, refused, or without an
+//! answer, and is written down so.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::checker::event::{Enqueued, Event, Name};
 use crate::faults::random_histories::recorder::{Recorder, now};
 
 pub const QUEUE: &str = "q";
-/// So many that nobody runs out of them by a fault.
+/// So many that no job runs out of them by a fault.
 pub const ATTEMPTS: u32 = 10_000;
 
 /// What is enqueued, and how fast.
@@ -84,7 +85,8 @@ impl Producer {
         while !self.shared.stop.load(Ordering::Relaxed) {
             if self.shared.unfinished.load(Ordering::Relaxed) < self.load.backlog {
                 let (begin, end) = WAYS[fastrand::usize(..WAYS.len())];
-                // What is refused or lost shows here; a session in doubt is not used again.
+                // What is refused or lost shows here; a session in an unknown state is not used
+                // again.
                 if timeout(Duration::from_secs(5), self.batch(begin, end)).await != Ok(true) {
                     self.conn = None;
                     sleep(Duration::from_millis(50)).await;
@@ -107,7 +109,7 @@ impl Producer {
             return false;
         }
         if !self.send(&mut conn, &mut sent).await {
-            // In a transaction nothing was committed: nobody said so.
+            // In a transaction nothing was committed, and no answer said so.
             if !begin.is_empty() {
                 self.note(&sent, Enqueued::RolledBack);
             }
@@ -201,7 +203,7 @@ impl Producer {
     }
 }
 
-/// Says a word of transactions; whether the database did.
+/// Says a word of transactions. Returns whether the database did.
 async fn say(conn: &mut PgConnection, word: &'static str) -> bool {
     sqlx::raw_sql(word).execute(conn).await.is_ok()
 }

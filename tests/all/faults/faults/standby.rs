@@ -48,7 +48,7 @@ impl Standby {
         drop(listener);
         let owner = std::fs::metadata(data).unwrap();
         let mut command = Command::new(programs.join("postgres"));
-        // As it was started itself; whoever is not root stays who it is.
+        // As the server was started. Only root changes the user.
         if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
             command.uid(owner.uid()).gid(owner.gid());
         }

@@ -131,7 +131,7 @@ async fn write(job: &mut ActiveJob, key: &str) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Whoever comes second has a serialization failure.
+/// The second of two transactions has a serialization failure.
 async fn count(outside: &PgPool) -> Result<(), JobError> {
     let mut tx = outside.begin_with("begin isolation level repeatable read").await?;
     let n: i64 =

@@ -1,4 +1,5 @@
-//! What disturbs a run: processes that are killed, sessions that are terminated, people who ask for things.
+//! What disturbs a run: processes that are killed, sessions that are terminated, requests of
+//! operators.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::checker::event::{Event, Name, Time};
 use crate::support::Log;
 use crate::support::worker_process::WorkerProcess;
 
-/// The worker processes of a run, and who disturbs them.
+/// The worker processes of a run, and what disturbs them.
 pub struct Chaos {
     pub pool: PgPool,
     pub recorder: Recorder,
@@ -127,7 +128,7 @@ impl Chaos {
                     return;
                 };
                 let begin = now();
-                // Somebody else may have been quicker.
+                // Another process may have been quicker.
                 if client.retry(&self.pool, id).await.is_ok() {
                     self.recorder.note(&Event::Return { job, begin, end: Some(now()) });
                 }
@@ -186,7 +187,7 @@ impl Chaos {
     pub async fn unhalt_group(&self) {
         let client = Client::default();
         for group in client.halted_groups(&self.pool, QUEUE).await.unwrap() {
-            // Somebody else may have been quicker.
+            // Another process may have been quicker.
             let _ = client.unhalt_group(&self.pool, QUEUE, &group.group).await;
         }
     }
@@ -204,7 +205,7 @@ impl Chaos {
     }
 }
 
-/// Breaks the promises by hand, until it is dropped.
+/// Breaks the promises by SQL of its own, until it is dropped.
 pub async fn sabotage(pool: &PgPool, how: Option<Sabotage>) -> std::convert::Infallible {
     let sql = match how {
         Some(Sabotage::FreeClaims) => {

@@ -76,12 +76,12 @@ impl Producer {
         self.conn.as_mut().unwrap()
     }
 
-    /// Says a word of transactions; whether the database did.
+    /// Says a word of transactions. Returns whether the database did.
     async fn say(&mut self, word: &'static str) -> bool {
         sqlx::raw_sql(word).execute(self.conn().await).await.is_ok()
     }
 
-    /// One statement; without answers, it failed.
+    /// One statement. Without answers, it failed.
     async fn send(&mut self, jobs: &[Job]) -> Vec<Sent> {
         let begin = now();
         let mut sent = Vec::new();
@@ -141,7 +141,7 @@ impl Producer {
         if self.say("commit").await {
             self.all(&sent, event::Enqueued::Committed);
         } else {
-            // Nobody knows: they were noted so.
+            // Not known: they were noted so.
             self.conn = None;
         }
         if let Some(torn) = torn {

@@ -1,4 +1,5 @@
-//! A random program: what producers, handlers and whoever disturbs them do. The same seed gives the same one.
+//! A random program: what producers, handlers and what disturbs them do. The same seed gives the
+//! same one.
 
 use std::fmt;
 
@@ -15,8 +16,8 @@ pub struct Program {
     pub jobs_per_turn: usize,
     /// Groups halt behind a dead job.
     pub halt: bool,
-    /// Who receives by hand beside the workers.
-    pub pull: Option<Pull>,
+    /// A receiver beside the workers.
+    pub receives: Option<Receives>,
     pub producers: Vec<Vec<Step>>,
     /// One after the other, each so many milliseconds after the one before.
     pub chaos: Vec<(u64, Act)>,
@@ -25,8 +26,8 @@ pub struct Program {
 
 /// Receives so many jobs at once, and waits so long before it comes back.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pull {
-    pub most: u32,
+pub struct Receives {
+    pub limit: u32,
     pub every: u64,
 }
 
@@ -67,7 +68,7 @@ pub struct Job {
     pub attempts: Option<u32>,
     pub priority: u8,
     pub timeout: Option<u64>,
-    /// What its handler does in each attempt; beyond that it succeeds at once.
+    /// What its handler does in each attempt. Beyond that it succeeds at once.
     pub plan: Vec<Turn>,
 }
 
@@ -95,7 +96,8 @@ pub enum Then {
     Hang,
 }
 
-/// What disturbs the run. Workers and jobs are those of this number, of however many there are then.
+/// What disturbs the run. Workers and jobs are those of this number, of however many there are
+/// then.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Act {
     Kill(usize),
@@ -115,11 +117,11 @@ pub enum Act {
 /// What breaks the promises on purpose, to see that this is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sabotage {
-    /// SQL by hand frees the groups of running handlers.
+    /// An operator's SQL frees the groups of running handlers.
     FreeClaims,
     /// Handlers write their effects beside their transaction.
     WriteOutside,
-    /// Queued jobs are deleted by hand.
+    /// An operator's SQL deletes queued jobs.
     Delete,
     /// What is queued gets a new and higher id.
     Renumber,
@@ -140,7 +142,10 @@ pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
         slots: rng.usize(1..=3),
         jobs_per_turn: *pick(&mut rng, &[0, 0, 1, 4]),
         halt: rng.u8(..3) == 0,
-        pull: now_and_then(&mut rng, 3, |rng| Pull { most: rng.u32(1..=4), every: rng.u64(..50) }),
+        receives: now_and_then(&mut rng, 3, |rng| Receives {
+            limit: rng.u32(1..=4),
+            every: rng.u64(..50),
+        }),
         producers,
         chaos,
         sabotage: None,
@@ -256,7 +261,7 @@ impl Program {
         let jobs: usize = self.jobs().map(plan).sum();
         let steps: usize = self.producers.iter().flatten().map(Step::size).sum();
         let choices = usize::from(self.halt)
-            + 3 * usize::from(self.pull.is_some())
+            + 3 * usize::from(self.receives.is_some())
             + self.jobs_per_turn
             + self.slots
             + self.workers;
@@ -264,8 +269,8 @@ impl Program {
     }
 
     /// Whether several jobs of a group may be claimed at once.
-    pub fn claims_ahead(&self) -> bool {
-        self.jobs_per_turn > 1 || self.pull.is_some_and(|pull| pull.most > 1)
+    pub fn followers(&self) -> bool {
+        self.jobs_per_turn > 1 || self.receives.is_some_and(|its| its.limit > 1)
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
@@ -316,11 +321,20 @@ impl Part {
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lease, workers, slots, jobs_per_turn, halt, pull, producers, chaos, sabotage } =
-            self;
+        let Self {
+            lease,
+            workers,
+            slots,
+            jobs_per_turn,
+            halt,
+            receives,
+            producers,
+            chaos,
+            sabotage,
+        } = self;
         writeln!(
             f,
-            "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {pull:?}, {sabotage:?}"
+            "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {receives:?}, {sabotage:?}"
         )?;
         for (at, steps) in producers.iter().enumerate() {
             writeln!(f, "producer {at}:")?;

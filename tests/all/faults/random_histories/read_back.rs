@@ -12,7 +12,7 @@ pub fn line(text: &mut String, event: &Event) {
     writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
 }
 
-/// Of the jobs with ids above `since`; `deleted` are those that were deleted by hand.
+/// Of the jobs with ids above `since`; `deleted` are those that an operator's SQL deleted.
 pub async fn read_back(
     pool: &PgPool,
     seen: &History,

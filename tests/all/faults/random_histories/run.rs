@@ -10,8 +10,8 @@ use sqlx::postgres::PgPoolOptions;
 use super::chaos::{Chaos, sabotage};
 use super::produce::{ATTEMPTS, Producer, QUEUE};
 use super::program::Program;
-use super::pull::Receiver;
 use super::read_back::{line, read_back};
+use super::receivers::Receiver;
 use super::recorder::{Recorder, now, path};
 use super::shrink::candidates;
 use crate::checker::event::Event;
@@ -61,7 +61,7 @@ pub async fn run(program: &Program) -> Outcome {
     let receiver = Receiver { pool: pool.clone(), recorder: its };
     tokio::select! {
         () = all => {}
-        never = receiver.run(program.pull) => match never {},
+        never = receiver.run(program.receives) => match never {},
         never = sabotage(&pool, program.sabotage) => match never {},
     }
     recorder.note(&Event::Drained { at: now() });
@@ -84,7 +84,7 @@ fn head(program: &Program) -> String {
         version: 1,
         uncertainty: 0,
         delayed: crate::checker::event::Delayed::Hold,
-        claims_ahead: program.claims_ahead(),
+        followers: program.followers(),
     };
     line(&mut text, &event);
     text
@@ -116,7 +116,8 @@ fn decide(text: String) -> Outcome {
     Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
 }
 
-/// Makes a program that failed smaller, as long as that fails and it is to go on: the smallest one, and what it came to.
+/// Makes a program that failed smaller, as long as that fails and it is to go on: the smallest one,
+/// and what it came to.
 pub async fn shrink(
     mut program: Program,
     mut failed: Outcome,
@@ -140,7 +141,7 @@ pub async fn shrink(
     }
 }
 
-/// Keeps a history that broke a promise; where it is.
+/// Keeps a history that broke a promise. Returns where it is.
 pub fn keep(outcome: &Outcome, name: &str) -> PathBuf {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.jsonl"));
     std::fs::write(&file, &outcome.text).unwrap();

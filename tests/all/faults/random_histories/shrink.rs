@@ -14,7 +14,7 @@ pub fn candidates(program: &Program) -> Vec<Program> {
         }
     };
     without(&|p| p.chaos.clear());
-    without(&|p| p.pull = None);
+    without(&|p| p.receives = None);
     for at in 0..program.producers.len() {
         without(&|p| drop(p.producers.remove(at)));
     }

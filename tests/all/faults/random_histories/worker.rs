@@ -92,8 +92,8 @@ pub async fn work(settings: Settings) {
     until_told(running, &recorder, Duration::from_millis(50)).await;
 }
 
-/// What worker processes have in common: short pauses between attempts, and whatever has ended stays. 0 jobs per turn: as many as
-/// the library takes by itself.
+/// What worker processes have in common: short pauses between attempts, and whatever has ended
+/// stays. 0 jobs per turn: as many as the library takes by itself.
 pub fn queue(
     attempts: u32,
     lease: Option<u64>,

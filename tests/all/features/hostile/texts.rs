@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// What has ended a string, a statement or an identifier somewhere before, or means something to one who formats.
+/// What has ended a string, a statement or an identifier somewhere before, or means something to
+/// a formatter.
 const PIECES: [&str; 36] = [
     "'",
     "\"",

@@ -1,7 +1,7 @@
 //! The cases that hold for the functions in SQL and for the library's calls alike.
 
-/// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter and attempt. `{q}`
-/// is the case's queue.
+/// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
+/// and attempt. `{q}` is the case's queue.
 pub const CASES: [(&str, &str); 23] = [
     (
         "a group has one job in flight, and they come in order",
@@ -98,7 +98,7 @@ pub const CASES: [(&str, &str); 23] = [
          receive 1 -> a.2",
     ),
     (
-        "visibility lapses, a first look doubts, a second redelivers",
+        "visibility lapses, a first receive suspects, a later one redelivers",
         "enqueue a group=g -> new
          receive 1 -> a.1
          lapse
@@ -295,7 +295,7 @@ pub const CASES: [(&str, &str); 23] = [
          ack a.1 -> done",
     ),
     (
-        "a duplicate is one whoever enqueues it, in the scope of the queue or of each group",
+        "a duplicate is one from any producer, in the scope of the queue or of each group",
         "enqueue a group=g dedup=x -> new
          enqueue b group=h dedup=x -> as a
          enqueue c group=h dedup=y -> new

@@ -1,4 +1,4 @@
-//! Received by hand, beside processors: the promises hold for them too.
+//! Receivers beside processors: the promises hold for them too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ async fn an_ack_commits_with_the_callers_writes_or_not_at_all() {
         let mut tx = pool.begin().await.unwrap();
         sqlx::query("insert into effect values (1)").execute(&mut *tx).await.unwrap();
         client.ack_with(&mut *tx, &receipt, &"sent").await.unwrap();
-        // What is locked is skipped, by receivers as by others; and another ack says so in the end.
+        // What is locked is skipped, by receivers as by others. Another ack says so in the end.
         assert!(receive(pool, Receive::new("q")).await.is_empty());
         let error = client.ack(pool, &receipt).await.unwrap_err();
         assert!(matches!(error, ReceiveError::Busy { job } if job == id), "{error}");
@@ -130,7 +130,7 @@ impl Oracle {
 }
 
 /// Receives, and acks, nacks or dies, until the queue is drained.
-async fn pull(pool: PgPool, oracle: Oracle, seed: u64, total: i64) {
+async fn receiver(pool: PgPool, oracle: Oracle, seed: u64, total: i64) {
     let client = Client::default();
     let mut rng = fastrand::Rng::with_seed(seed);
     while jobs_where(&pool, "status = 'succeeded'").await < total {
@@ -195,8 +195,8 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
         .build()
         .unwrap()
         .start();
-    let pullers: Vec<_> = (0..4)
-        .map(|seed| tokio::spawn(pull(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
+    let receivers: Vec<_> = (0..4)
+        .map(|seed| tokio::spawn(receiver(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
         .collect();
     for n in 0..EACH {
         for group in 0..GROUPS {
@@ -206,15 +206,15 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
             value::<i64>(pool, sql).await;
         }
     }
-    for puller in pullers {
-        puller.await.unwrap();
+    for receiver in receivers {
+        receiver.await.unwrap();
     }
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(10)).await;
     let books = std::mem::take(&mut *oracle.0.lock().unwrap());
     assert_eq!(books.violations, [""; 0]);
     assert!(books.done.values().all(|done| *done == EACH), "{:?}", books.done);
-    let by_hand = "select count(*) from seriatim.job where result is null";
-    let by_hand: i64 = value(pool, by_hand).await;
-    assert!(by_hand > 0 && by_hand < GROUPS * EACH, "{by_hand} by hand: one side did nothing");
+    let received = "select count(*) from seriatim.job where result is null";
+    let received: i64 = value(pool, received).await;
+    assert!(received > 0 && received < GROUPS * EACH, "{received} received: one side did nothing");
 }

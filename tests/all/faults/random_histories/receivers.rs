@@ -1,4 +1,4 @@
-//! A receiver beside the workers: it takes jobs by hand, and settles them in transactions of its own.
+//! A receiver beside the workers: it receives jobs, and settles them in transactions of its own.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use sqlx::PgPool;
 use tokio::time::sleep;
 
 use super::produce::{ATTEMPTS, QUEUE, group};
-use super::program::{Pull, Then, Turn};
+use super::program::{Receives, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use crate::checker::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
 
-/// What is received is nobody else's for so long, and a grace.
+/// What is received is this receiver's alone for so long, and a grace.
 const VISIBILITY: Duration = Duration::from_secs(1);
 /// What has not begun by then is left to lapse, so that nothing is worked on for longer.
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
@@ -31,19 +31,20 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub async fn run(&self, pull: Option<Pull>) -> std::convert::Infallible {
-        let Some(Pull { most, every }) = pull else {
+    pub async fn run(&self, receives: Option<Receives>) -> std::convert::Infallible {
+        let Some(Receives { limit, every }) = receives else {
             return std::future::pending().await;
         };
         loop {
-            let what = Receive::new(QUEUE).max(most).visibility(VISIBILITY);
+            let what = Receive::new(QUEUE).max(limit).visibility(VISIBILITY);
             let received = Client::default().receive(&self.pool, what).await.unwrap();
             self.work(received).await;
             sleep(Duration::from_millis(every)).await;
         }
     }
 
-    /// One after the other, as they came. Behind one that fails, its group's others go back, or lapse with it.
+    /// One after the other, as they came. Behind one that fails, its group's others go back, or
+    /// lapse with it.
     async fn work(&self, received: Vec<Received>) {
         let begun = Instant::now();
         let mut failed = HashSet::new();
@@ -111,7 +112,7 @@ impl Receiver {
         }
     }
 
-    /// Writes down what a settle was told; whether it was done.
+    /// Writes down what a settle was told. Returns whether it was done.
     fn settled(
         &self,
         name: &str,

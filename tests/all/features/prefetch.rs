@@ -72,7 +72,8 @@ impl Bench {
         self.gate.pass(SLOTS);
     }
 
-    /// How many claims wait while all slots are stuck: not those that have ended, which may not be recorded yet.
+    /// How many claims wait while all slots are stuck: not those that have ended, which may not be
+    /// recorded yet.
     async fn waiting(&self, pool: &PgPool) -> usize {
         let claims = "select array_agg(id) from seriatim.job where status = 'started' \
             group by coalesce(group_id, id::text)";
@@ -81,9 +82,9 @@ impl Bench {
         claims.iter().filter(|jobs| !jobs.iter().any(|job| ran.contains_key(job))).count()
     }
 
-    /// Enqueues jobs until some were claimed ahead while all slots are stuck: not where jobs take long for a while, on a
-    /// machine under load.
-    async fn claims_ahead(&self, pool: &PgPool) {
+    /// Enqueues jobs until some were prefetched while all slots are stuck. That fails for a while
+    /// where jobs take long, on a machine under load.
+    async fn prefetches(&self, pool: &PgPool) {
         let deadline = Instant::now() + PATIENCE * 2;
         loop {
             enqueue(pool, 300, |job| job).await;
@@ -93,7 +94,7 @@ impl Bench {
                     return;
                 }
             }
-            assert!(Instant::now() < deadline, "nothing was claimed ahead");
+            assert!(Instant::now() < deadline, "nothing was prefetched");
             self.unstick();
         }
     }
@@ -124,7 +125,7 @@ async fn jobs_whose_slots_stay_taken_run_elsewhere_as_new() {
         let pool = database.pool();
         let stuck = Bench::default();
         let first = stuck.start(&database, kind).await;
-        stuck.claims_ahead(pool).await;
+        stuck.prefetches(pool).await;
         let other = Bench::default();
         let second = other.start(&database, kind).await;
         // All but the two, and what is behind those.
@@ -164,7 +165,7 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
         let pool = database.pool();
         let bench = Bench::default();
         let running = bench.start(&database, kind).await;
-        bench.claims_ahead(pool).await;
+        bench.prefetches(pool).await;
         let ended = tokio::spawn(async move { running.shutdown(PATIENCE).await });
         eventually(pool, STARTED, 2_i64).await;
         bench.unstick();
@@ -184,11 +185,12 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
     }
 }
 
-/// Jobs that wait under a long lease, and cannot be given back while their rows are locked; after the first failure.
+/// Jobs that wait under a long lease, and cannot be given back while their rows are locked; after
+/// the first failure.
 async fn locked(pool: &PgPool, bench: &Bench) -> Transaction<'static, Postgres> {
     let deadline = Instant::now() + PATIENCE;
     let locks = loop {
-        bench.claims_ahead(pool).await;
+        bench.prefetches(pool).await;
         let mut locks = pool.begin().await.unwrap();
         for rows in [
             "select from seriatim.queue_group where claim is not null for update",
@@ -244,7 +246,7 @@ async fn leased_jobs_not_given_back_by_a_stop_are_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_job_is_claimed_ahead_that_has_one_attempt_or_expires() {
+async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
     let kinds: [fn(NewJob) -> NewJob; 2] =
         [|job| job.max_attempts(1), |job| job.expires_at(Utc::now() + Duration::from_hours(1))];
     for (like, hold) in kinds.into_iter().flat_map(|like| HOLDS.map(|hold| (like, hold))) {

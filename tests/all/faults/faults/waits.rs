@@ -1,4 +1,5 @@
-//! How long groups stand in line that nothing was done to: what a recovery under load is to be compared with.
+//! How long groups that no fault met are ready before they start. A recovery under load is compared
+//! with that.
 
 use std::time::Duration;
 
@@ -7,22 +8,23 @@ use crate::checker::event::{Ended, Time};
 
 /// What follows sooner, in the same process, is of the same turn.
 const TURN: Time = 100_000;
-/// A fault is compared with the groups that came into line so soon after it: by then its own groups have.
+/// A fault is compared with the groups that became ready so soon after it. Its own groups have by
+/// then.
 const SOON: Time = 3_000_000;
 
-/// When turns ended that left jobs behind, and for how long each group then stood in line.
+/// When turns ended that left jobs behind, and for how long each group was ready then.
 #[derive(Debug, Default)]
-pub struct Line(Vec<(Time, Duration)>);
+pub struct Waits(Vec<(Time, Duration)>);
 
-impl Line {
+impl Waits {
     /// Of groups' runs, each in the order of their starts.
     pub fn of(groups: &[Vec<Went>]) -> Self {
         let waited = |two: &[Went]| {
             let (run, next) = (&two[0], &two[1]);
             let was_there = next.enqueued.is_some_and(|enqueued| enqueued <= run.until);
             let of_the_turn = next.process == run.process && next.start < run.until + TURN;
-            let in_line = run.ended == Some(Ended::Succeeded) && was_there && !of_the_turn;
-            in_line.then(|| (run.until, micros(next.start - run.until)))
+            let is_ready = run.ended == Some(Ended::Succeeded) && was_there && !of_the_turn;
+            is_ready.then(|| (run.until, micros(next.start - run.until)))
         };
         let pairs = groups.iter().flat_map(|runs| runs.windows(2));
         let mut waits: Vec<_> = pairs.filter_map(waited).collect();
@@ -30,7 +32,7 @@ impl Line {
         Self(waits)
     }
 
-    /// The median of those that came into line soon after.
+    /// The median of those that became ready soon after.
     pub fn wait_after(&self, since: Time) -> Option<Duration> {
         let from = self.0.partition_point(|(end, _)| *end < since);
         let to = self.0.partition_point(|(end, _)| *end < since + SOON);
@@ -41,7 +43,7 @@ impl Line {
 }
 
 #[test]
-fn a_line_is_what_turns_wait_that_left_jobs_behind() {
+fn a_wait_is_that_of_a_turn_that_left_jobs_behind() {
     let run = |process, start, until, enqueued| Went {
         process,
         start,
@@ -64,10 +66,10 @@ fn a_line_is_what_turns_wait_that_left_jobs_behind() {
         vec![failed, run(1, 3 * s, 4 * s, 0)],
         vec![run(0, 0, 3 * s, 0), run(1, 9 * s, 9 * s, 0)],
     ];
-    let line = Line::of(&groups);
-    let waits = [(s, 10), (2 * s, 2_000_000), (3 * s, 6_000_000)];
-    assert_eq!(line.0, waits.map(|(end, wait)| (end, Duration::from_micros(wait))));
-    assert_eq!(line.wait_after(s), Some(Duration::from_secs(2)));
-    assert_eq!(line.wait_after(2 * s + 1), Some(Duration::from_secs(6)));
-    assert_eq!(line.wait_after(3 * s + 1), None);
+    let waits = Waits::of(&groups);
+    let expected = [(s, 10), (2 * s, 2_000_000), (3 * s, 6_000_000)];
+    assert_eq!(waits.0, expected.map(|(end, wait)| (end, Duration::from_micros(wait))));
+    assert_eq!(waits.wait_after(s), Some(Duration::from_secs(2)));
+    assert_eq!(waits.wait_after(2 * s + 1), Some(Duration::from_secs(6)));
+    assert_eq!(waits.wait_after(3 * s + 1), None);
 }

@@ -1,4 +1,5 @@
-//! A turn goes on while no other group waits for its slot, unless the queue says how many jobs it has.
+//! A turn is chained while no other group waits for its slot, unless the queue says how many jobs a
+//! turn has.
 
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ async fn while_others_wait_each_turn_has_one_job() {
     }
 }
 
-/// Whoever comes while all slots are taken waits for about 20 ms of such a turn.
+/// A group that comes while all slots are taken waits for about 20 ms of such a turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_waits_for_some_jobs_only_if_all_slots_are_taken() {
     let database = database().await;
@@ -124,7 +125,7 @@ async fn a_group_waits_for_some_jobs_only_if_all_slots_are_taken() {
     drained(pool, "q").await;
 }
 
-/// Somebody's trigger refuses that the second job is started.
+/// A trigger of the host refuses that the second job is started.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_about_the_next_job_does_not_fail_the_one_before() {
     for with_tx in [false, true] {
