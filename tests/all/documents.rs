@@ -235,7 +235,8 @@ async fn the_first_program_runs_as_pasted() {
     let database = database().await;
     let output = Command::new(example).env("DATABASE_URL", database.url()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{errors}");
     assert_eq!(said.trim(), blocks(&readme, "text")[0].trim());
     database.remove().await.unwrap();
 }

@@ -37,8 +37,8 @@ impl Receiver {
         };
         loop {
             let what = Receive::new(QUEUE).max(limit).visibility(VISIBILITY);
-            let received = Client::default().receive(&self.pool, what).await.unwrap();
-            self.work(received).await;
+            let jobs = Client::default().receive(&self.pool, what).await.unwrap();
+            self.work(jobs).await;
             sleep(Duration::from_millis(every)).await;
         }
     }
