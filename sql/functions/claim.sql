@@ -7,9 +7,9 @@
 --
 -- Under a pinned vacuum horizon, or with many groups held, a claim reads past all dead or locked
 -- entries to what is due, and to what will be due next. So it says how long it read, and up to when
--- it has left nothing that it could take (`groups_at`, `flags_at`, `ungrouped_at`): the next claims may
--- begin there. Those miss what comes in below (a late commit, a priority, a claim that is given
--- back), and do not ask what will be due. A claim from the beginning finds it, now and then.
+-- it has left nothing that it could take (`groups_at`, `flags_at`, `ungrouped_at`). The next claims
+-- may begin there. They miss what comes in below: a late commit, a priority, a released claim. They
+-- do not ask what will be due. A claim from the beginning finds it, now and then.
 -- Beginning a little lower makes missed late commits rare: enqueues have the time of their
 -- transaction's begin, turns that of their end.
 create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,

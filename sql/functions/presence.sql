@@ -10,14 +10,14 @@ begin
 end $$;
 
 -- Reads in one round trip what a presence needs at each heartbeat. `held`: this session still holds
--- the lock that shows its process alive. `doubted`: the process's claims that are suspected.
+-- the lock that shows its process alive. `suspected`: the process's claims that are suspected.
 -- `maybe_dead`: another process may be dead, and the failure detector is to run. It decides under
 -- locks of its own.
 --
 -- `due_in`: in how many seconds there may be something to do in each of the `queues`, from the
--- first on. `awaits_maintenance`: whether there is maintenance to do, if `house` asks for it. These must
--- not cost the presence. If a read takes long, as it passes many dead rows, the rest stays
--- unanswered, and those queues poll for themselves.
+-- first on. `awaits_maintenance`: whether there is maintenance to do, if `maintenance` asks for it.
+-- These must not cost the presence. If a read takes long, as it passes many dead rows, the rest
+-- stays unanswered, and those queues poll for themselves.
 create or replace function heartbeat(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, detector_lock text,
   queues text[], maintenance boolean,
   out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[], out awaits_maintenance boolean)

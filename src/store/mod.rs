@@ -1,8 +1,8 @@
 //! The only SQL. One function per statement; each says what it locks and which promise it serves.
 //!
 //! A statement is a static of its file, compiled when a store first uses it: SQL if it is fixed,
-//! else built by sea-query. Nothing here decides about jobs, spawns or sleeps. The order of locks is
-//! in ARCHITECTURE ("Lock order").
+//! else built by sea-query. Nothing here decides about jobs, spawns or sleeps. The order of locks
+//! is in ARCHITECTURE ("Lock order").
 
 mod admin;
 mod builder;

@@ -455,7 +455,7 @@ async fn migrate_refuses_tables_that_citus_distributes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_processor_claims_nothing_from_tables_that_citus_distributes() {
+async fn a_processor_refuses_tables_that_citus_distributes() {
     waits_for_another_schema(
         "begin; set local allow_system_table_mods = on;
          create table pg_catalog.pg_dist_partition (logicalrelid regclass not null); commit;
