@@ -5,7 +5,7 @@
 //! younger than the group's lock. `head_id` is lowered for a late job and never raised: an adopter
 //! that shares the row goes by it. A chain must not fail the job that ends.
 //!
-//! Tests: `turns_that_go_on::*`, `interleavings::chain`.
+//! Tests: `chained_turns::*`, `interleavings::chain`.
 
 use std::sync::Arc;
 

@@ -227,7 +227,7 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
-    /// The session or the lease that held the job was lost.
+    /// The session that held the job was lost.
     ConnectionLost,
     /// The lease of the job ended, or the presence of its process could not be proved in time.
     LeaseLost,

@@ -16,7 +16,7 @@
 //! milliseconds before its release. A turn waits, and is released, as a whole. A queue with a limit
 //! in flight or with shared slots does not prefetch, nor does a thorough claim.
 //!
-//! Tests: `claimed_ahead::*`, `interleavings::prefetch`.
+//! Tests: `prefetch::*`, `interleavings::prefetch`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
