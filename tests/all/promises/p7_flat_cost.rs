@@ -54,10 +54,11 @@ async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
          insert into seriatim.job (queue, group_id, data) select 'q', {jobs}, '1' from generate_series(1, {backlog}) n;
          insert into seriatim.queue_group (queue, group_id, ready_at, head_id)
            select queue, group_id, now(), min(id) from seriatim.job group by 1, 2;
-         {groups};
-         analyze"
+         {groups}"
     );
     filler.execute(AssertSqlSafe(backlog)).await.unwrap();
+    // The set-up's own dead rows are not what is measured.
+    filler.execute("vacuum (analyze) seriatim.job, seriatim.queue_group").await.unwrap();
     drop(filler);
     let mut conn = database.connect().await.unwrap();
     let before = read_so_far(&mut conn).await;
@@ -85,9 +86,9 @@ async fn costs_the_same(jobs: &str, groups: &str) {
     println!("{jobs}: {few:.1?} for a job of a thousand, {many:.1?} for one of many");
     // Dead rows, and polls of a slow machine, cost some tens of reads. A claim that reads the
     // backlog costs thousands.
-    assert!(many.rows < few.rows + 500.0, "{few:?} {many:?}");
-    assert!(many.pages < few.pages + 500.0, "{few:?} {many:?}");
-    assert!(few.rows < 300.0 && few.pages < 500.0, "{few:?}");
+    assert!(many.rows < few.rows + 300.0, "{few:?} {many:?}");
+    assert!(many.pages < few.pages + 300.0, "{few:?} {many:?}");
+    assert!(few.rows < 300.0 && few.pages < 300.0, "{few:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
