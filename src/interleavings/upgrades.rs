@@ -215,7 +215,8 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
             ran.iter().filter(|(of, _)| of == group).map(|(_, n)| *n).collect();
         assert_eq!(of_group, expected, "{group}");
     }
-    let slow = |error: &String| error.contains("did not end within");
+    // A heartbeat gives up waiting for the tables that the migration has locked, and tries again.
+    let slow = |error: &String| error.contains("did not end within") || error.contains("55P03");
     errors.lock().unwrap().retain(|error| !slow(error));
     assert_eq!(*errors.lock().unwrap(), [""; 0]);
     database.remove().await.unwrap();
