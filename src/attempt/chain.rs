@@ -3,7 +3,7 @@
 //! The next job has a token of its own. A turn chains for up to 20 ms and 50 jobs, while no other
 //! group waits, and only if a claim would start the job as well. The head is read by a statement
 //! younger than the group's lock. `head_id` is lowered for a late job and never raised: an adopter
-//! that shares the row goes by it. A chain must not fail the job that ends.
+//! that shares the row relies on it. A chain must not fail the job that ends.
 //!
 //! Tests: `chained_turns::*`, `interleavings::chain`.
 

@@ -2,8 +2,8 @@
 //! the sweep.
 //!
 //! One process at a time does it (a leader lock). `maintenance` has the tick, every other file
-//! one duty. The folder uses `liveness`, `store`, `error` and `job`. What must happen at once belongs in
-//! `worker`.
+//! one duty. The folder uses `liveness`, `store`, `error` and `job`. What must happen at once
+//! belongs in `worker`.
 
 mod halts;
 mod leader;
