@@ -51,6 +51,7 @@ grant execute on function
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.dedup to seriatim_worker;
+grant select, insert on seriatim.server to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
@@ -66,8 +67,9 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
   name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
-grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request to seriatim_observer;
-grant execute on function seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
+grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server
+  to seriatim_observer;
+grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint) to seriatim_observer;
 -- halted_groups, parked_groups, explain_job and explain_group show the messages of errors too: what handlers said, which
 -- may tell of what jobs carry. Where that may be seen:

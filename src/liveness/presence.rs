@@ -38,9 +38,10 @@ const ANSWER: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(100);
 /// Time between two announcements, which also record when the process was last seen.
 const ANNOUNCE: Duration = Duration::from_secs(10);
-/// How long after a sign that the server is down no process on it can have suspected this one. Less
-/// than `RESTART_GRACE`, which begins when the server is up again.
-const DOWN: Duration = Duration::from_secs(10);
+/// How long after its last proof a process that saw its server go down keeps its handlers. The next
+/// server, here or elsewhere, came later than that proof, and takes nothing over for
+/// `RESTART_GRACE`. This is less, also if the way to it is longer for this process than for others.
+const DOWN: Duration = Duration::from_secs(13);
 
 /// Keeps the presence of a process.
 pub(crate) struct PresenceKeeper<'a> {
@@ -66,26 +67,25 @@ struct Session {
 struct Certainty {
     /// When the last check that found the lock held began; `None`: leases alone decide.
     proved: Option<Instant>,
-    /// The last sign that the server is down: its own word, or a refused connection after it.
-    down: Option<Instant>,
+    /// The server is down: it said so itself, or it ended the session and refused the next one.
+    down: bool,
     /// The server ended the session. The next try to connect tells whether it goes down.
     ended: bool,
 }
 
 impl Certainty {
     fn ends_at(&self) -> Option<Instant> {
-        let proved = self.proved? + PROOF_LIMIT;
-        Some(self.down.map_or(proved, |down| proved.max(down + DOWN)))
+        Some(self.proved? + if self.down { DOWN } else { PROOF_LIMIT })
     }
 
     /// Records what a failure says about the server.
-    fn record_failure(&mut self, error: &sqlx::Error, now: Instant) {
+    fn record_failure(&mut self, error: &sqlx::Error) {
         let sign = sign(error);
         match sign {
-            Sign::Down => self.down = Some(now),
+            Sign::Down => self.down = true,
             // Any process at that address may have refused it: counts only after the server's own
             // word.
-            Sign::Refused if self.down.is_some() || self.ended => self.down = Some(now),
+            Sign::Refused if self.ended => self.down = true,
             Sign::Refused | Sign::Ended | Sign::Nothing => {}
         }
         self.ended = matches!(sign, Sign::Ended);
@@ -152,7 +152,7 @@ impl PresenceKeeper<'_> {
                     next = Instant::now() + RETRY;
                     report(match failed {
                         Ok(Err(error)) => {
-                            certainty.record_failure(&error, Instant::now());
+                            certainty.record_failure(&error);
                             BackgroundError::Presence(error)
                         }
                         _ => {
@@ -234,6 +234,7 @@ impl PresenceKeeper<'_> {
         let store = &self.context.store;
         let begun = Instant::now();
         let key = in_short_tx(&mut conn, async |conn| {
+            store.note_server(conn).await?;
             let server = store.server_since(conn).await?;
             let mut key = None;
             // The application may hold a lock of the same number, once in a great while.

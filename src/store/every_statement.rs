@@ -43,7 +43,7 @@ const FILES: [InFile; 30] = [
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 10] = [
+const RELATIONS: [&str; 11] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -54,10 +54,11 @@ const RELATIONS: [&str; 10] = [
     "queue",
     "queue_group",
     "receive_attempt",
+    "server",
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 12] = [
+const FUNCTIONS: [&str; 13] = [
     "ack",
     "adopt",
     "batch_jobs",
@@ -67,6 +68,7 @@ const FUNCTIONS: [&str; 12] = [
     "is_suspected",
     "seems_idle",
     "nack",
+    "note_server",
     "receive",
     "saw_burst",
     "server_since",

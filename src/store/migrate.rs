@@ -27,12 +27,20 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 1] = [Step {
-    version: 1,
-    description: "schema",
-    sql: include_str!("../../migrations/0001_schema.sql"),
-    compatible_from: 1,
-}];
+const STEPS: [Step; 2] = [
+    Step {
+        version: 1,
+        description: "schema",
+        sql: include_str!("../../migrations/0001_schema.sql"),
+        compatible_from: 1,
+    },
+    Step {
+        version: 2,
+        description: "claim",
+        sql: include_str!("../../migrations/0002_claim.sql"),
+        compatible_from: 1,
+    },
+];
 
 /// The newest version that this crate knows.
 pub(crate) const LATEST: i64 = STEPS[STEPS.len() - 1].version;

@@ -17,6 +17,8 @@ use crate::store::store::Store;
 statements! {
     TAKE_KEY = |_| "select pg_try_advisory_lock($1)".to_owned();
 
+    NOTE_SERVER = |names| names.sql("select {note_server}()");
+
     SERVER_SINCE = |names| names.sql("select {server_since}()");
 
     /// Says which lock shows that the process lives. Waits some ms for a failure detector that has
@@ -184,8 +186,13 @@ impl Store {
         self.query(&TAKE_KEY).bind(key).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Returns since when this server has locks: none outlives its start, or its recovery from a
-    /// crash. The same for as long as a session lasts.
+    /// Writes down which server this is, once it is another one: all holds are uncertain then.
+    pub(crate) async fn note_server(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        self.query(&NOTE_SERVER).execute(conn).await.map(drop)
+    }
+
+    /// Returns since when this server has locks: none outlives its start, its promotion, or its
+    /// recovery from a crash.
     pub(crate) async fn server_since(
         &self,
         conn: &mut PgConnection,

@@ -10,21 +10,19 @@ mod clock;
 mod disk;
 mod drive;
 mod judge;
-mod network;
 mod produce;
-mod standby;
 mod waits;
 mod worker;
 
 use std::time::{Duration, Instant};
 
+use crate::support::standby::Standby;
 use act::Kind;
 use clock::Clock;
 use disk::Disk;
 use drive::{Driver, Setup};
 use judge::{Figures, judge};
 use produce::Load;
-use standby::Standby;
 use tokio::time::sleep;
 
 use crate::support::size;

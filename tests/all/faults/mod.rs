@@ -7,5 +7,6 @@ mod checking_histories;
 #[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
 mod faults;
 mod lost_answers;
+mod promotions;
 mod random_histories;
 mod shut_out;

@@ -15,8 +15,8 @@ use crate::support::proxy::Proxy;
 use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
-    Errors, Log, database, drained, ended, enqueue, eventually, handler_with, job_of, jobs_where,
-    nothing_remains, processor, value,
+    Errors, Log, by_hand, database, drained, ended, enqueue, eventually, handler_with, job_of,
+    jobs_where, nothing_remains, processor, value,
 };
 
 /// What DESIGN promises for a worker or a session that is killed.
@@ -308,6 +308,9 @@ async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
     let ((start, since), (start_after, since_after)) = (split(&before), split(&after));
     assert_eq!(start, start_after, "which is why it does not do");
     assert!(since_after > since, "{before}; {after}");
+    by_hand(pool, "select pg_stat_reset_shared('bgwriter')").await;
+    let reset: String = value(pool, times).await;
+    assert_eq!(reset, after, "a reset of statistics by hand is no crash");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,8 +4,10 @@
 //! What one file alone needs belongs in that file.
 
 pub mod namespace;
+pub mod network;
 pub mod pooler;
 pub mod proxy;
+pub mod standby;
 pub mod witness;
 pub mod worker_process;
 

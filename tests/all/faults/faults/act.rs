@@ -7,11 +7,11 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use super::drive::Driver;
-use super::network::Weather;
 use super::produce::Load;
 use super::worker::HOGGED;
 use crate::checker::event::{Event, Left, Name, Time};
 use crate::faults::random_histories::recorder::now;
+use crate::support::network::Weather;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

@@ -17,12 +17,12 @@ use tokio::time::sleep;
 use super::act::Kind;
 use super::clock::Clock;
 use super::disk::Disk;
-use super::network::Network;
 use super::produce::{Load, Producer, Shared};
-use super::standby::Standby;
 use super::worker::Settings;
 use crate::checker::event::{Event, Time};
 use crate::faults::random_histories::recorder::{Recorder, now};
+use crate::support::network::Network;
+use crate::support::standby::Standby;
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{Log, by_hand};
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{by_hand, eventually};
+use super::{by_hand, eventually};
 
 /// Ends when dropped.
 #[derive(Debug)]

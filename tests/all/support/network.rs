@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -21,6 +21,8 @@ pub enum Weather {
     Silent,
     /// What is open is reset, and nothing new is let in.
     Broken,
+    /// What is open stays, and new connections are refused, as by a server that is down.
+    Refusing,
 }
 
 #[derive(Debug, Clone)]
@@ -39,13 +41,8 @@ impl Network {
             target: Arc::new(watch::channel(address(url)).0),
             port: listener.local_addr().unwrap().port(),
         };
-        let (weather, target) = (Arc::clone(&network.weather), network.target.subscribe());
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let (weather, target) = (weather.subscribe(), *target.borrow());
-                tokio::spawn(connect(client, target, weather));
-            }
-        });
+        let (weather, target) = (network.weather.subscribe(), network.target.subscribe());
+        tokio::spawn(serve(listener, network.port, weather, target));
         network
     }
 
@@ -65,34 +62,68 @@ impl Network {
     }
 }
 
+async fn serve(
+    listener: TcpListener,
+    port: u16,
+    weather: watch::Receiver<Weather>,
+    target: watch::Receiver<SocketAddr>,
+) {
+    let mut listener = Some(listener);
+    let mut seen = weather.clone();
+    loop {
+        let Some(open) = &listener else {
+            if seen.wait_for(|weather| *weather != Weather::Refusing).await.is_err() {
+                return;
+            }
+            listener = Some(TcpListener::bind(("127.0.0.1", port)).await.unwrap());
+            continue;
+        };
+        tokio::select! {
+            Ok((client, _)) = open.accept() => {
+                tokio::spawn(connect(client, *target.borrow(), weather.clone()));
+            }
+            refuses = seen.wait_for(|weather| *weather == Weather::Refusing) => {
+                if refuses.is_err() {
+                    return;
+                }
+                listener = None;
+            }
+        }
+    }
+}
+
 fn address(url: &str) -> SocketAddr {
     let options: PgConnectOptions = url.parse().unwrap();
     SocketAddr::new(options.get_host().parse().unwrap(), options.get_port())
 }
 
-async fn connect(client: TcpStream, target: SocketAddr, mut weather: watch::Receiver<Weather>) {
-    // A reset rather than an end, whichever side closes first.
-    let _ = client.set_zero_linger();
+async fn connect(mut client: TcpStream, target: SocketAddr, mut weather: watch::Receiver<Weather>) {
     if *weather.borrow() == Weather::Broken {
+        let _ = client.set_zero_linger();
         return;
     }
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    let _ = (client.set_nodelay(true), server.set_nodelay(true), server.set_zero_linger());
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let there = forward(from_client, to_server, weather.clone());
-    let back = forward(from_server, to_client, weather.clone());
-    let broken = weather.wait_for(|weather| *weather == Weather::Broken);
-    tokio::select! {
-        () = there => {}
-        () = back => {}
-        _ = broken => {}
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let is_broken = {
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        let there = forward(from_client, to_server, weather.clone());
+        let back = forward(from_server, to_client, weather.clone());
+        tokio::select! {
+            () = there => false,
+            () = back => false,
+            _ = weather.wait_for(|weather| *weather == Weather::Broken) => true,
+        }
+    };
+    if is_broken {
+        // A reset rather than an end, which lets the last words through.
+        let _ = (client.set_zero_linger(), server.set_zero_linger());
     }
 }
 
 async fn forward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
 ) {
     let mut buffer = vec![0; 65_536];
