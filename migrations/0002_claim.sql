@@ -19,3 +19,7 @@ begin
 exception when others then
   insert into server values (0, 0, '-infinity');
 end $$;
+
+-- Never the same for two jobs, unlike the id: a promoted standby may give ids again that were lost
+-- with its primary. For what a receiver does elsewhere.
+alter type received add attribute key text;

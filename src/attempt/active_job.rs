@@ -130,9 +130,20 @@ pub(crate) enum Savepoint {
 }
 
 impl ActiveJob {
-    /// The job's id.
+    /// The job's id. It gives the order of the group, and may be given again after an asynchronous
+    /// failover: other services take [`key`](Self::key).
     pub fn id(&self) -> i64 {
         self.id
+    }
+
+    /// The key for calls to other services, to make them once: the same for each attempt of the
+    /// job, and for no other job of this schema. It is the id and the time of the enqueue in
+    /// microseconds, as in `17-1767225600000000`.
+    ///
+    /// A standby that is promoted without all that its primary had may give ids again. So an id
+    /// alone may have been seen by the other service, for a job that was lost.
+    pub fn key(&self) -> String {
+        format!("{}-{}", self.id, self.created_at.timestamp_micros())
     }
 
     /// The job's queue.

@@ -101,6 +101,8 @@ pub struct Received {
     /// taken over 1.75 s after that was noticed. [`Client::ack`] and [`Client::extend`] work until
     /// then.
     pub visible_until: DateTime<Utc>,
+    /// The key for calls to other services: see [`ActiveJob::key`](crate::ActiveJob::key).
+    pub key: String,
 }
 
 /// Leaves out the data: a job may be logged.
@@ -118,6 +120,7 @@ impl fmt::Debug for Received {
             .field("reference", &self.reference)
             .field("enqueued_at", &self.enqueued_at)
             .field("visible_until", &self.visible_until)
+            .field("key", &self.key)
             .finish()
     }
 }
@@ -414,6 +417,7 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         reference: row.reference,
         enqueued_at: row.enqueued_at,
         visible_until: row.visible_until,
+        key: row.key,
     })
 }
 

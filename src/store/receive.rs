@@ -20,7 +20,7 @@ statements! {
 }
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
-                        enqueued_at, visible_until";
+                        enqueued_at, visible_until, key";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
@@ -40,6 +40,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) reference: Option<String>,
     pub(crate) enqueued_at: DateTime<Utc>,
     pub(crate) visible_until: DateTime<Utc>,
+    pub(crate) key: String,
 }
 
 /// The answer to a receipt.
@@ -116,6 +117,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         reference: row.try_get("reference")?,
         enqueued_at: row.try_get("enqueued_at")?,
         visible_until: row.try_get("visible_until")?,
+        key: row.try_get("key")?,
     })
 }
 

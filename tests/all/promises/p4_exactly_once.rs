@@ -4,13 +4,50 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Running};
+use seriatim::{
+    ActiveJob, Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Receive, Running,
+};
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::{HOLD, queue};
 use crate::support::{
-    by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor, value,
+    Log, by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor, value,
 };
+
+/// What an asynchronous failover does if it loses more ids than a sequence is logged ahead.
+async fn lose(pool: &PgPool, job: i64) {
+    by_hand(pool, format!("delete from seriatim.job where id = {job}")).await;
+    by_hand(pool, format!("select setval('seriatim.job_id_seq', {job}, false)")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_its_jobs_alone_though_its_id_comes_again() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, client) = (Log::default(), Client::default());
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let job = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
+        ids.push(job.id());
+        let received = client.receive(pool, Receive::new("q")).await.unwrap().remove(0);
+        log.add(received.key.clone());
+        client.nack(pool, &received.receipt, Duration::ZERO).await.unwrap();
+        let run = handler_with(log.clone(), async |log, job, _| {
+            log.add(job.key());
+            if job.attempt() == 2 { Err(JobError::retry("as asked")) } else { Ok(json!(1)) }
+        });
+        let running = processor(&database, 4).await.queue(queue("q"), run);
+        let running = running.build().unwrap().start();
+        assert_eq!(ended(pool, job.id()).await.attempts, 3);
+        running.shutdown(Duration::from_secs(5)).await;
+        lose(pool, job.id()).await;
+    }
+    assert_eq!(ids[0], ids[1], "the id comes again");
+    let keys = log.entries();
+    assert_eq!((&keys[0], &keys[0]), (&keys[1], &keys[2]), "the same for each attempt");
+    assert_eq!((&keys[3], &keys[3]), (&keys[4], &keys[5]), "the same for each attempt");
+    assert_ne!(keys[0], keys[3]);
+}
 
 async fn write(tx: &mut PgConnection, what: &str) -> Result<(), sqlx::Error> {
     let insert = "insert into public.written (what) values ($1)";

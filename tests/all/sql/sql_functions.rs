@@ -378,4 +378,5 @@ async fn bytes_come_as_they_were_given() {
     assert_eq!(job.name.as_deref(), Some("thumbnail"));
     assert_eq!(job.reference.as_deref(), Some("r-1"));
     assert!(job.visible_until > job.enqueued_at);
+    assert_eq!(job.key, format!("{id}-{}", job.enqueued_at.timestamp_micros()));
 }
