@@ -20,9 +20,12 @@ impl Client {
     /// [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. Jobs that
     /// were received by hand belong to no node.
     ///
-    /// Harmless while the node lives: a job that a transaction holds is left alone, and the next
-    /// extension of a lease clears the suspicion. Without this call a claim is suspected when its
-    /// lease ends, or its processor's presence does.
+    /// Harmless while the node lives and reaches the database: a job that a transaction holds is
+    /// left alone, and its process clears the suspicion of a lease within 0.5 s. A process that
+    /// shows its [presence](crate::ProcessorBuilder::presence) stops its handlers in time if it
+    /// cannot. One without a presence does not learn of the suspicion while it is cut off: make
+    /// sure that such a node is gone. Without this call a claim is suspected when its lease ends,
+    /// or its processor's presence does.
     ///
     /// # Errors
     /// The database's.

@@ -215,6 +215,12 @@ impl PresenceKeeper<'_> {
         }
         if session.key.is_none() {
             *certainty = Certainty::default();
+            if self.context.leases.next_extension().is_some() {
+                // An operator may take this node for gone: `release_node`.
+                let (id, store) = (self.row.id, &self.context.store);
+                let find = async |conn: &mut PgConnection| store.suspected_claims(conn, id).await;
+                suspected = in_short_tx(&mut session.conn, find).await?;
+            }
         }
         self.extend_leases(&mut session.conn, &suspected, extend_all).await?;
         self.check_claims(&mut session).await?;

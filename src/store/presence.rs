@@ -35,6 +35,15 @@ statements! {
             seen_at = clock_timestamp()",
     );
 
+    /// The suspected claims of a process.
+    SUSPECTED = |names| names.sql(
+        "select g.claim from {queue_group} g
+        where g.claimed_by = $1 and g.suspect is not null and coalesce(g.suspect = g.claim, false)
+        union all
+        select j.claim from {job} j
+        where j.claimed_by = $1 and j.suspect is not null and j.suspect = j.claim",
+    );
+
     WITHDRAW = |names| names.sql("update {processor} set presence_key = null where id = $1");
 
     LEAVE = |names| delete_claimless(names, "p.id = $1");
@@ -250,6 +259,16 @@ impl Store {
 
     fn failure_detector_lock(&self) -> String {
         format!("seriatim failure detector {}", self.names.schema())
+    }
+
+    /// Returns the suspected claims of a process. A heartbeat returns them as well.
+    pub(crate) async fn suspected_claims(
+        &self,
+        conn: &mut PgConnection,
+        id: i64,
+    ) -> Result<Vec<Uuid>, sqlx::Error> {
+        let rows = self.query(&SUSPECTED).bind(id).fetch_all(conn).await?;
+        rows.iter().map(|row| row.try_get(0)).collect()
     }
 
     /// From here on leases alone decide about the process.

@@ -187,13 +187,21 @@ async fn a_purge_says_what_another_transaction_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_living_nodes_lease_is_cleared_of_suspicion() {
+    // Extended long after the grace of a take-over, were it not for the suspicion.
+    is_cleared_of_suspicion(true, Duration::from_secs(30)).await;
+    // Without a presence as well.
+    is_cleared_of_suspicion(false, Duration::from_secs(30)).await;
+}
+
+async fn is_cleared_of_suspicion(presence: bool, lease: Duration) {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let (gate, entered) = (Gate::default(), Log::default());
     let _running = processor(&database, 10)
         .await
+        .presence(presence)
         .queue(
-            queue("q").hold(Hold::Lease(Duration::from_secs(2))),
+            queue("q").hold(Hold::Lease(lease)),
             handler_with((gate.clone(), entered.clone()), async |(gate, entered), _, _| {
                 entered.add("in");
                 gate.passed().await;
