@@ -299,6 +299,13 @@ pub enum BackgroundError {
         "a pooler of statements is in between, behind which there are no transactions, so no job is claimed: set its mode to `transaction` or `session`, or connect directly"
     )]
     StatementPooler(#[source] sqlx::Error),
+    /// The server is read-only: a standby, or a primary that became one. Nothing is claimed or
+    /// settled there. Its connections are closed, and opened anew until a server can be written to.
+    /// Reported once until then, in place of what each part of the processor meets.
+    #[error(
+        "the server is read-only, a standby perhaps: connections to it are closed, and opened anew until one can be written to"
+    )]
+    ReadOnly,
     /// Maintenance failed. It is tried again.
     #[error("maintenance failed")]
     Maintenance(#[source] sqlx::Error),

@@ -97,7 +97,9 @@ impl Lease {
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
         // unknown state.
         let locking = tokio::spawn(async move {
+            let options = pool.connect_options();
             let mut conn = SlotConnection::from(pool.acquire().await?);
+            conn.options = Some(options);
             match hold(&context, &queue, &claim, lease, &mut conn).await {
                 Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
                 Ok(None) => Ok(None),
@@ -113,8 +115,9 @@ impl Lease {
         let Some((conn, session, since)) = locked? else {
             return Err(taken_over(signals));
         };
+        let (options, signals) = (conn.options.clone(), signals.clone());
         let watch =
-            self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());
+            self.context.session_monitor.watch(self.claim.job, session, options, since, signals);
         Ok(Locks { conn, session, watch })
     }
 }

@@ -1,14 +1,15 @@
 //! A slot's connection. It never returns to the pool with a transaction open.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::PgTransactionManager;
+use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
 use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::store::{AfterSettle, Claim, HeldJob, SessionId};
+use crate::store::{AfterSettle, Claim, HeldJob, ServerId, SessionId};
 
 /// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub(crate) struct SlotConnection {
     pub(crate) has_claimed: bool,
     /// The server's session; `None` until it is read.
     pub(crate) session: Option<SessionId>,
+    /// The server, read once; `None` if it does not say.
+    pub(crate) server: Option<ServerId>,
+    /// What it was opened with, as far as a worker knows.
+    pub(crate) options: Option<Arc<PgConnectOptions>>,
     /// True while a transaction is open that sqlx did not begin and does not count.
     pub(crate) begun: bool,
     /// The job whose locks were taken by the settle of the job before.
@@ -109,6 +114,8 @@ impl From<PoolConnection<Postgres>> for SlotConnection {
             watched: false,
             has_claimed: false,
             session: None,
+            server: None,
+            options: None,
             begun: false,
             preheld: None,
             next: None,

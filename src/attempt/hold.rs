@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::attempt::connection::{PreheldJob, SlotConnection};
 use crate::liveness::context::Context;
 use crate::store::{
-    CLAIM_LEASE, Claim, HeldJob, HoldAnswer, HoldReceipt, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, notice_lost_clients,
+    CLAIM_LEASE, Claim, HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId, begin_hold,
+    begin_short, cannot_check, gave_up_waiting, notice_lost_clients,
 };
 
 /// Delay before retrying a row that `SKIP LOCKED` skipped.
@@ -42,7 +42,11 @@ pub(crate) async fn hold_known(
             }
             answer => {
                 let held = answer?;
-                conn.watched = true;
+                // Else the slower way reads the server as well.
+                conn.watched |= held.is_some();
+                if let Some(session) = held.and_then(|held| held.session) {
+                    conn.server = session.server;
+                }
                 (held, asked_at)
             }
         }
@@ -57,13 +61,21 @@ pub(crate) async fn hold_known(
         None => context.store.session(conn).await?,
     };
     conn.session = Some(session);
+    let session = SessionId { server: server_of(context, conn), ..session };
     Ok(Some((HeldJob { session, ..known }, asked_at)))
 }
 
-/// Tells the server to notice when this process is gone.
+/// The server that can judge a hold on `conn`. Behind a transaction pooler that may be another one
+/// tomorrow.
+fn server_of(context: &Context, conn: &SlotConnection) -> Option<ServerId> {
+    conn.server.filter(|_| !context.pooler_state.pooled.is_cancelled())
+}
+
+/// Tells the server to notice when this process is gone, and reads which one it is.
 async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
     if !conn.watched {
         notice_lost_clients(conn, &context.limits).await?;
+        conn.server = context.store.server(conn).await?;
         conn.watched = true;
     }
     Ok(())
@@ -95,7 +107,10 @@ pub(crate) async fn hold(
             answer => answer?,
         };
         match answer {
-            HoldAnswer::Held(held) if !held.suspected => return Ok(Some((*held, asked_at))),
+            HoldAnswer::Held(mut held) if !held.suspected => {
+                held.session.server = server_of(context, conn);
+                return Ok(Some((*held, asked_at)));
+            }
             HoldAnswer::Held(_) => {
                 PgTransactionManager::rollback(conn).await?;
                 begin_short(conn).await?;

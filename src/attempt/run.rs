@@ -90,6 +90,7 @@ impl ClaimedTurn {
         let watch = self.context.session_monitor.watch(
             self.claim.job,
             held.session,
+            conn.options.clone(),
             since,
             signals.clone(),
         );

@@ -17,7 +17,7 @@ use crate::error::BackgroundError;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
-use crate::store::{HoldAnswer, SessionId, WorkConnection, begin_short, in_tx};
+use crate::store::{HoldAnswer, SessionId, WorkConnection, begin_short, in_tx, is_read_only};
 
 /// Bounds a hold, or one try to record. A server that takes longer is lost.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -35,9 +35,13 @@ impl Unrecorded {
 
 /// Returns whether the database will refuse the same record again. It may accept it later after an
 /// error of classes 08, 40, 53, 55, 57 and 58: a timeout, a lack of resources, or an ended session.
+/// So it may if the server is read-only.
 pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     let transient =
         |code: &str| ["08", "40", "53", "55", "57", "58"].contains(&&code[..2.min(code.len())]);
+    if is_read_only(error) {
+        return false;
+    }
     let error = error.as_database_error();
     error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
 }

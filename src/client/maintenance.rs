@@ -32,9 +32,9 @@ impl Client {
     ) -> Result<u64, ControlError> {
         name::check_queue(queue.name())?;
         let queues = vec![queue];
-        let maintenance =
-            Maintenance { store: &self.store, side: pool, queues, interval: Duration::ZERO };
-        let reports = maintenance.tick(true, &mut HashMap::new()).await?;
+        let maintenance = Maintenance { store: &self.store, queues, interval: Duration::ZERO };
+        let conn = pool.acquire().await?;
+        let reports = maintenance.tick(conn, true, &mut HashMap::new()).await?;
         Ok(reports.iter().map(|(_, report)| report.deleted).sum())
     }
 }

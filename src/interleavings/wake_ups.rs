@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::interleavings::support::scene::PATIENCE;
+use crate::liveness::side_pool::SidePool;
 use crate::processor::listener;
 use crate::testing::TestDatabase;
 
@@ -17,7 +18,8 @@ async fn a_worker_polls_again_once_its_listener_listens() {
     let wake = Arc::new(Notify::new());
     let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);
     let stop = CancellationToken::new();
-    let listening = listener::run(db.pool(), "seriatim.wake", workers, &stop, |_| {});
+    let side = SidePool::new(db.pool());
+    let listening = listener::run(&side, "seriatim.wake", workers, &stop, |_| {});
     let woken = async {
         timeout(PATIENCE, wake.notified()).await.unwrap();
         stop.cancel();

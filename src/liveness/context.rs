@@ -1,6 +1,7 @@
-//! What the parts of a processor share: its store, its side connections, its signals.
+//! What the parts of a processor share: its store, its signals, its way to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,11 +15,9 @@ use crate::liveness::schema_gate::SchemaGate;
 use crate::liveness::sessions::SessionMonitor;
 use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
-use crate::store::{SessionLimits, Store};
+use crate::liveness::side_pool::SidePool;
+use crate::store::{SessionLimits, Store, is_read_only};
 
-/// Connections beside the pool's, which never wait behind its jobs. One is for wake-ups, two are
-/// for maintenance and late records; the monitor opens one more.
-const SIDE_CONNECTIONS: u32 = 3;
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
 /// What the parts of a processor share.
@@ -32,7 +31,7 @@ pub(crate) struct Context {
     pub(crate) shared_poll: Arc<SharedPoll>,
     /// The id that this process's claims carry.
     pub(crate) processor: i64,
-    pub(crate) side: PgPool,
+    pub(crate) side: SidePool,
     pub(crate) counters: Counters,
     /// Cancelled when a shutdown begins: nothing new starts.
     pub(crate) stop: CancellationToken,
@@ -41,6 +40,8 @@ pub(crate) struct Context {
     /// The deadline of a shutdown, set when it begins.
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
+    /// That the server is read-only was reported, and it has not been written to since.
+    read_only: AtomicBool,
 }
 
 impl Context {
@@ -54,17 +55,38 @@ impl Context {
             leases: Arc::default(),
             shared_poll: Arc::default(),
             processor: fastrand::i64(..),
-            side: side_pool(pool, SIDE_CONNECTIONS),
+            side: SidePool::new(pool),
             counters: Counters::default(),
             stop: CancellationToken::new(),
             release: CancellationToken::new(),
             deadline: OnceLock::new(),
             on_error,
+            read_only: AtomicBool::new(false),
         }
     }
 
-    /// Logs an error that no caller gets, and passes it to the error hook.
+    /// Logs an error that no caller gets, and passes it to the error hook. That the server is
+    /// read-only is said once: every part of the processor meets that at each of its tries.
     pub(crate) fn report(&self, error: &BackgroundError) {
+        if is_of_read_only(error) {
+            let source = std::error::Error::source(&error);
+            tracing::debug!(source, "{error}");
+            if !self.read_only.swap(true, Ordering::Relaxed) {
+                self.pass_on(&BackgroundError::ReadOnly);
+            }
+        } else {
+            self.pass_on(error);
+        }
+    }
+
+    /// The server was written to.
+    pub(crate) fn record_write(&self) {
+        if self.read_only.swap(false, Ordering::Relaxed) {
+            tracing::info!("the server can be written to again");
+        }
+    }
+
+    fn pass_on(&self, error: &BackgroundError) {
         let source = std::error::Error::source(&error);
         if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
             tracing::error!(source, "{error}");
@@ -80,12 +102,8 @@ impl Context {
     }
 }
 
-/// Returns a pool of connections with the options of `pool`. Belongs to the runtime that calls it.
-pub(crate) fn side_pool(pool: &PgPool, connections: u32) -> PgPool {
-    pool.options()
-        .clone()
-        .max_connections(connections)
-        .min_connections(0)
-        .acquire_timeout(Duration::from_secs(5))
-        .connect_lazy_with((*pool.connect_options()).clone())
+/// Returns whether an error comes from a server that cannot be written to.
+pub(crate) fn is_of_read_only(error: &BackgroundError) -> bool {
+    let source = std::error::Error::source(error);
+    source.and_then(|source| source.downcast_ref()).is_some_and(is_read_only)
 }

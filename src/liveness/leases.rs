@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,8 @@ struct Table {
     uncertain: bool,
     /// The presence of this process is proven, so it learns of a suspicion in time.
     present: bool,
+    /// What the presence's session was opened with; `None` before the first one.
+    options: Option<Arc<PgConnectOptions>>,
     entries: HashMap<u64, LeaseEntry>,
 }
 
@@ -182,10 +185,22 @@ impl Leases {
         table.present.then(|| table.entries.values().map(|e| e.claim.token).collect())
     }
 
-    /// Returns whether to claim at all. What a suspected process claims would be taken over at
-    /// once.
-    pub(crate) fn may_claim(&self) -> bool {
-        !self.table().uncertain
+    /// Returns whether to claim at all through connections with these options. What a suspected
+    /// process claims would be taken over at once, and the presence extends nothing on a server
+    /// that it has not been led to yet.
+    pub(crate) fn may_claim(&self, options: &Arc<PgConnectOptions>) -> bool {
+        let table = self.table();
+        let there = table.options.as_ref().is_none_or(|there| Arc::ptr_eq(there, options));
+        there && !table.uncertain
+    }
+
+    /// The presence is shown by a session with these options from now on.
+    pub(crate) fn extend_through(&self, options: &Arc<PgConnectOptions>) {
+        self.table().options = Some(Arc::clone(options));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table().entries.is_empty()
     }
 
     /// Stops handlers whose lease ran out; all of them once the presence has been unproven for too

@@ -16,4 +16,5 @@ pub(crate) mod schema_gate;
 pub(crate) mod sessions;
 pub(crate) mod shared_poll;
 pub(crate) mod shutdown;
+pub(crate) mod side_pool;
 pub(crate) mod watchdog;

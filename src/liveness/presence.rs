@@ -12,11 +12,13 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
@@ -26,7 +28,7 @@ use crate::liveness::pooler;
 use crate::liveness::sessions::PROOF_LIMIT;
 use crate::liveness::shared_poll::PollTarget;
 use crate::store::{
-    HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, RESTART_GRACE, gave_up_waiting,
+    HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, RESTART_GRACE, ServerId, gave_up_waiting,
     in_short_tx, keep_open,
 };
 
@@ -36,6 +38,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(1);
 /// Delay after a tick that failed.
 const RETRY: Duration = Duration::from_millis(100);
+/// Bounds a try to open a session where the pool leads now, beside one that lives.
+const MOVE: Duration = Duration::from_millis(300);
 /// Time between two announcements, which also record when the process was last seen.
 const ANNOUNCE: Duration = Duration::from_secs(10);
 /// How long after its last proof a process that saw its server go down keeps its handlers. The next
@@ -46,7 +50,8 @@ const DOWN: Duration = Duration::from_secs(13);
 /// Keeps the presence of a process.
 pub(crate) struct PresenceKeeper<'a> {
     pub(crate) context: &'a Context,
-    pub(crate) options: sqlx::postgres::PgConnectOptions,
+    /// The application's: where it leads, the presence goes.
+    pub(crate) pool: &'a PgPool,
     pub(crate) row: ProcessorRow,
     /// Whether to take a presence lock at all.
     pub(crate) wanted: bool,
@@ -56,6 +61,8 @@ struct Session {
     conn: PgConnection,
     /// The presence lock; `None` without a presence.
     key: Option<i64>,
+    options: Arc<PgConnectOptions>,
+    id: Option<ServerId>,
     /// The start of the server that the session belongs to.
     server: DateTime<Utc>,
     since: Instant,
@@ -184,10 +191,7 @@ impl PresenceKeeper<'_> {
     ) -> Result<(), sqlx::Error> {
         let begun = Instant::now();
         // Taken out, so that a tick that is given up drops its connection.
-        let (mut session, fresh) = match kept.take() {
-            Some(session) => (session, false),
-            None => (self.connect(certainty).await?, true),
-        };
+        let (mut session, fresh) = self.session(kept.take(), certainty).await?;
         let mut extend_all = fresh;
         let mut suspected = Vec::new();
         let long_here = session.since.elapsed() >= RESTART_GRACE;
@@ -232,11 +236,52 @@ impl PresenceKeeper<'_> {
         Ok(())
     }
 
-    /// Opens a session with a presence lock, and announces it. The lock is new each time: an old
-    /// session may linger.
-    async fn connect(&self, certainty: &mut Certainty) -> Result<Session, sqlx::Error> {
-        let mut conn = PgConnection::connect_with(&self.options).await?;
+    /// Returns a session that shows the presence where the pool leads now, and whether it is new.
+    async fn session(
+        &self,
+        kept: Option<Session>,
+        certainty: &mut Certainty,
+    ) -> Result<(Session, bool), sqlx::Error> {
+        let options = self.pool.connect_options();
+        let (conn, id) = match kept {
+            Some(session) if Arc::ptr_eq(&session.options, &options) => {
+                return Ok((session, false));
+            }
+            // The pool leads elsewhere, perhaps too early: the old session is as good until then.
+            Some(session) => match timeout(MOVE, self.open(&options)).await {
+                Ok(Ok((conn, id))) if id == session.id || self.context.leases.is_empty() => {
+                    (conn, id)
+                }
+                // What leases keep there is extended and settled there first.
+                _ => return Ok((session, false)),
+            },
+            None => {
+                self.context.side.follow(&options);
+                self.open(&options).await?
+            }
+        };
+        Ok((self.announce(conn, (options, id), certainty).await?, true))
+    }
+
+    async fn open(
+        &self,
+        options: &PgConnectOptions,
+    ) -> Result<(PgConnection, Option<ServerId>), sqlx::Error> {
+        let mut conn = PgConnection::connect_with(options).await?;
         keep_open(&mut conn).await?;
+        let store = &self.context.store;
+        let id = in_short_tx(&mut conn, async |conn| store.server(conn).await).await?;
+        Ok((conn, id))
+    }
+
+    /// Takes a presence lock, and announces it. The lock is new each time: an old session may
+    /// linger. After an error the session before must not go on: the row may show the new lock.
+    async fn announce(
+        &self,
+        mut conn: PgConnection,
+        (options, id): (Arc<PgConnectOptions>, Option<ServerId>),
+        certainty: &mut Certainty,
+    ) -> Result<Session, sqlx::Error> {
         let store = &self.context.store;
         let begun = Instant::now();
         let key = in_short_tx(&mut conn, async |conn| {
@@ -261,9 +306,12 @@ impl PresenceKeeper<'_> {
             Ok((key, server))
         });
         let (key, server) = key.await?;
+        self.context.record_write();
+        self.context.side.follow(&options);
+        self.context.leases.extend_through(&options);
         self.context.leases.announced.cancel();
         let now = Instant::now();
-        Ok(Session { conn, key, server, since: now, announced_at: now })
+        Ok(Session { conn, key, options, id, server, since: now, announced_at: now })
     }
 
     async fn extend_leases(

@@ -1,4 +1,5 @@
-//! The monitor: one session per process checks the sessions that hold its running jobs.
+//! The monitor: one session per process checks the sessions that hold its running jobs. While the
+//! pool is led to another server, it is one session for each.
 //!
 //! A session can die while its process lives: the server restarts or fails over, an operator
 //! terminates the backend, the network parts. Its locks are gone then, and another worker may take
@@ -10,12 +11,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgConnection, PgPool};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::store::{SessionId, Sessions, Store, in_short_tx, keep_open};
+use crate::liveness::side_pool::one_of;
+use crate::store::{ServerId, SessionId, Sessions, Store, in_short_tx, keep_open};
 
 /// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -41,10 +45,23 @@ struct Holds {
     watched: HashMap<u64, Watched>,
 }
 
+/// The monitor's own sessions, by their servers.
+type MonitorSessions = HashMap<Option<ServerId>, PgConnection>;
+
+/// What a check found on a server.
+#[derive(Debug)]
+struct Found {
+    alive: Sessions,
+    /// The jobs that are requested to be cancelled.
+    cancels: Vec<i64>,
+}
+
 #[derive(Debug, Clone)]
 struct Watched {
     job: i64,
     session: SessionId,
+    /// What the session was opened with, if that is known.
+    options: Option<Arc<PgConnectOptions>>,
     /// When the statement that last proved the session alive was sent.
     proved: Instant,
     signals: Signals,
@@ -73,15 +90,17 @@ impl Drop for SessionWatch {
 }
 
 impl SessionMonitor {
-    /// Watches a hold. `since` is when the statement that took it was sent.
+    /// Watches a hold. `options` is what its session was opened with. `since` is when the statement
+    /// that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,
         session: SessionId,
+        options: Option<Arc<PgConnectOptions>>,
         since: Instant,
         signals: Signals,
     ) -> SessionWatch {
-        let watched = Watched { job, session, proved: since, signals };
+        let watched = Watched { job, session, options, proved: since, signals };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
@@ -102,7 +121,7 @@ impl SessionMonitor {
         stop: &CancellationToken,
         report: impl Fn(BackgroundError),
     ) {
-        let mut conn = None;
+        let mut kept = MonitorSessions::new();
         let mut next = Instant::now();
         loop {
             tokio::select! {
@@ -111,30 +130,39 @@ impl SessionMonitor {
             }
             let begun = Instant::now();
             next = begun + INTERVAL;
-            let watched = self.holds().watched.clone();
-            if watched.is_empty() {
-                continue;
-            }
+            let watched = self.holds().by_server();
+            // A session that no hold needs stays, for the next ones, unless others are needed.
+            kept.retain(|server, _| watched.is_empty() || watched.contains_key(server));
             // A check that comes too late (the process was frozen) is still made: the sessions may
             // live.
             let limit = match self.deadline() {
                 deadline if deadline > begun => deadline.min(begun + ANSWER),
                 _ => begun + LATE_ANSWER,
             };
-            match timeout_at(limit, check(store, pool, &mut conn, &watched)).await {
-                Ok(Ok((alive, cancels))) => self.apply(begun, &watched, &alive, &cancels),
-                failed => {
-                    // Dropped, not returned: a new connection tells whether the server is there.
-                    conn = None;
-                    next = Instant::now() + RETRY;
-                    report(match failed {
-                        Ok(Err(error)) => BackgroundError::SessionMonitor(error),
-                        _ => BackgroundError::TooSlow {
-                            activity: "a check of the holds",
-                            limit: limit.saturating_duration_since(begun),
-                        },
-                    });
+            // Beside each other: a server that does not answer must not delay another one's holds.
+            let checks = watched.into_iter().map(|(server, watched)| {
+                let conn = kept.remove(&server);
+                async move {
+                    let checked = timeout_at(limit, check(store, pool, conn, server, &watched));
+                    (server, checked.await, watched)
                 }
+            });
+            for (server, checked, watched) in join_all(checks).await {
+                let error = match checked {
+                    Ok(Ok((conn, found))) => {
+                        self.apply(begun, &watched, &found);
+                        kept.insert(server, conn);
+                        continue;
+                    }
+                    // Dropped, not returned: a new connection tells whether the server is there.
+                    Ok(Err(error)) => BackgroundError::SessionMonitor(error),
+                    Err(_) => BackgroundError::TooSlow {
+                        activity: "a check of the holds",
+                        limit: limit.saturating_duration_since(begun),
+                    },
+                };
+                next = Instant::now() + RETRY;
+                report(error);
             }
             self.expire();
         }
@@ -148,24 +176,18 @@ impl SessionMonitor {
     }
 
     /// Applies the answer of a check that began at `begun` to the holds that were watched then.
-    fn apply(
-        &self,
-        begun: Instant,
-        asked_for: &HashMap<u64, Watched>,
-        alive: &Sessions,
-        cancels: &[i64],
-    ) {
+    fn apply(&self, begun: Instant, asked_for: &HashMap<u64, Watched>, found: &Found) {
         let mut holds = self.holds();
         for key in asked_for.keys() {
             let Some(watched) = holds.watched.get_mut(key) else {
                 continue;
             };
-            if alive.contains(&watched.session) {
+            if found.alive.contains(&(watched.session.pid, watched.session.since)) {
                 watched.proved = watched.proved.max(begun);
             } else {
                 watched.signals.lost.cancel();
             }
-            if cancels.contains(&watched.job) {
+            if found.cancels.contains(&watched.job) {
                 watched.signals.cancel.cancel();
             }
         }
@@ -181,26 +203,76 @@ impl SessionMonitor {
     }
 }
 
+impl Holds {
+    /// The holds, by the servers that they are on.
+    fn by_server(&self) -> HashMap<Option<ServerId>, HashMap<u64, Watched>> {
+        let mut servers: HashMap<_, HashMap<_, _>> = HashMap::new();
+        for (key, watched) in &self.watched {
+            servers.entry(watched.session.server).or_default().insert(*key, watched.clone());
+        }
+        servers
+    }
+}
+
+/// Checks the holds of one server, on `kept` or a new session there.
 async fn check(
     store: &Store,
     pool: &PgPool,
-    kept: &mut Option<PgConnection>,
+    kept: Option<PgConnection>,
+    server: Option<ServerId>,
     watched: &HashMap<u64, Watched>,
-) -> Result<(Sessions, Vec<i64>), sqlx::Error> {
-    // Taken out, so that a check that is given up drops its connection.
-    let mut conn = if let Some(conn) = kept.take() {
-        conn
-    } else {
-        let mut conn = pool.acquire().await?.detach();
-        keep_open(&mut conn).await?;
-        conn
+) -> Result<(PgConnection, Found), sqlx::Error> {
+    // A check that is given up drops its connection.
+    let mut conn = match kept {
+        Some(conn) => conn,
+        None => {
+            let own = watched.values().find_map(|w| w.options.as_ref());
+            connect(store, pool, (server, own)).await?
+        }
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let jobs = watched.values().map(|w| w.job).collect();
     let found = in_short_tx(&mut conn, async |conn| {
-        Ok((store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?))
+        let (alive, cancels) =
+            (store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?);
+        Ok(Found { alive, cancels })
     });
     let found = found.await?;
-    *kept = Some(conn);
-    Ok(found)
+    Ok((conn, found))
+}
+
+/// Opens a session on the server, where the pool leads now or led when the holds were taken. The
+/// process ids of one server mean nothing on another: a session elsewhere judges nothing.
+async fn connect(
+    store: &Store,
+    pool: &PgPool,
+    (server, own): (Option<ServerId>, Option<&Arc<PgConnectOptions>>),
+) -> Result<PgConnection, sqlx::Error> {
+    let present = pool.connect_options();
+    let before = own.filter(|own| server.is_some() && !Arc::ptr_eq(own, &present));
+    let mut failed = None;
+    for options in [Some(&present), before].into_iter().flatten() {
+        match open(store, one_of(pool, options), server).await {
+            Ok(Some(conn)) => return Ok(conn),
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    let message = "the pool leads to another server than that of a running job";
+    Err(failed.unwrap_or_else(|| sqlx::Error::Protocol(message.to_owned())))
+}
+
+/// Opens a session; `None` if it is on another server.
+async fn open(
+    store: &Store,
+    pool: PgPool,
+    server: Option<ServerId>,
+) -> Result<Option<PgConnection>, sqlx::Error> {
+    let mut conn = pool.acquire().await?.detach();
+    keep_open(&mut conn).await?;
+    if server.is_none() {
+        return Ok(Some(conn));
+    }
+    let found = in_short_tx(&mut conn, async |conn| store.server(conn).await).await?;
+    Ok((found == server).then_some(conn))
 }

@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
+use crate::liveness::side_pool::SidePool;
 use crate::maintenance::halts::end_halts;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, prune};
@@ -34,7 +36,6 @@ pub(crate) struct MaintenanceReport {
 
 pub(crate) struct Maintenance<'a> {
     pub(crate) store: &'a Store,
-    pub(crate) side: &'a PgPool,
     pub(crate) queues: Vec<QueueOptions>,
     /// Time between two rounds of retention and sweep.
     pub(crate) interval: Duration,
@@ -44,6 +45,7 @@ impl Maintenance<'_> {
     /// Runs ticks until `stop`.
     pub(crate) async fn run(
         &self,
+        side: &SidePool,
         shared_poll: &Arc<SharedPoll>,
         stop: &CancellationToken,
         report: impl Fn(BackgroundError),
@@ -55,7 +57,8 @@ impl Maintenance<'_> {
             if round {
                 round_at = Instant::now() + self.interval;
             }
-            match timeout(LIMIT, self.tick(round, &mut cursors)).await {
+            let tick = async { self.tick(side.acquire().await?, round, &mut cursors).await };
+            match timeout(LIMIT, tick).await {
                 Ok(Ok(reports)) => {
                     for (queue, MaintenanceReport { repaired, .. }) in reports {
                         if repaired > 0 {
@@ -98,12 +101,13 @@ impl Maintenance<'_> {
     /// the round did, by queue.
     pub(crate) async fn tick(
         &self,
+        conn: PoolConnection<Postgres>,
         round: bool,
         cursors: &mut HashMap<String, String>,
     ) -> Result<Vec<(String, MaintenanceReport)>, sqlx::Error> {
         let store = self.store;
         let mut reports = Vec::new();
-        let mut conn = WorkConnection::from(self.side.acquire().await?);
+        let mut conn = WorkConnection::from(conn);
         let mut leads = true;
         if store.awaits_maintenance(&mut conn).await? {
             leads = settle_requests(store, &mut conn).await?;

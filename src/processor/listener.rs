@@ -1,23 +1,24 @@
 //! Listens for wake-ups: hints that there may be work. Polling finds what they miss.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::liveness::side_pool::SidePool;
 use crate::store::keep_open;
 
 const RECONNECT: Duration = Duration::from_secs(1);
 
 /// Wakes the worker of each queue that a notification names, until `stop`.
 pub(crate) async fn run(
-    side: &PgPool,
+    side: &SidePool,
     channel: &str,
     workers: HashMap<String, Arc<Notify>>,
     stop: &CancellationToken,
@@ -26,7 +27,10 @@ pub(crate) async fn run(
     loop {
         let error = tokio::select! {
             () = stop.cancelled() => return,
-            Err(error) = listen(side, channel, &workers) => error,
+            ended = listen(side, channel, &workers) => match ended {
+                Ok(()) => continue,
+                Err(error) => error,
+            },
         };
         report(BackgroundError::Listener(error));
         tokio::select! {
@@ -36,23 +40,33 @@ pub(crate) async fn run(
     }
 }
 
+/// Listens until the session is lost, or the processor's own connections are led elsewhere.
 async fn listen(
-    side: &PgPool,
+    side: &SidePool,
     channel: &str,
     workers: &HashMap<String, Arc<Notify>>,
-) -> Result<std::convert::Infallible, sqlx::Error> {
-    let mut listener = PgListener::connect_with(side).await?;
+) -> Result<(), sqlx::Error> {
+    let target = side.target();
+    // A pool of its own: a session that cannot listen is not to be had again.
+    let mut listener = PgListener::connect_with(&side.one()).await?;
+    listener.eager_reconnect(false);
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;
     // Hints may have been missed: the workers polled before there was this session.
     wake_all(workers);
     loop {
-        let Some(hint) = listener.try_recv().await? else {
-            // The session was lost and opened again, with the same channel.
-            keep_open(&mut listener).await?;
-            wake_all(workers);
-            continue;
+        let mut hint = pin!(listener.try_recv());
+        let hint = loop {
+            tokio::select! {
+                hint = &mut hint => break hint?,
+                () = sleep(RECONNECT) => {
+                    if !Arc::ptr_eq(&target, &side.target()) {
+                        return Ok(());
+                    }
+                }
+            }
         };
+        let Some(hint) = hint else { return Ok(()) };
         if let Some(worker) = workers.get(hint.payload()) {
             worker.notify_one();
         }

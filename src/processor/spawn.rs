@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
-use crate::liveness::context::{self, Context};
+use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
 use crate::liveness::presence::PresenceKeeper;
@@ -66,16 +66,12 @@ pub(in crate::processor) fn spawn_monitor(
     let watch = {
         let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
         async move {
-            // Made here, for this runtime.
-            let options = (*pool.connect_options()).clone();
-            let pool = context::side_pool(&pool, 1);
             let report = |error| context.report(&error);
-            let keeper = PresenceKeeper { context: &context, options, row, wanted };
+            let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted };
             tokio::join!(
                 context.session_monitor.run(&context.store, &pool, &side_stop, report),
                 keeper.run(&side_stop, report),
             );
-            pool.close().await;
         }
     };
     let thread = {
@@ -155,9 +151,9 @@ pub(in crate::processor) fn spawn_maintenance(
             () = context.schema.opened() => {}
             () = stop.cancelled() => return,
         }
-        let maintenance =
-            Maintenance { store: &context.store, side: &context.side, queues, interval };
-        maintenance.run(&context.shared_poll, &stop, |error| context.report(&error)).await;
+        let maintenance = Maintenance { store: &context.store, queues, interval };
+        let report = |error| context.report(&error);
+        maintenance.run(&context.side, &context.shared_poll, &stop, report).await;
     });
 }
 

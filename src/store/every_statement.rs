@@ -58,7 +58,7 @@ const RELATIONS: [&str; 11] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 14] = [
     "ack",
     "adopt",
     "batch_jobs",
@@ -72,6 +72,7 @@ const FUNCTIONS: [&str; 13] = [
     "receive",
     "saw_burst",
     "server_since",
+    "this_server",
 ];
 
 const SCHEMA: &str = "odd \"schema\" $1 ?2";

@@ -52,6 +52,8 @@ statements! {
         &[("columns", &held_columns(names, "false"))],
     );
 
+    SERVER = |names| names.sql("select system_identifier, timeline from {this_server}()");
+
     /// A plain read: only another token, or no row, says that a claim is lost.
     GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
     UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
@@ -130,11 +132,20 @@ pub(crate) struct HeldJob {
     pub(crate) suspected: bool,
 }
 
-/// A session of the server. The process id alone may be reused.
+/// A session of a server. The process id alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionId {
     pub(crate) pid: i32,
     pub(crate) since: DateTime<Utc>,
+    /// `None`: not known, as behind a transaction pooler.
+    pub(crate) server: Option<ServerId>,
+}
+
+/// A server that can be written to, and its timeline: a promotion begins another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ServerId {
+    pub(crate) system: i64,
+    pub(crate) timeline: i64,
 }
 
 /// The answer to a try to hold.
@@ -156,9 +167,15 @@ pub(crate) struct HoldReceipt {
     pub(crate) session: Option<SessionId>,
 }
 
-/// The begin of the session, in microseconds: independent of how the session writes times.
-const SINCE: &str = "select (extract(epoch from backend_start) * 1000000)::bigint \
-    from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
+/// The begin of the session, in microseconds: independent of how the session writes times. And its
+/// server.
+fn session_text(names: &Names) -> String {
+    let server = names.quoted("this_server");
+    format!(
+        "select (extract(epoch from a.backend_start) * 1000000)::bigint, s.system_identifier, s.timeline \
+         from pg_catalog.pg_stat_get_activity(pg_backend_pid()) a, {server}() s"
+    )
+}
 
 /// The begin of a hold's transaction.
 pub(in crate::store) fn begin_text(conn: &PgConnection) -> String {
@@ -207,15 +224,20 @@ impl Store {
         let mut text = self.hold_message(conn, claim, claim.job);
         if let Some(limits) = first {
             // In a transaction of its own: a job that fails must not undo it.
-            text = format!("begin; {}; commit; {text}; {SINCE}", notice(limits));
+            let session = session_text(&self.names);
+            text = format!("begin; {}; commit; {text}; {session}", notice(limits));
         }
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let Some(pid) = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)? else {
             return Ok(None);
         };
-        let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
-        let since = since.and_then(DateTime::from_timestamp_micros);
-        Ok(Some(HoldReceipt { pid, session: since.map(|since| SessionId { pid, since }) }))
+        let Some(row) = rows.get(1) else {
+            return Ok(Some(HoldReceipt { pid, session: None }));
+        };
+        let since = row.try_get::<Option<i64>, _>(0)?.and_then(DateTime::from_timestamp_micros);
+        let server = server_id(row.try_get(1)?, row.try_get(2)?);
+        let session = since.map(|since| SessionId { pid, since, server });
+        Ok(Some(HoldReceipt { pid, session }))
     }
 
     /// Returns the message that begins a transaction and holds a job in it.
@@ -229,12 +251,21 @@ impl Store {
         format!("{begin}; select {hold}({job}, '{}')", claim.token)
     }
 
-    /// Returns the session of the connection.
+    /// Returns which server the session is on; `None` on a standby.
+    pub(crate) async fn server(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Option<ServerId>, sqlx::Error> {
+        let row = self.query(&SERVER).fetch_one(conn).await?;
+        Ok(server_id(row.try_get(0)?, row.try_get(1)?))
+    }
+
+    /// Returns the session of the connection, without its server.
     pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
         let sql =
             "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
         let row = sqlx::query(sql).persistent(!self.is_nameless()).fetch_one(conn).await?;
-        Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? })
+        Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)?, server: None })
     }
 
     /// Returns whether the token still stands.
@@ -265,6 +296,10 @@ impl Store {
     }
 }
 
+fn server_id(system: Option<i64>, timeline: Option<i64>) -> Option<ServerId> {
+    Some(ServerId { system: system?, timeline: timeline? })
+}
+
 pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
@@ -286,7 +321,7 @@ pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         run_at: row.try_get(8)?,
         cancel_requested: row.try_get(9)?,
         followed: row.try_get(10)?,
-        session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)? },
+        session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)?, server: None },
         suspected: row.try_get(0)?,
     })
 }

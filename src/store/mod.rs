@@ -35,7 +35,7 @@ pub(crate) use claim::claim::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
 pub(crate) use claim::in_flight::Room;
 pub(crate) use claim::quick::{CLAIM_LIMIT, ClaimAnswer, ScanStart};
 pub(crate) use fragments::RESTART_GRACE;
-pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, SessionId};
+pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};
 pub(crate) use names::Names;
@@ -45,7 +45,7 @@ pub(crate) use query::explain::Subject;
 pub(crate) use receive::{ReceiptState, ReceivedRow};
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, in_short_tx, in_tx, keep_open, notice_lost_clients,
+    gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::chain::ChainAnswer;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::PgTransactionManager;
+use sqlx::postgres::{PgDatabaseError, PgTransactionManager};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
@@ -154,6 +154,21 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
 
 pub(in crate::store) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
     conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+}
+
+/// 25006, or 0A000 where a standby refuses the begin of a transaction that writes: the server cannot
+/// be written to.
+pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return false };
+    let begin = || {
+        let error = error.try_downcast_ref::<PgDatabaseError>();
+        error.and_then(PgDatabaseError::routine) == Some("call_bool_check_hook")
+    };
+    match error.code().as_deref() {
+        Some("25006") => true,
+        Some("0A000") => begin(),
+        _ => false,
+    }
 }
 
 /// 55P03: the statement was about to wait for a lock. Its transaction has to begin anew.

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
+use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 
 use crate::store::hold::SessionId;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
-/// The sessions that were found alive.
-pub(crate) type Sessions = HashSet<SessionId>;
+/// The sessions that were found alive, by process id and begin.
+pub(crate) type Sessions = HashSet<(i32, DateTime<Utc>)>;
 
 statements! {
     SESSIONS = |names| names.sql(
@@ -35,9 +36,7 @@ impl Store {
         pids: Vec<i32>,
     ) -> Result<Sessions, sqlx::Error> {
         let rows = self.query(&SESSIONS).bind(pids).fetch_all(conn).await?;
-        rows.iter()
-            .map(|row| Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? }))
-            .collect()
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
     /// Returns those of these jobs that are requested to be cancelled.

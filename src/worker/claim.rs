@@ -11,6 +11,7 @@ use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::error::BackgroundError;
 use crate::job::redact::redact_detail;
 use crate::job::stall::Activity;
+use crate::liveness::context::is_of_read_only;
 use crate::slots::queue_slots::ReservedSlots;
 use crate::worker::claim_steps::{self, Claimed};
 use crate::worker::orphans;
@@ -42,6 +43,9 @@ impl Worker {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.context.report(&error);
+                if is_of_read_only(&error) {
+                    self.leave_server(state);
+                }
                 state.end_claim(false);
                 state.spare.clear();
                 if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
@@ -127,7 +131,7 @@ impl Worker {
         self.connect(state, connections)
             .await
             .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
-        if self.stop.is_cancelled() || (self.leased() && !self.context.leases.may_claim()) {
+        if self.stop.is_cancelled() || !self.may_claim() {
             // The worker was told to stop while it waited for a connection, or its presence is
             // unproven.
             return Ok((Claimed::default(), Instant::now()));

@@ -1,8 +1,10 @@
 //! Connections for claims and slots. By transaction, claims stay on a connection that claimed
 //! before: each session plans their statements anew, which takes longer than a claim.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::connection::SlotConnection;
@@ -57,6 +59,17 @@ impl Worker {
         self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
     }
 
+    /// Closes the connections that no job uses, those of the pool too: they lead to a server that
+    /// is read-only, or that the pool has left.
+    pub(in crate::worker) fn leave_server(&self, state: &mut WorkerState) {
+        state.spare.drain(..).for_each(SlotConnection::close);
+        // Nothing is lost with those that are being opened.
+        state.coming = JoinSet::new();
+        while let Some(mut idle) = self.pool.try_acquire() {
+            idle.close_on_drop();
+        }
+    }
+
     /// Gets up to `want` connections together: waits for the first one, and a moment for the
     /// others. Connections of jobs that end meanwhile count as well.
     pub(in crate::worker) async fn connect(
@@ -65,6 +78,11 @@ impl Worker {
         want: usize,
     ) -> Result<(), sqlx::Error> {
         let begun = Instant::now();
+        let options = self.pool.connect_options();
+        if state.options.as_ref().is_some_and(|before| !Arc::ptr_eq(before, &options)) {
+            self.leave_server(state);
+        }
+        state.options = Some(options);
         while state.spare.len() < want {
             while state.coming.len() < (want - state.spare.len()).min(OPENED_TOGETHER) {
                 state.coming.spawn(self.pool.acquire());
@@ -72,7 +90,11 @@ impl Worker {
             let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
             tokio::select! {
                 Some(came) = state.coming.join_next() => match came {
-                    Ok(Ok(conn)) => state.spare.push(conn.into()),
+                    Ok(Ok(conn)) => {
+                        let mut conn = SlotConnection::from(conn);
+                        conn.options.clone_from(&state.options);
+                        state.spare.push(conn);
+                    }
                     Ok(Err(error)) if state.spare.is_empty() => return Err(error),
                     // The next claim that needs another connection asks for it.
                     _ => break,

@@ -74,7 +74,7 @@ impl Worker {
             let pause = if reserved.count() == 0 && !self.may_prefetch(state) {
                 state.recheck.clear();
                 Pause::UntilFree
-            } else if self.leased() && !self.context.leases.may_claim() {
+            } else if !self.may_claim() {
                 // Another queue may use the slots meanwhile.
                 drop(reserved);
                 Pause::For(self.poll)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -33,6 +34,8 @@ pub(in crate::worker) struct WorkerState {
     /// Connections that were asked for. Each has a task: opening one may take longer than a claim
     /// waits, and would begin anew each time if it was dropped.
     pub(in crate::worker) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
+    /// The pool's options when a connection was last asked for.
+    pub(in crate::worker) options: Option<Arc<PgConnectOptions>>,
     /// True if the last claim left more and took jobs.
     pub(in crate::worker) busy: bool,
     /// True if the last claim took all that was due: only a wake-up, or an end that did not drain
@@ -59,6 +62,7 @@ impl WorkerState {
             slot_usage,
             spare: Vec::new(),
             coming: JoinSet::new(),
+            options: None,
             busy: false,
             all_taken: false,
             reach: 1,
@@ -77,8 +81,18 @@ impl WorkerState {
     ) -> TurnEnd {
         let (end, conn) = ended.unwrap_or((TurnEnd::Lost, None));
         self.recheck.record_end(Instant::now());
-        self.spare.extend(conn);
+        if let Some(conn) = conn {
+            self.keep(conn);
+        }
         end
+    }
+
+    /// Keeps a connection for the next jobs, unless the pool was led elsewhere since it was opened.
+    fn keep(&mut self, conn: SlotConnection) {
+        match (&conn.options, &self.options) {
+            (Some(of), Some(now)) if !Arc::ptr_eq(of, now) => conn.close(),
+            _ => self.spare.push(conn),
+        }
     }
 
     /// Records the end of a claim, which left `more` or not. Returns whether a job that ended

@@ -95,6 +95,11 @@ impl Worker {
         self.queue.options.concurrency.saturating_sub(state.slot_usage.taken())
     }
 
+    /// Returns whether what is claimed now will be kept.
+    pub(in crate::worker) fn may_claim(&self) -> bool {
+        !self.leased() || self.context.leases.may_claim(&self.pool.connect_options())
+    }
+
     pub(in crate::worker) fn leased(&self) -> bool {
         self.queue.options.hold != Hold::Transaction
     }

@@ -1,0 +1,91 @@
+//! The connections beside the application's pool, which never wait behind its jobs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{PgPool, Postgres};
+
+/// For maintenance and late records. Wake-ups, the monitor and the presence have one more each.
+const CONNECTIONS: u32 = 2;
+
+/// A pool that goes where the presence goes: what leases keep is settled where it is extended.
+#[derive(Debug)]
+pub(crate) struct SidePool {
+    main: PgPool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Where to connect from now on.
+    target: Arc<PgConnectOptions>,
+    /// The options of `pool`.
+    options: Arc<PgConnectOptions>,
+    pool: PgPool,
+}
+
+impl SidePool {
+    pub(crate) fn new(main: &PgPool) -> Self {
+        let options = main.connect_options();
+        let pool = pool_of(main, &options, CONNECTIONS);
+        let state = State { target: Arc::clone(&options), options, pool };
+        Self { main: main.clone(), state: Mutex::new(state) }
+    }
+
+    /// Connects there from now on. Connections that are in use stay what they are.
+    pub(crate) fn follow(&self, options: &Arc<PgConnectOptions>) {
+        self.with(|state| state.target = Arc::clone(options));
+    }
+
+    /// Returns where it connects to.
+    pub(crate) fn target(&self) -> Arc<PgConnectOptions> {
+        self.with(|state| Arc::clone(&state.target))
+    }
+
+    /// Gets a connection within 5 s.
+    pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        self.pool().acquire().await
+    }
+
+    /// Returns a pool of one more connection, for a session of its own.
+    pub(crate) fn one(&self) -> PgPool {
+        one_of(&self.main, &self.target())
+    }
+
+    pub(crate) async fn close(&self) {
+        self.pool().close().await;
+    }
+
+    /// Belongs to the runtime of the caller: a new pool is made here, not by the presence's thread.
+    fn pool(&self) -> PgPool {
+        self.with(|state| {
+            if !Arc::ptr_eq(&state.options, &state.target) {
+                state.options = Arc::clone(&state.target);
+                state.pool = pool_of(&self.main, &state.options, CONNECTIONS);
+            }
+            state.pool.clone()
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        // Nothing panics under the lock.
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Returns a pool of one connection like those of `pool`, with these options. Belongs to the runtime
+/// that calls it.
+pub(crate) fn one_of(pool: &PgPool, options: &Arc<PgConnectOptions>) -> PgPool {
+    pool_of(pool, options, 1)
+}
+
+fn pool_of(pool: &PgPool, options: &Arc<PgConnectOptions>, connections: u32) -> PgPool {
+    pool.options()
+        .clone()
+        .max_connections(connections)
+        .min_connections(0)
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_lazy_with((**options).clone())
+}

@@ -1,0 +1,131 @@
+//! A processor whose connections are led to another server: by the options of its pool, or by a
+//! network that led to a standby for a while. No hold is judged by another server than its own
+//! (P2), and work goes on where a server can be written to (P6).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{Hold, JobStatus, Processor, Running};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::support::network::{Network, Weather};
+use crate::support::standby::Standby;
+use crate::support::{Errors, Gate, Log, ended, enqueue, eventually, handler_with, queue};
+
+const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
+
+/// A processor whose handlers of long jobs wait at the gate.
+fn worker(pool: &PgPool, hold: Hold, log: &Log, gate: &Gate, errors: &Errors) -> Running {
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data: Value| {
+        log.add(format!("{data} {}", job.attempt()));
+        if data == json!("long") {
+            tokio::select! {
+                () = gate.passed() => {}
+                () = job.cancelled() => log.add("is told"),
+            }
+        }
+        Ok(json!(null))
+    });
+    let builder = errors.of(Processor::builder(pool.clone()));
+    builder.queue(queue("q").hold(hold), run).build().unwrap().start()
+}
+
+/// The handlers that run on the old server end there, and those on the new one are not judged by
+/// the old one's sessions.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
+    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    for hold in HOLDS {
+        let old = TestDatabase::create_on(&servers.0).await.unwrap();
+        let new = TestDatabase::create_on(&servers.1).await.unwrap();
+        let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
+        let pool = old.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+        let running = worker(&pool, hold, &log, &gate, &errors);
+        let first = enqueue(old.pool(), "q", "g", "long").await;
+        log.wait_for(1).await;
+
+        pool.set_connect_options(new.url().parse().unwrap());
+        if hold == Hold::Transaction {
+            let second = enqueue(new.pool(), "q", "g", "long").await;
+            log.wait_for(2).await;
+            // Several checks of the holds, which must not find anything.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            gate.pass(2);
+            assert_eq!(ended(new.pool(), second).await.attempts, 1);
+        } else {
+            // The presence stays where its leases are.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            gate.pass(1);
+        }
+        assert_eq!(ended(old.pool(), first).await.attempts, 1);
+        let third = enqueue(new.pool(), "q", "h", "long").await;
+        log.wait("it runs", |said| said.len() >= if hold == Hold::Transaction { 3 } else { 2 })
+            .await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        gate.pass(1);
+        assert_eq!(ended(new.pool(), third).await.attempts, 1);
+        let present = "select count(*) from seriatim.processor where presence_key is not null";
+        eventually(new.pool(), present, 1_i64).await;
+        assert!(!log.entries().contains(&String::from("is told")), "{:?}", log.entries());
+        assert_eq!(errors.named("HoldLost"), [""; 0]);
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// The network leads to a standby, and back, and ends no connection by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_server_is_left_at_once_and_reported_once() {
+    let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let (pool, url) = (database.pool(), database.url());
+    let standby = match Standby::of(&server, pool).await {
+        Ok(standby) => standby,
+        Err(reason) => {
+            println!("skipped: there is no standby here: {reason}");
+            return;
+        }
+    };
+    for hold in HOLDS {
+        let network = Network::to(&url).await;
+        let through = PgPoolOptions::new().max_connections(8);
+        let through = through.connect(&network.url(&url)).await.unwrap();
+        let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
+        let running = worker(&through, hold, &log, &gate, &errors);
+        enqueue(pool, "q", "g", "long").await;
+        log.wait_for(1).await;
+
+        let mut probe = through.acquire().await.unwrap();
+        network.leads_to(&standby.url(&url));
+        network.is(Weather::Broken);
+        while sqlx::raw_sql("select 1").execute(&mut *probe).await.is_ok() {}
+        network.is(Weather::Fair);
+        // The application fills the pool with connections to it.
+        let mut stale = Vec::new();
+        while stale.len() < 6 {
+            stale.extend(through.acquire().await);
+        }
+        drop(stale);
+        let read_only = |said: &[String]| said.iter().any(|e| e.starts_with("ReadOnly"));
+        errors.0.wait("it says so", read_only).await;
+        // Each part of the processor meets it many times.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(errors.named("ReadOnly").len(), 1);
+
+        let ids = [enqueue(pool, "q", "h", "short").await, enqueue(pool, "q", "g", "short").await];
+        gate.pass(2);
+        network.leads_to(&url);
+        let back = Instant::now();
+        log.wait("another group's job runs", |said| said.contains(&String::from("\"short\" 1")))
+            .await;
+        let resumed = back.elapsed();
+        println!("{hold:?}: work resumed after {resumed:.2?}");
+        assert!(resumed <= Duration::from_secs(3), "{resumed:?}");
+        for id in ids {
+            assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
+        }
+        assert_eq!(errors.named("ReadOnly").len(), 1);
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
