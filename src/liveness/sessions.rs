@@ -223,12 +223,11 @@ async fn check(
     watched: &HashMap<u64, Watched>,
 ) -> Result<(PgConnection, Found), sqlx::Error> {
     // A check that is given up drops its connection.
-    let mut conn = match kept {
-        Some(conn) => conn,
-        None => {
-            let own = watched.values().find_map(|w| w.options.as_ref());
-            connect(store, pool, (server, own)).await?
-        }
+    let mut conn = if let Some(conn) = kept {
+        conn
+    } else {
+        let own = watched.values().find_map(|w| w.options.as_ref());
+        connect(store, pool, (server, own)).await?
     };
     let pids = watched.values().map(|w| w.session.pid).collect();
     let jobs = watched.values().map(|w| w.job).collect();
