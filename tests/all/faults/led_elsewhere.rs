@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Hold, JobStatus, Processor, Running};
 use sqlx::PgPool;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
-use crate::support::{Errors, Gate, Log, ended, enqueue, eventually, handler_with, queue};
+use crate::support::{
+    Errors, Gate, Log, database, ended, enqueue, eventually, handler_with, queue,
+};
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
 
@@ -70,6 +72,31 @@ async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
         eventually(new.pool(), present, 1_i64).await;
         assert!(!log.entries().contains(&String::from("is told")), "{:?}", log.entries());
         assert_eq!(errors.named("HoldLost"), [""; 0]);
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// As with another password: all goes on beside the handler that runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn new_options_for_the_same_server_interrupt_nothing() {
+    for hold in HOLDS {
+        let database = database().await;
+        let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
+        let pool = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+        let running = worker(&pool, hold, &log, &gate, &errors);
+        let first = enqueue(database.pool(), "q", "g", "long").await;
+        log.wait_for(1).await;
+        let options: PgConnectOptions = database.url().parse().unwrap();
+        pool.set_connect_options(options.application_name("anew"));
+        let moved =
+            "select count(*) from seriatim.processor join pg_stat_activity a on a.pid = presence_pid
+            where application_name = 'anew'";
+        eventually(database.pool(), moved, 1_i64).await;
+        let second = enqueue(database.pool(), "q", "h", "short").await;
+        assert_eq!(ended(database.pool(), second).await.attempts, 1);
+        gate.pass(1);
+        assert_eq!(ended(database.pool(), first).await.attempts, 1);
+        assert_eq!(errors.but_slow_checks(), [""; 0]);
         running.shutdown(Duration::from_secs(5)).await;
     }
 }
