@@ -20,7 +20,7 @@ use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
-use crate::job::group_plan::Disposition;
+use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
 use crate::liveness::sessions::Signals;
@@ -161,6 +161,7 @@ impl ClaimedTurn {
             Disposition::Exhausted => return (RunResult::Exhausted, true),
             Disposition::Expired(at) => return (RunResult::Expired(at), true),
             Disposition::Ignored => return (RunResult::Ignored, true),
+            Disposition::Cancelled => return (RunResult::Cancelled, true),
         }
         let limit = held.timeout.or(self.queue.options.timeout);
         let cancelled = job.cancelled.clone();

@@ -8,7 +8,7 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };
-use crate::job::group_plan::Disposition;
+use crate::job::disposition::Disposition;
 use crate::store::{AfterSettle, ChainAnswer, Claim, ClaimOptions, HoldAnswer, Succeeded};
 
 /// Settles a held job as a success, chains if possible, and commits. Without `keep` the job is

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::error::{BackgroundError, MigrateError};
 use crate::interleavings::support::scene::PATIENCE;
-use crate::store::{Function, Release, SchemaState, Step, Store};
+use crate::store::{Function, LATEST, Release, SchemaState, Step, Store};
 use crate::testing::TestDatabase;
 use crate::{ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions};
 
@@ -18,7 +18,7 @@ use crate::{ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, Qu
 fn next(compatible_from: i64, functions: &[&str]) -> Release {
     let mut release = Release::this();
     release.steps.push(Step {
-        version: 2,
+        version: LATEST + 1,
         description: "of the future",
         sql: "alter table queue_group add column future integer",
         compatible_from,
@@ -51,8 +51,8 @@ async fn made(conn: &mut PgConnection, names: &str) -> String {
 async fn an_older_versions_functions_are_replaced() {
     let (database, store) = (TestDatabase::create().await.unwrap(), Store::default_schema());
     let conn = &mut database.connect().await.unwrap();
-    // As version 1 has none of these, it is version 2 that has others.
-    let with = |functions: &[&str]| next(1, functions);
+    // As this version has none of these, it is the next one that has others.
+    let with = |functions: &[&str]| next(LATEST, functions);
     let first = with(&[
         "create or replace function kept(a integer) returns integer language sql as $$ select 1 $$;",
         "create or replace function renamed(a integer) returns integer language sql as $$ select 1 $$;",
@@ -76,7 +76,12 @@ async fn an_older_versions_functions_are_replaced() {
         "create or replace function returns_more(out a integer, out b integer) language sql as $$ select 1, 2 $$;",
         "create or replace function takes_more(a integer, b integer) returns integer language sql as $$ select 2 $$;",
     ]);
-    second.steps.push(Step { version: 3, description: "functions", sql: "", compatible_from: 2 });
+    second.steps.push(Step {
+        version: LATEST + 2,
+        description: "functions",
+        sql: "",
+        compatible_from: LATEST + 1,
+    });
     store.migrate_to(conn, &second).await.unwrap();
     assert_eq!(
         made(conn, names).await,
@@ -90,10 +95,11 @@ async fn an_older_versions_functions_are_replaced() {
     store.migrate_to(conn, &second).await.expect("and again");
 
     // The version before still finds its own, and the one before that is too old.
-    store.migrate_to(conn, &first).await.expect("version 2 runs on version 3");
+    store.migrate_to(conn, &first).await.expect("it runs on the one behind it");
     let error = store.migrate(conn).await.unwrap_err();
     assert!(
-        matches!(error, MigrateError::Newer { found: 3, known: 1, compatible_from: 2, .. }),
+        matches!(error, MigrateError::Newer { found, known: LATEST, compatible_from, .. }
+                if (found, compatible_from) == (LATEST + 2, LATEST + 1)),
         "{error:?}"
     );
     database.remove().await.unwrap();
@@ -122,7 +128,7 @@ async fn two_builds_of_one_version_do_not_replace_each_other() {
     let conn = &mut database.connect().await.unwrap();
     let build =
         ["create or replace function hold_next() returns integer language sql as $$ select 1 $$;"];
-    let mut other = next(1, &build);
+    let mut other = next(LATEST, &build);
     other.steps.pop();
     let error = store.migrate_to(conn, &other).await.unwrap_err();
     assert!(error.to_string().contains("function hold_next() (another build made it)"), "{error}");
@@ -152,7 +158,7 @@ impl JobHandler for Ran {
 async fn programs_of_the_version_before_run_through_an_upgrade() {
     let (database, client) = (TestDatabase::create().await.unwrap(), Client::default());
     let pool = database.pool();
-    let mut release = next(1, &[]);
+    let mut release = next(LATEST, &[]);
     for function in &mut release.functions {
         // All are replaced, and none is the same.
         *function = function.changed(|text| text.replacen("$$", "$$ /* of version 2 */", 1));

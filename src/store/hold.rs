@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::bytes::JobData;
-use crate::store::claim::claim::Claim;
+use crate::store::claim::Claim;
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use crate::store::statement::statements;

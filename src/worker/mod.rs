@@ -3,7 +3,6 @@
 //! It uses `attempt` and everything below it. The work inside a slot belongs in `attempt`.
 
 pub(crate) mod claim;
-pub(crate) mod claim_steps;
 pub(crate) mod connections;
 pub(crate) mod cursor;
 pub(crate) mod orphans;

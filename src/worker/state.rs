@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::TurnEnd;
 use crate::slots::queue_slots::SlotUsage;
-use crate::worker::claim_steps::ClaimCursor;
+use crate::worker::cursor::ClaimCursor;
 use crate::worker::prefetch::Prefetch;
 use crate::worker::recheck::Recheck;
 

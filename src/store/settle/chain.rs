@@ -2,8 +2,8 @@
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use crate::job::group_plan::Disposition;
-use crate::store::claim::claim::{Claim, ClaimOptions};
+use crate::job::disposition::Disposition;
+use crate::store::claim::{Claim, ClaimOptions};
 use crate::store::hold::{HeldJob, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
@@ -68,7 +68,7 @@ impl Store {
                     group,
                     token,
                     disposition: Disposition::Run,
-                    may_wait: None,
+                    may_wait: false,
                 };
                 Ok(ChainAnswer::To { claim: next, known: Box::new(held_job(row)?), held })
             }

@@ -5,7 +5,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use crate::store::claim::claim::Claim;
+use crate::store::claim::Claim;
 use crate::store::literal::literal;
 use crate::store::store::Store;
 
