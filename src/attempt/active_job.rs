@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::failure::{broken, broken_transaction};
+use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::job::job::FailureKind;
@@ -62,6 +62,8 @@ pub(crate) enum HoldGuard {
 pub(crate) struct Locks {
     pub(crate) conn: SlotConnection,
     pub(crate) session: SessionId,
+    /// The transaction's id.
+    pub(crate) xid: Option<i64>,
     pub(crate) watch: SessionWatch,
 }
 
@@ -99,7 +101,7 @@ impl Lease {
         let locking = tokio::spawn(async move {
             let mut conn = SlotConnection::from(pool.acquire().await?);
             match hold(&context, &queue, &claim, lease, &mut conn).await {
-                Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
+                Ok(Some((held, since))) => Ok(Some((conn, held, since))),
                 Ok(None) => Ok(None),
                 Err(error) => {
                     conn.close();
@@ -110,12 +112,12 @@ impl Lease {
         let locked =
             locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
         let signals = &self.guard.signals;
-        let Some((conn, session, since)) = locked? else {
+        let Some((conn, held, since)) = locked? else {
             return Err(taken_over(signals));
         };
         let watch =
-            self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());
-        Ok(Locks { conn, session, watch })
+            self.context.session_monitor.watch(self.claim.job, &held, since, signals.clone());
+        Ok(Locks { conn, session: held.session, xid: held.xid, watch })
     }
 }
 
@@ -195,8 +197,14 @@ impl ActiveJob {
     /// values that are bound beside it, such as `job.group()`, before the call.
     ///
     /// Its isolation level is READ COMMITTED, and it has no statement timeout: the job's timeout
-    /// counts. Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Writes that were
-    /// committed so stay, while the attempt fails and runs again.
+    /// counts.
+    ///
+    /// Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Such a job has failed for good
+    /// ([`FailureKind::TransactionEnded`](crate::FailureKind::TransactionEnded)), whatever its
+    /// handler returns. Another attempt would write again what was committed, and what was sent
+    /// behind it, each statement of which commits by itself. A handler that goes on is dropped about
+    /// 0.6 s later. If its process dies before, or its session is lost, the job runs again. For parts
+    /// of the work use a savepoint, for what must stay in any case a connection of your own.
     ///
     /// # Cancel safety
     /// A first call that is dropped before it returns ends the attempt as failed.
@@ -287,12 +295,12 @@ pub(crate) async fn leave_savepoint(
     };
     // A nested transaction that the handler left open.
     while PgTransactionManager::get_transaction_depth(conn) > expected {
-        if PgTransactionManager::rollback(conn).await.is_err() {
-            return Err(broken_transaction(result));
+        if let Err(error) = PgTransactionManager::rollback(conn).await {
+            return Err(not_left(&error, result));
         }
     }
     if PgTransactionManager::get_transaction_depth(conn) < expected {
-        return Err(broken_transaction(result));
+        return Err(ended_by_hand());
     }
     if expected == held {
         return Ok(result);
@@ -306,7 +314,10 @@ pub(crate) async fn leave_savepoint(
             match conn.execute(AssertSqlSafe(leave)).await {
                 Ok(_) => match PgTransactionManager::commit(conn).await {
                     Ok(()) => return Ok(RunResult::Succeeded(output)),
-                    Err(error) => return Err(broken(&error, true)),
+                    Err(error) => {
+                        let result = broken(&error, true);
+                        return Err(not_left(&error, result));
+                    }
                 },
                 Err(error) => match broken(&error, true) {
                     lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
@@ -318,7 +329,7 @@ pub(crate) async fn leave_savepoint(
     };
     match PgTransactionManager::rollback(conn).await {
         Ok(()) => Ok(result),
-        Err(_) => Err(broken_transaction(result)),
+        Err(error) => Err(not_left(&error, result)),
     }
 }
 
@@ -342,6 +353,6 @@ async fn leave_own_savepoint(
     };
     match sqlx::raw_sql(UNDO).execute(&mut **conn).await {
         Ok(_) => Ok(result),
-        Err(_) => Err(broken_transaction(result)),
+        Err(error) => Err(not_left(&error, result)),
     }
 }

@@ -84,7 +84,7 @@ impl ClaimedTurn {
         Ok(match answer {
             ChainAnswer::To { claim, known, held } => {
                 let job = claim.job;
-                conn.preheld = held.map(|pid| PreheldJob { job, pid, asked_at });
+                conn.preheld = held.map(|receipt| PreheldJob { job, receipt, asked_at });
                 let after_handler_tx = then == AfterSettle::Nothing;
                 conn.next = Some(Box::new(NextJob { claim, known: *known, after_handler_tx }));
                 TurnEnd::Stays

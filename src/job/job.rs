@@ -227,6 +227,8 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
+    /// The handler ended the job's transaction by hand: no further attempt. What it committed stays.
+    TransactionEnded,
     /// The session that held the job was lost.
     ConnectionLost,
     /// The lease of the job ended, or the presence of its process could not be proved in time.

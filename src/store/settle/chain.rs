@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::group_plan::Disposition;
 use crate::store::claim::claim::{Claim, ClaimOptions};
-use crate::store::hold::{HeldJob, begin_text, held_job};
+use crate::store::hold::{HeldJob, HoldReceipt, XID, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
 use crate::store::settle::quick::AfterSettle;
@@ -13,12 +13,11 @@ use crate::store::store::Store;
 /// What a settle that may chain came to.
 #[derive(Debug)]
 pub(crate) enum ChainAnswer {
-    /// The next job is claimed. `held` is the server's process that holds it, if it was to be held
-    /// and is.
+    /// The next job is claimed. `held` says who holds it, if it was to be held and is.
     To {
         claim: Claim,
         known: Box<HeldJob>,
-        held: Option<i32>,
+        held: Option<HoldReceipt>,
     },
     Passed,
     Drained,
@@ -44,7 +43,7 @@ impl Store {
             AfterSettle::Commit => String::from("; commit"),
             AfterSettle::Hold => {
                 let (begin, hold) = (begin_text(conn), self.names.quoted("hold_next"));
-                format!("; commit; {begin}; select {hold}()")
+                format!("; commit; {begin}; select {hold}(), {XID}")
             }
         };
         let ClaimOptions { max_attempts, lease, processor, ignore_before, .. } = options;
@@ -56,7 +55,7 @@ impl Store {
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
         match row.try_get("state")? {
             "chained" => {
                 let job = row.try_get("id")?;

@@ -6,6 +6,7 @@
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::store::claim::claim::Claim;
+use crate::store::hold::HoldReceipt;
 use crate::store::literal::literal;
 use crate::store::store::Store;
 
@@ -25,8 +26,8 @@ pub(crate) struct SettleAnswer {
     pub(crate) ended: bool,
     /// And nothing is left in the group, or the job has none.
     pub(crate) drained: bool,
-    /// The server's process that holds the next job, if it was to be held and is.
-    pub(crate) held: Option<i32>,
+    /// Who holds the next job, if it was to be held and is.
+    pub(crate) held: Option<HoldReceipt>,
 }
 
 impl Store {
@@ -62,7 +63,7 @@ impl Store {
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
-        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
         Ok(SettleAnswer { ended, drained, held })
     }
 }
