@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -74,6 +76,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) time: Duration,
     pub(crate) guard: LeaseGuard,
+    /// True while a first `tx()` waits for a connection of the pool.
+    pub(crate) waits: Arc<AtomicBool>,
     /// Asks for the record of the turn's earlier successes: the handler's own transaction would
     /// lock their rows.
     pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
@@ -93,13 +97,12 @@ impl Lease {
             // Dropped unanswered if the handler is dropped.
             let _ = recorded.await;
         }
-        let (context, pool, queue) =
-            (Arc::clone(&self.context), self.pool.clone(), Arc::clone(queue));
+        let mut conn = SlotConnection::from(self.connect(queue).await?);
+        let (context, queue) = (Arc::clone(&self.context), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
         // unknown state.
         let locking = tokio::spawn(async move {
-            let mut conn = SlotConnection::from(pool.acquire().await?);
             match hold(&context, &queue, &claim, lease, &mut conn).await {
                 Ok(Some((held, since))) => Ok(Some((conn, held, since))),
                 Ok(None) => Ok(None),
@@ -118,6 +121,38 @@ impl Lease {
         let watch =
             self.context.session_monitor.watch(self.claim.job, &held, since, signals.clone());
         Ok(Locks { conn, session: held.session, xid: held.xid, watch })
+    }
+}
+
+impl Lease {
+    /// Waits for a connection of the pool, as long as the job's own timeout allows. The lease holds
+    /// the job meanwhile.
+    async fn connect(&self, queue: &str) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        let _waiting = Waiting::begin(&self.waits);
+        loop {
+            match self.pool.acquire().await {
+                Err(sqlx::Error::PoolTimedOut) => {
+                    self.context.report_exhausted_pool(queue, &self.pool);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// A wait for a connection, over when it is dropped.
+struct Waiting<'a>(&'a AtomicBool);
+
+impl<'a> Waiting<'a> {
+    fn begin(waits: &'a AtomicBool) -> Self {
+        waits.store(true, Ordering::Relaxed);
+        Self(waits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -206,8 +241,13 @@ impl ActiveJob {
     /// 0.6 s later. If its process dies before, or its session is lost, the job runs again. For parts
     /// of the work use a savepoint, for what must stay in any case a connection of your own.
     ///
+    /// Under a lease the first call waits for a connection until the job's own timeout, however
+    /// short the pool's `acquire_timeout` is. An attempt whose timeout passes meanwhile does not
+    /// count, and the job keeps its place.
+    ///
     /// # Cancel safety
-    /// A first call that is dropped before it returns ends the attempt as failed.
+    /// A first call that is dropped before it returns ends the attempt as failed. Under a lease it may
+    /// be dropped while it waits for a connection.
     ///
     /// # Errors
     /// The database's error. The hold is lost then, and the attempt will be retried.
@@ -239,6 +279,14 @@ impl ActiveJob {
             }
         }
         Ok(conn)
+    }
+
+    /// Returns what says whether a first `tx()` waits for a connection now.
+    pub(crate) fn waits_for_connection(&self) -> Option<Arc<AtomicBool>> {
+        match &self.guard {
+            HoldGuard::Leased(lease) => Some(Arc::clone(&lease.waits)),
+            HoldGuard::Locked(_) => None,
+        }
     }
 
     /// Returns whether a lease holds the job, and no transaction is open for it.

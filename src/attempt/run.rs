@@ -5,6 +5,7 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -38,6 +39,8 @@ const LOOK_LIMIT: Duration = Duration::from_secs(1);
 /// The reason why a handler was stopped before it returned.
 enum Stopped {
     TimedOut(Duration),
+    /// Timed out while it waited for a connection of the pool: no attempt of the job.
+    GotNoConnection,
     HoldLost,
     Deadline,
 }
@@ -164,6 +167,8 @@ impl ClaimedTurn {
             Disposition::Ignored => return (RunResult::Ignored, true),
         }
         let limit = held.timeout.or(self.queue.options.timeout);
+        let waits = job.waits_for_connection();
+        let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
         let cancelled = job.cancelled.clone();
         let stopped = {
             let run = async {
@@ -184,7 +189,10 @@ impl ClaimedTurn {
                     biased;
                     ended = &mut run => return ended,
                     () = signals.lost.cancelled() => break Stopped::HoldLost,
-                    () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
+                    () = &mut expired => break match limit {
+                        Some(limit) if !waits() => Stopped::TimedOut(limit),
+                        _ => Stopped::GotNoConnection,
+                    },
                     () = self.context.release.cancelled() => break Stopped::Deadline,
                     () = signals.cancel.cancelled(), if !asked => {
                         asked = true;
@@ -218,7 +226,7 @@ impl ClaimedTurn {
             }
             Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
             Stopped::HoldLost => return (session_lost(), false),
-            Stopped::Deadline => RunResult::Released,
+            Stopped::Deadline | Stopped::GotNoConnection => RunResult::Released,
         };
         (result, clean)
     }

@@ -235,7 +235,8 @@ pub enum FailureKind {
     LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
-    /// A shutdown ended the attempt; it does not count.
+    /// A shutdown ended the attempt, or its timeout passed while it waited in
+    /// [`tx`](crate::ActiveJob::tx) for a connection of the pool. It does not count.
     Released,
     /// Cancelled on request.
     Cancelled,

@@ -27,7 +27,7 @@ pub(crate) enum RunResult {
     Ignored,
     /// It was cancelled before the handler ran.
     Cancelled,
-    /// A shutdown ended the attempt.
+    /// A shutdown ended the attempt, or it timed out while it waited for a connection of the pool.
     Released,
 }
 
