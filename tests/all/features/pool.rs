@@ -17,7 +17,7 @@ const LEASE: Hold = Hold::Lease(Duration::from_mins(10));
 
 /// A pool that gives up soon, as those of web services do.
 fn impatient(connections: u32) -> PgPoolOptions {
-    PgPoolOptions::new().max_connections(connections).acquire_timeout(Duration::from_millis(100))
+    PgPoolOptions::new().max_connections(connections).acquire_timeout(Duration::from_millis(500))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn twenty_four_leased_handlers_share_four_connections() {
     let pool = database.pool();
     let one = database.pool_with(impatient(4)).await.unwrap();
     let run = handler(async |job, _| {
-        sqlx::query("select pg_sleep(0.3)").execute(job.tx().await?).await?;
+        sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
         Ok(json!("done"))
     });
     let options = queue("q").hold(LEASE).concurrency(24);
@@ -143,7 +143,8 @@ async fn a_handler_that_gets_no_other_connection_is_told_why() {
 async fn idle_queues_give_all_their_connections_back() {
     for (connections, queues) in [(2_u32, 1), (12, 6)] {
         let (database, log) = (database().await, Log::default());
-        let one = database.pool_with(impatient(connections)).await.unwrap();
+        let one = PgPoolOptions::new().max_connections(connections);
+        let one = database.pool_with(one).await.unwrap();
         let names: Vec<String> = (0..queues).map(|n| format!("q{n}")).collect();
         let builder = names.iter().fold(Processor::builder(one.clone()), |builder, name| {
             let logs = handler_with(log.clone(), async |log, _, data| {
