@@ -19,6 +19,7 @@ use crate::attempt::connection::{NextJob, SlotConnection};
 use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
+use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -84,13 +85,22 @@ impl ClaimedTurn {
         let context = Arc::clone(&self.context);
         let mut counted = context.counters.begin();
         let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
-        let (held, since) = match timeout(ANSWER_LIMIT, held).await {
-            Ok(Ok(Some(held))) => held,
-            Ok(Ok(None)) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
-            Ok(Err(error)) => return (TurnEnd::Lost, self.report_not_held(conn, Some(error))),
-            Err(_) => {
-                let error = io::Error::from(io::ErrorKind::TimedOut);
-                return (TurnEnd::Lost, self.report_not_held(conn, Some(error.into())));
+        let held = timeout(ANSWER_LIMIT, held)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        let (held, since) = match held {
+            Ok(Some(held)) => held,
+            Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
+            Err(error) => {
+                let conn = self.report_not_held(conn, Some(error));
+                if !self.has_chained() {
+                    return (TurnEnd::Lost, conn);
+                }
+                // Only in a chain: if each hold of a job fails, those of ordinary claims use up its
+                // attempts.
+                release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
+                counted.mark_released();
+                return (TurnEnd::Released, conn);
             }
         };
         let signals = Signals::default();

@@ -1,13 +1,13 @@
 //! Chain: a settle that starts the next job of the same group, in one round trip.
 
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use crate::job::group_plan::Disposition;
 use crate::store::claim::claim::{Claim, ClaimOptions};
 use crate::store::hold::{HeldJob, HoldReceipt, XID, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
-use crate::store::settle::quick::AfterSettle;
+use crate::store::settle::quick::{AfterSettle, send};
 use crate::store::store::Store;
 
 /// What a settle that may chain came to.
@@ -25,7 +25,8 @@ pub(crate) enum ChainAnswer {
 
 impl Store {
     /// Settles a held job's success while no other group waits. Starts the next job of its group
-    /// with it, if that may be.
+    /// with it, if that may be. An error of the hold behind the commit leaves the transaction to be
+    /// rolled back, as if a row was locked.
     pub(crate) async fn settle_and_chain(
         &self,
         conn: &mut PgConnection,
@@ -53,7 +54,7 @@ impl Store {
             "select * from {settle}({queue}, {group}, {job}, '{token}', {result}, {keep}, {max_attempts}, '{lease}', \
              {processor}, {ignore_before}){then}"
         );
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let rows = send(conn, text).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
         match row.try_get("state")? {
