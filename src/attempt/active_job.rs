@@ -122,9 +122,7 @@ impl Lease {
             self.context.session_monitor.watch(self.claim.job, &held, since, signals.clone());
         Ok(Locks { conn, session: held.session, xid: held.xid, watch })
     }
-}
 
-impl Lease {
     /// Waits for a connection of the pool, as long as the job's own timeout allows. The lease holds
     /// the job meanwhile.
     async fn connect(&self, queue: &str) -> Result<PoolConnection<Postgres>, sqlx::Error> {

@@ -26,7 +26,7 @@ use crate::error::BackgroundError;
 use crate::job::group_plan::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
-use crate::liveness::sessions::Signals;
+use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{HeldJob, WorkConnection, in_short_tx};
 
@@ -262,7 +262,7 @@ impl ClaimedTurn {
         let Ok(Ok(found)) = timeout(LOOK_LIMIT, look).await else {
             return watch.was_ended();
         };
-        found.get(session).is_some_and(|now| now != xid)
+        found.get(session).is_some_and(|now| has_left(*xid, *now))
     }
 
     /// Settles the run: in the hold's own transaction if it stands, else by token on another

@@ -187,7 +187,7 @@ impl SessionMonitor {
             };
             match alive.get(&watched.session) {
                 // The settle would have said that it begins before it was sent.
-                Some(xid) if *xid != watched.xid && !watched.settling => {
+                Some(xid) if has_left(watched.xid, *xid) && !watched.settling => {
                     watched.ended = true;
                     watched.signals.lost.cancel();
                 }
@@ -208,6 +208,11 @@ impl SessionMonitor {
             }
         }
     }
+}
+
+/// Returns whether a session that held a job in one transaction has left it.
+pub(crate) fn has_left(held_in: Option<i64>, now: Option<i64>) -> bool {
+    held_in.is_some() && now != held_in
 }
 
 async fn check(

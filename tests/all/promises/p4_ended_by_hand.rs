@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, FailureKind, Job, JobError, JobStatus, OutOfAttempts, Processor,
+    ActiveJob, Client, FailureKind, Job, JobError, JobStatus, NewJob, OutOfAttempts, Processor,
     QueueOptions,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -101,6 +101,9 @@ async fn a_transaction_ended_by_hand_is_a_dead_letter_at_once() {
             by_hand(pool, "truncate public.written").await;
         }
     }
+    let ungrouped = NewJob::new("q", &"commit: hang");
+    let id = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
+    assert_ended_by_hand("ungrouped", &ended(pool, id).await);
     nothing_remains(pool).await;
 }
 
