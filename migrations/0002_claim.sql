@@ -1,3 +1,44 @@
+-- One claim for workers and receivers.
+
+-- Flags in the order of the line, so that a priority counts from the enqueue on. What is delayed
+-- has no place before its time: `turn_at` is when it is due, or when it expires. A finished job's
+-- flag comes first, as others may be behind it.
+drop index job_flagged;
+create index job_flagged on job
+  (queue, (case when finished_at is null then turn_at else 'epoch' end), id)
+  where flagged;
+
+-- What gets its priority's aging when it becomes due: jobs without a group, and flagged ones. A
+-- group that sleeps has an index of its own.
+drop index job_ungrouped_aging;
+create index job_aging on job (queue, run_at)
+  where status = 'queued' and priority > 0 and turn_at >= run_at and (group_id is null or flagged);
+
+-- How often in a row a claim has found the head locked by another transaction: the next look is
+-- later each time.
+alter table queue_group add column rechecks smallint not null default 0;
+
+-- Groups whose rows a claim has locked, in the order of their turns.
+create type locked_turns as (
+  names text[],
+  heads bigint[],                              -- head_id
+  jobs bigint[],                               -- of a claim that lapsed
+  batch_ends bigint[],
+  suspected boolean[],                         -- that claim was suspected a grace ago
+  lines tid[],
+  last_at timestamptz                          -- of the last one's turn
+);
+
+-- What is to be started in them: its arrays are as long. A null id: nothing.
+create type turn_heads as (
+  ids bigint[],
+  dispositions text[],
+  fresh boolean[],                             -- no attempt counts yet
+  bytes bigint[]                               -- of the data, as stored
+);
+
+-- Promotions, and keys for calls to other services.
+
 -- The servers that have held this schema's claims: a physical server and its timeline. A promotion
 -- begins another timeline, and changes neither the start of the server's process nor its statistics.
 --

@@ -28,7 +28,7 @@ begin
   end if;
   perform from succeed(array[shown.job], array[ack.result::text], true);
   if held.of_group is not null then
-    perform receive_pass(held.of_queue, held.of_group);
+    perform receive_pass(held.of_queue, held.of_group, shown.token, shown.job);
   end if;
   return 'done';
 end $$;

@@ -1,143 +1,244 @@
--- Adopts a page of flags that are due, from `flags_from` on, or all flags of one group. Reads
--- further pages while some flags had to stay, each without the groups that those before met: no
--- number of one group's flags hides another group (P8). Returns how many groups are in line now,
--- whether there are more flags, and since when the first of those groups is due. The caller has the
--- adopter's lock.
+-- Adoption: flags become groups in line.
 --
--- That lock also keeps a group to one row: its owner reads by snapshots that are younger than the
--- last adopter's commit. Its key must never change, or two versions of the library that run side by
--- side would be two adopters.
+-- A flag is read without a lock. It goes only with a row that this transaction has inserted; or has
+-- locked while it was free, as the next read of its head comes later; or has share-locked while it
+-- was claimed, as its settle has not passed its exclusive lock, and a later read sees the job. That
+-- is why nothing strands (P3). The update that starts a job clears its flag as well.
 --
--- A flag goes only with a row that this transaction has inserted; or has locked while it was free,
--- as the next read of its head comes later; or has share-locked while it was claimed, as its settle
--- has not passed its exclusive lock, and a later read sees the job. That is why nothing strands
--- (P3).
+-- A row is inserted under an advisory lock of its group, held until the commit, by a statement
+-- whose snapshot is younger than that lock. So a group has one row, any number of adopters work
+-- side by side, and an open transaction keeps only the groups that it adopted. What the lock is
+-- called must never change, or two versions of the library would give a group two rows.
 --
--- A group's row is looked up from the end of the index: of several versions with one key the newest
--- is the last as a rule. Those before it are read only if there is none, or another transaction
--- changes it at that moment.
-create or replace function {schema}.adopt(of_queue text, of_group text, page integer, flags_from timestamptz,
-  out readied integer, out more boolean, out first_at timestamptz)
+-- What is found by id says `coalesce(flagged, false)`: by the words of its partial index, that could
+-- be read as a whole. A group's row is looked up from the end of the index: of several versions with one key the newest
+-- is the last as a rule.
+
+-- Adopts up to `want` groups with flags from `from_at` to `until_at`, in the order of the line, or
+-- the flags of one group. Reads on behind flags that call for nothing, with pages that grow, for a
+-- tenth of a second at most: no number of them hides another group (P8). Clears those that it met
+-- if they are `clear_from` or more; null: never, as a receiver's transaction may stay open. Returns
+-- how many groups it put in line, how many it shared for that, whether there may be more flags that
+-- call for something, since when the first of its groups is due, and up to when it has read.
+--
+-- Locks: groups' advisory locks, free rows that it wakes, all without waiting.
+create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
+  until_at timestamptz, clear_from integer,
+  out adopted integer, out shared integer, out more boolean, out first_at timestamptz, out reached timestamptz)
 language plpgsql volatile
 as $$
 declare
-  after_at timestamptz := flags_from; after_id bigint := 0; skipped text[] := '{}';
-  ids bigint[]; groups text[]; ats timestamptz[]; priorities smallint[];
-  names text[]; firsts bigint[]; heads smallint[]; frees boolean[]; new_names text[]; new_firsts bigint[]; new_heads smallint[];
-  safe text[]; held text[]; held_from bigint[];
-  woken tid[]; woken_from bigint[];
-  clear bigint[]; cleared integer;
+  began constant timestamptz := clock_timestamp();
+  after_at timestamptz := from_at; after_id bigint := 0; page integer := least(want, 256) + 32;
+  n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
+  names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; drained text[]; idle text[];
+  new_names text[]; new_ids bigint[]; new_ats timestamptz[];
+  lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
+  seen text[] := '{}'; left_names text[] := '{}'; left_ids bigint[] := '{}';
 begin
-  readied := 0;
+  adopted := 0;
+  shared := 0;
   more := false;
-  for n in 1..16 loop
+  reached := from_at;
+  loop
     if of_group is null then
-      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_due_at), array_agg(f.priority)
-        into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {flag_due_at} as flag_due_at, j.priority::smallint from {schema}.job j
-        where j.queue = of_queue and j.flagged and j.group_id <> all (skipped) and {flag_due_at} <= now()
-          and ({flag_due_at}, j.id) > (after_at, after_id)
-        order by {flag_due_at}, j.id
-        limit page for no key update skip locked) f;
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
+        into ids, groups, ats, ended
+      from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (after_at, after_id)
+        order by {flag_at}, j.id limit page) f;
     else
-      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_due_at), array_agg(f.priority)
-        into ids, groups, ats, priorities
-      from (select j.id, j.group_id, {flag_due_at} as flag_due_at, j.priority::smallint from {schema}.job j
-        where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged
-        order by j.group_id, j.id limit page for no key update skip locked) f;
+      select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
+        into ids, groups, ats, ended
+      from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
+        where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged and {flag_at} <= until_at
+        order by j.group_id, j.id limit page) f;
     end if;
-    more := coalesce(cardinality(ids), 0) >= page;
-    exit when ids is null;
-    after_at := ats[cardinality(ats)];
-    after_id := ids[cardinality(ids)];
-    -- Most groups have no row, and nothing else adds one now. Whether a row that is there stays is
-    -- not known before it is locked.
-    with flag as materialized (
-      select distinct on (f.name) of_queue as queue, f.name, f.id, f.priority
-      from unnest(groups, ids, priorities) f(name, id, priority) order by f.name, f.id)
-    select array_agg(flag.name) filter (where g.free is not null), array_agg(flag.id) filter (where g.free is not null),
-        array_agg(flag.priority) filter (where g.free is not null), array_agg(g.free) filter (where g.free is not null),
-        array_agg(flag.name) filter (where g.free is null), array_agg(flag.id) filter (where g.free is null),
-        array_agg(flag.priority) filter (where g.free is null)
-      into names, firsts, heads, frees, new_names, new_firsts, new_heads
-    from flag left join lateral (
-      select g.job_id is null as free from {schema}.queue_group g
-      where g.queue = flag.queue and g.group_id between flag.name and flag.name
-      order by g.group_id desc limit 1) g on true;
+    n := coalesce(cardinality(ids), 0);
+    exit when n = 0;
 
-    safe := '{}';
-    held := null;
-    if names is not null then
-      -- Free rows: locked, and woken unless halted. Every flag may go.
-      with flag as materialized (
-        select of_queue as queue, f.group_id, f.first_id
-        from unnest(names, firsts, frees) f(group_id, first_id, free) where f.free)
-      select array_agg(g.group_id), array_agg(g.ctid) filter (where g.to_wake),
-          array_agg(flag.first_id) filter (where g.to_wake), least(first_at, min(g.ready_at) filter (where g.ready_at <= now()))
-        into safe, woken, woken_from, first_at
-      from flag join lateral (
-        select g.group_id, g.ctid, g.ready_at, g.halted_at is null and g.ready_at > now() or g.head_id > flag.first_id as to_wake
+    -- What each group's first flag calls for, in the order of the line.
+    with flag as materialized (
+      select f.* from unnest(groups, ids, ats, ended) f(name, id, flag_at, ended)
+      where (f.name in (select unnest(seen))) is not true),
+    flagged as materialized (
+      select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at, bool_or(f.ended) as ended
+      from flag f group by f.name),
+    call as materialized (
+      -- A new group's place is that of its head, whatever the priorities of those behind it.
+      select f.name, f.id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
+        when g.free is null then case when head.id is null then 'drained' else 'new' end
+        when not g.free then 'idle'
+        when f.id < g.head_id then 'woken'
+        when g.halted or g.ready_at <= began then 'idle'
+        -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
+        -- another transaction has locked is looked at again by itself.
+        when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
+            select j.id from {schema}.job j
+            where j.queue = f.queue and (j.group_id, j.id) >= (f.name, g.head_id) and j.group_id <= f.name
+              and j.group_id is not null and j.status in ('queued', 'started')
+            order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
+        else 'idle' end as what
+      from flagged f left join lateral (
+        select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
         from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and g.claim is null
-        order by g.group_id desc limit 1 for no key update skip locked) g on true;
-      safe := coalesce(safe, '{}');
-      if woken is not null then
-        with free as materialized (
-          select f.line, f.first_id from unnest(woken, woken_from) f(line, first_id)),
-        earlier as (update {schema}.queue_group g set
-          ready_at = case when g.halted_at is null then least(g.ready_at, now() - {priority_aging} * coalesce((
-            select h.priority from {schema}.job h
-            where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, least(g.head_id, free.first_id))
-              and h.group_id <= g.group_id and h.status in ('queued', 'started')
-            order by h.group_id, h.id limit 1), 0)) else g.ready_at end,
-          head_id = least(g.head_id, free.first_id), aging_priority = 0
-        from free where g.ctid = free.line returning g.ready_at)
-        select least(first_at, min(e.ready_at) filter (where e.ready_at <= now())) into first_at from earlier e;
+        where g.queue = f.queue and g.group_id between f.name and f.name
+        order by g.group_id desc limit 1) g on true
+      left join lateral (
+        select j.id, j.turn_at from {schema}.job j
+        where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
+          and j.group_id is not null and j.status in ('queued', 'started')
+        order by j.group_id, j.id limit 1) head on true)
+    select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
+        array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
+        array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
+      into names, firsts, flag_ats, is_new, drained, idle
+    from (select call.* from call order by call.flag_at, call.id) c;
+
+    -- One by one, up to as many as are wanted: one that another transaction has uses up nothing.
+    new_names := '{}';
+    new_ids := '{}';
+    new_ats := '{}';
+    lines := '{}';
+    woken := '{}';
+    woken_ids := '{}';
+    woken_ats := '{}';
+    reached := null;
+    for i in 1..coalesce(cardinality(names), 0) loop
+      if adopted >= want then
+        reached := flag_ats[i];
+        exit;
+      end if;
+      -- A receiver adopts only what it takes.
+      continue when clear_from is null and flag_ats[i] > until_at;
+      if is_new[i] then
+        continue when not pg_try_advisory_xact_lock(hashtextextended(
+          'seriatim adopt ' || {schema_text} || ' ' || of_queue || ' ' || names[i], 0));
+        new_names := new_names || names[i];
+        new_ids := new_ids || firsts[i];
+        new_ats := new_ats || flag_ats[i];
+      else
+        select g.ctid into line from {schema}.queue_group g
+        where g.queue = any (array[of_queue]) and g.group_id between names[i] and names[i] and g.claim is null
+        order by g.group_id desc limit 1 for no key update skip locked;
+        continue when line is null;
+        lines := lines || line;
+        woken := woken || names[i];
+        woken_ids := woken_ids || firsts[i];
+        woken_ats := woken_ats || flag_ats[i];
+      end if;
+      adopted := adopted + 1;
+    end loop;
+    if new_names <> '{}' then
+      -- A younger snapshot than the locks'.
+      with flag as materialized (
+        select of_queue as queue, f.* from unnest(new_names, new_ids, new_ats) f(name, id, flag_at)),
+      inserted as (
+        insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
+        select of_queue, f.name, case when f.flag_at > 'epoch' then f.flag_at else until_at end, f.id from flag f
+        where (select g.group_id from {schema}.queue_group g
+          where g.queue = f.queue and g.group_id between f.name and f.name
+          order by g.group_id desc limit 1) is null
+        returning queue_group.group_id, queue_group.ready_at)
+      select array_agg(i.group_id), adopted - cardinality(new_names) + count(*), least(first_at, min(i.ready_at))
+        into new_names, adopted, first_at from inserted i;
+    end if;
+    if woken <> '{}' then
+      with flag as materialized (
+        select * from unnest(lines, woken_ids, woken_ats) f(line, id, flag_at)),
+      earlier as (
+        update {schema}.queue_group g set
+          ready_at = case when g.halted_at is null
+            then least(g.ready_at, case when flag.flag_at > 'epoch' then flag.flag_at else until_at end) else g.ready_at end,
+          head_id = least(g.head_id, flag.id), aging_priority = 0, rechecks = 0
+        from flag where g.ctid = flag.line returning g.ready_at)
+      select least(first_at, min(e.ready_at) filter (where e.ready_at < 'infinity')) into first_at from earlier e;
+    end if;
+
+    -- The flags of what was adopted go, but for a new group's first, which its start clears. So do
+    -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its own.
+    if new_names <> '{}' or woken <> '{}' or drained is not null then
+      clear := array(
+        select f.id from unnest(groups, ids, ended) f(name, id, ended)
+        where (f.name in (select unnest(woken || drained))) is true
+          or (f.name in (select unnest(new_names))) is true and (f.ended or (f.id in (select unnest(new_ids))) is not true));
+      if clear <> '{}' then
+        with flag as materialized (
+          select j.id from {schema}.job j
+          where j.id = any (clear) and coalesce(j.flagged, false)
+            and (j.finished_at is not null or (j.group_id in (select unnest(drained))) is not true)
+          for no key update skip locked)
+        update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
       end if;
     end if;
-    if cardinality(safe) < cardinality(names) then
-      -- Claimed rows: shared with the claim's owner. An id below head_id keeps its flag, as nothing
-      -- else brings that job in. (Not `claim is not null`, by which all claims could be read.)
-      with flag as materialized (
-        select of_queue as queue, f.group_id from unnest(names) f(group_id)
-        where (f.group_id in (select unnest(safe))) is not true)
-      select array_agg(g.group_id), array_agg(g.head_id) into held, held_from from flag join lateral (
-        select g.group_id, g.head_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id between flag.group_id and flag.group_id and coalesce(g.job_id, 0) > 0
-        order by g.group_id desc limit 1 for key share skip locked) g on true;
-    end if;
-    if cardinality(safe) + coalesce(cardinality(held), 0) < cardinality(names) then
-      -- Another transaction has the row, or the row has gone meanwhile.
-      with flag as materialized (
-        select of_queue as queue, f.name, f.id, f.priority from unnest(names, firsts, heads) f(name, id, priority))
-      select new_names || array_agg(flag.name), new_firsts || array_agg(flag.id), new_heads || array_agg(flag.priority)
-        into new_names, new_firsts, new_heads
-      from flag
-      where (select g.group_id from {schema}.queue_group g
-        where g.queue = flag.queue and g.group_id between flag.name and flag.name
-        order by g.group_id desc limit 1) is null;
-    end if;
-    if new_names is not null then
-      with inserted as (
-        insert into {schema}.queue_group (queue, group_id, ready_at, head_id)
-        select of_queue, f.name, now() - {priority_aging} * f.priority, f.id
-        from unnest(new_names, new_firsts, new_heads) f(name, id, priority)
-        returning queue_group.group_id, queue_group.ready_at)
-      select safe || array_agg(i.group_id), least(first_at, min(i.ready_at)) into safe, first_at from inserted i;
+    if clear_from is not null and cardinality(left_ids) < 1024 then
+      select left_names || array_agg(f.name), left_ids || array_agg(f.id) into left_names, left_ids
+      from (select f.name, f.id from unnest(groups, ids) f(name, id)
+        where (f.name in (select unnest(idle || seen))) is true limit 1024) f;
+      left_names := coalesce(left_names, '{}');
+      left_ids := coalesce(left_ids, '{}');
     end if;
 
-    readied := readied + cardinality(safe) + coalesce(cardinality(held), 0);
-    -- By a hash: a join would compare each flag with each group.
-    clear := array(select f.id from unnest(groups, ids) f(name, id)
-      where (f.name in (select unnest(safe))) is true);
-    if held is not null then
-      clear := clear || array(select f.id from unnest(groups, ids) f(name, id)
-        join unnest(held, held_from) s(name, from_id) on s.name = f.name and f.id >= s.from_id);
-    end if;
-    update {schema}.job j set flagged = false where j.id = any (clear);
-    get diagnostics cleared = row_count;
-    exit when of_group is not null or not more or cleared = cardinality(ids);
-    skipped := skipped || array(select distinct f.name from unnest(groups, ids) f(name, id)
-      where (f.id in (select unnest(clear))) is not true);
+    more := reached is not null;
+    exit when more;
+    reached := ats[n];
+    exit when n < page or of_group is not null;
+    more := adopted >= want or clock_timestamp() > began + interval '0.1 s';
+    exit when more;
+    after_at := ats[n];
+    after_id := ids[n];
+    -- Of a group with many flags one is enough.
+    seen := seen || array(
+      select f.name from unnest(groups) f(name) where (f.name in (select unnest(idle))) is true group by f.name having count(*) > 1);
+    page := least(page * 8, 4096);
   end loop;
+  if cardinality(left_ids) > 0 and cardinality(left_ids) >= clear_from then
+    shared := {schema}.clear_flags(of_queue, left_names, left_ids);
+  end if;
+end $$;
+
+-- Clears flags of groups that have a row: one that is free and can be locked, or that is claimed
+-- and can be shared. Returns how many groups. An id below head_id keeps its flag, as nothing else
+-- brings that job in. So does the head of a group that sleeps: the flag may wake it.
+create or replace function {schema}.clear_flags(of_queue text, groups text[], ids bigint[]) returns integer
+language plpgsql volatile
+as $$
+declare
+  free text[]; claimed text[]; safe text[]; safe_from bigint[]; shared text[]; shared_from bigint[]; from_ids jsonb; clear bigint[];
+begin
+  -- By the newest version: its filter would read on to older ones.
+  with flag as materialized (select distinct of_queue as queue, f.name from unnest(groups) f(name))
+  select array_agg(flag.name) filter (where g.free), array_agg(flag.name) filter (where not g.free) into free, claimed
+  from flag join lateral (
+    select g.job_id is null as free from {schema}.queue_group g
+    where g.queue = flag.queue and g.group_id between flag.name and flag.name
+    order by g.group_id desc limit 1) g on true;
+  with flag as materialized (select of_queue as queue, f.name from unnest(free) f(name))
+  select array_agg(g.group_id), array_agg(g.head_id + (g.halted_at is null and g.ready_at > clock_timestamp())::integer)
+    into safe, safe_from
+  from flag join lateral (
+    select g.group_id, g.head_id, g.halted_at, g.ready_at from {schema}.queue_group g
+    where g.queue = flag.queue and g.group_id between flag.name and flag.name and g.claim is null
+    order by g.group_id desc limit 1 for no key update skip locked) g on true;
+  begin
+    -- A version that an open transaction has written and then deleted is waited for, not skipped.
+    perform set_config('lock_timeout', '5ms', true);
+    -- Not `claim is not null`, by which all claims could be read.
+    with flag as materialized (
+      select of_queue as queue, f.name from unnest(claimed) f(name))
+    select array_agg(g.group_id), array_agg(g.head_id) into shared, shared_from from flag join lateral (
+      select g.group_id, g.head_id from {schema}.queue_group g
+      where g.queue = flag.queue and g.group_id between flag.name and flag.name and coalesce(g.job_id, 0) > 0
+      order by g.group_id desc limit 1 for key share skip locked) g on true;
+  exception when lock_not_available then
+    shared := null;
+  end;
+  perform set_config('lock_timeout', {lock_timeout}, true);
+  -- By name: a join would compare each flag with each group.
+  from_ids := jsonb_object(safe || shared, (safe_from || shared_from)::text[]);
+  clear := array(select f.id from unnest(groups, ids) f(name, id) where f.id >= (from_ids ->> f.name)::bigint);
+  with flag as materialized (
+    select j.id from {schema}.job j where j.id = any (clear) and coalesce(j.flagged, false) for no key update skip locked)
+  update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+  return coalesce(cardinality(safe || shared), 0);
 end $$;

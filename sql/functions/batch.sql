@@ -20,46 +20,36 @@ begin
   end loop;
 end $$;
 
--- Queues the started jobs of a batch again, from `first` to `last`. They were not begun, so nothing
+-- Queues the started jobs of a claim again, from `first` to `last`. They were not begun, so nothing
 -- is held against them.
-create or replace function receive_return(of_queue text, of_group text, first bigint, last bigint) returns void
-language sql volatile
+create or replace function {schema}.return_jobs(of_queue text, of_group text, first bigint, last bigint) returns void
+language plpgsql volatile
 as $$
-  update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
-    history = history_with(j.history, j.attempts, j.last_started_at, 'released', null)
-  from (select b.id from job b where b.id = any (array(select batch_jobs(of_queue, of_group, first, last)))
+begin
+  update {schema}.job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
+    history = {schema}.history_with(j.history, j.attempts, j.last_started_at, 'released', null)
+  from (select b.id from {schema}.job b
+    where b.id = any (array(select {schema}.batch_jobs(of_queue, of_group, first, last)))
       and b.finished_at is null and b.status = 'started'
     for no key update skip locked) behind
-  where j.id = any (array[behind.id]) and j.finished_at is null and j.status <> 'queued'
-$$;
+  where j.id = any (array[behind.id]) and j.finished_at is null and j.status <> 'queued';
+end $$;
 
--- Claims up to `most` further jobs of a group behind `first`, which was just claimed. Each must be
--- the next in order, due, and locked by no other transaction. The group's row is locked. If the
--- receiver dies, the first of them is charged with it and the others go back. So none of them may
--- have a single attempt.
-create or replace function receive_batch(of_queue text, of_group text, first bigint, job_limit integer, attempt_limit integer) returns bigint[]
+-- The same for claims of several jobs that lapsed, but for the first of each that has not ended.
+-- The groups' rows are locked: no ack is in between.
+create or replace function {schema}.return_batches(of_queue text, groups text[]) returns void
 language plpgsql volatile
 as $$
 declare
-  next_id bigint;
-  next job;
-  batch bigint[] := '{}';
+  batch record;
 begin
-  for next_id in
-    select j.id from job j
-    where j.queue = of_queue and (j.group_id, j.id) > (of_group, first) and j.group_id <= of_group
-      and j.status in ('queued', 'started')
-    order by j.group_id, j.id limit job_limit
+  for batch in
+    select g.group_id, g.batch_end, (
+      select min(b.id) from {schema}.batch_jobs(of_queue, g.group_id, g.job_id, g.batch_end) b(id)) as first
+    from unnest(groups) f(name)
+    join {schema}.queue_group g on g.queue = any (array[of_queue]) and g.group_id between f.name and f.name
+    where g.batch_end is not null
   loop
-    select j.* into next from job j where j.id = next_id and j.status::text = 'queued' for no key update skip locked;
-    exit when not found or next.run_at > clock_timestamp() or receive_refusal(next, attempt_limit) is not null;
-    exit when coalesce(next.max_attempts, attempt_limit) = 1;
-    perform receive_start(next_id);
-    batch := batch || next_id;
+    perform {schema}.return_jobs(of_queue, batch.group_id, batch.first + 1, batch.batch_end);
   end loop;
-  if batch <> '{}' then
-    update queue_group g set batch_end = batch[cardinality(batch)], batch_size = 1 + cardinality(batch)
-    where g.queue = of_queue and g.group_id = of_group;
-  end if;
-  return batch;
 end $$;

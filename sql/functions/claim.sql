@@ -1,9 +1,137 @@
--- Claims up to `slots` jobs: adopt, take turns, read heads, write. Returns a row for each with what
--- its handler needs, and a last row without an id. That says `thorough` if something is left that
--- only the claim in Rust does (a limit, a pause, a lease that ran out, a head that is not to be
--- started, flags to be paged past); `more` if there may be more right now; or else in how many
--- seconds the next group or job will be due. With each head come up to `per_turn` - 1 followers,
--- and `at_most` of all those: rows of their own, without a token.
+-- Returns the turn of the first group that is due and that no other transaction has locked, without
+-- locking it for longer than that takes. A receiver must not keep a group that it does not take.
+create or replace function {schema}.next_free_turn(of_queue text, from_at timestamptz, until_at timestamptz) returns timestamptz
+language plpgsql volatile
+as $$
+declare
+  turn_at timestamptz;
+begin
+  select g.ready_at into turn_at from {schema}.queue_group g
+  where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= from_at
+  order by g.ready_at limit 1 for no key update skip locked;
+  raise sqlstate 'SQ000';
+exception when sqlstate 'SQ000' then
+  return turn_at;
+end $$;
+
+-- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on, in
+-- the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
+--
+-- Turns that start nothing do not use the claim up: it takes further ones, for 50 ms or 8 rounds.
+-- Rows
+-- that other transactions have locked hide no flag.
+--
+-- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
+-- leave its transaction open: it adopts only flags that are before the next free row, and so takes
+-- all that it has adopted. It clears no flags of other groups. `room` is how many jobs may begin.
+create or replace function {schema}.claim_groups(of_queue text, of_group text, want integer, room bigint, lapsed boolean,
+  line_at timestamptz, flag_at timestamptz, until_at timestamptz, default_attempts integer, lease_seconds float8,
+  own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
+  worker boolean, may_retire boolean,
+  out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean,
+  out groups_at timestamptz, out flags_at timestamptz, out reading interval)
+language plpgsql volatile
+as $$
+declare
+  began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
+  adopts boolean; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
+  adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads; batches text[];
+begin
+  jobs := '{}';
+  tokens := '{}';
+  dispositions := '{}';
+  more := false;
+  reading := '0';
+  groups_at := line_at;
+  for round in 1..1000 loop
+    adopted := 0;
+    adopts := flag_at is not null;
+    if adopts and not worker and of_group is null then
+      free_at := {schema}.next_free_turn(of_queue, groups_at, until_at);
+      adopts := coalesce(flag_at < free_at, true);
+      segment := case when adopts then coalesce(free_at, until_at) else flag_at end;
+    elsif groups_at is not null then
+      at := clock_timestamp();
+      turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, until_at, lapsed);
+      reading := reading + (clock_timestamp() - at);
+      taken := coalesce(cardinality(turns.names), 0);
+      adopts := adopts and (taken < page or flag_at < turns.last_at or of_group is not null);
+      segment := case when taken < page then until_at else turns.last_at end;
+    end if;
+    if adopts then
+      select * into adoption from {schema}.adopt(of_queue, of_group, least(want, 256), flag_at,
+        case when of_group is null then segment else until_at end,
+        case when worker then case when line_at is null then 1 else 32 end end);
+      groups_at := least(groups_at, adoption.first_at);
+      flags_at := adoption.reached;
+      if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '1 s' then
+        perform pg_notify({schema_text} || '.wake', of_queue);
+      end if;
+      adopted := adoption.adopted;
+      more_flags := adoption.more;
+      flag_at := case when of_group is null then (
+        select {flag_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= until_at
+          and {flag_at} > case when more_flags then flags_at - interval '1 us' else segment end
+        order by {flag_at} limit 1) end;
+    end if;
+    if groups_at is not null and (not worker or adopted > 0) then
+      turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
+    end if;
+    taken := coalesce(cardinality(turns.names), 0);
+    ready := 0;
+    started := 0;
+    brought := 0;
+    if taken > 0 then
+      batches := array(select t.name from unnest(turns.names, turns.batch_ends, turns.suspected) t(name, batch_end, suspected)
+        where t.suspected and t.batch_end is not null);
+      if batches <> '{}' then
+        perform {schema}.return_batches(of_queue, batches);
+      end if;
+      heads := {schema}.read_heads(of_queue, turns, default_attempts, ignore_before);
+      ready := (select count(h.id) from unnest(heads.ids) h(id));
+      select * into came from {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
+        processor, ignore_before, per_turn,
+        least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes, not worker);
+      started := (select count(c.token) from unnest(came.tokens) c(token));
+      brought := coalesce(cardinality(came.jobs), 0);
+      jobs := jobs || came.jobs;
+      tokens := tokens || came.tokens;
+      dispositions := dispositions || came.dispositions;
+      if array_position(heads.ids, null) is not null then
+        perform {schema}.defer_turns(of_queue, turns, heads, may_retire);
+      end if;
+      -- A worker's followers wait for their head's slot; a receiver gets them now.
+      want := want - case when worker then started else brought end;
+      room := room - brought;
+    end if;
+    if started < ready then
+      -- Some are left for want of slots or bytes.
+      more := true;
+      return;
+    end if;
+    exit when want < 1 or (taken < page and flag_at is null);
+    if round >= 8 and clock_timestamp() > began + interval '50 ms' then
+      more := true;
+      return;
+    end if;
+    groups_at := case when taken < page then segment else turns.last_at end;
+    page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
+  end loop;
+  if taken < page then
+    -- Other transactions hold what else is due, perhaps for hours.
+    groups_at := until_at;
+  end if;
+  more := more_flags or (flags_at is not null and flag_at is not null);
+end $$;
+
+-- The claim of workers and receivers: limits and pauses, aging, take-overs, groups, jobs without a
+-- group. One short transaction for all free slots of a queue. It is bounded in rows (`slots`,
+-- `at_most`), in bytes (`max_bytes`) and in time.
+--
+-- Returns the claimed jobs in the order of their turns. Behind each head, which has a token, come
+-- its followers, without one. `more`: there may be more to claim right now. Else `next` is in how
+-- many seconds the next group or job will be due, as far as is known.
 --
 -- Under a pinned vacuum horizon, or with many groups held, a claim reads past all dead or locked
 -- entries to what is due, and to what will be due next. So it says how long it read, and up to when
@@ -12,322 +140,188 @@
 -- do not ask what will be due. A claim from the beginning finds it, now and then.
 -- Beginning a little lower makes missed late commits rare: enqueues have the time of their
 -- transaction's begin, turns that of their end.
+create or replace function {schema}.claim(of_queue text, of_group text, slots integer, ungrouped_first boolean,
+  default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
+  groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz,
+  per_turn integer, at_most integer, max_bytes bigint, worker boolean, may_retire boolean,
+  out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean, out next float8, out read_s float8,
+  out groups_at timestamptz, out flags_at timestamptz, out ungrouped_at timestamptz)
+language plpgsql volatile
+as $$
+declare
+  began constant timestamptz := clock_timestamp(); at timestamptz; reading interval;
+  limited boolean; paused boolean; flight record; room bigint; n integer := 0; want integer; came record;
+  due_at timestamptz; line_at timestamptz; flag_at timestamptz; lapsed boolean; aging boolean;
+begin
+  jobs := '{}';
+  tokens := '{}';
+  dispositions := '{}';
+  more := false;
+  select q.paused_at is not null, q.in_flight_limit is not null into paused, limited from {schema}.queue q where q.name = of_queue;
+  if limited and not paused then
+    select * into flight from {schema}.in_flight_room(of_queue);
+    paused := flight.paused;
+    more := flight.busy;
+    room := flight.room;
+  end if;
+  if paused or more then
+    return;
+  end if;
+  if room is not null and worker then
+    -- Followers are in flight, and would only wait.
+    per_turn := 1;
+  end if;
+
+  for pass in 1..2 loop
+    select
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+          and j.turn_at <= began and j.turn_at >= ungrouped_from
+        order by j.turn_at limit 1),
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= began and g.ready_at < 'infinity' and g.ready_at >= groups_from
+        order by g.ready_at limit 1),
+      (select {flag_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged
+          and {flag_at} <= began and {flag_at} >= flags_from
+        order by {flag_at} limit 1),
+      (select j.lease_until from {schema}.job j
+        -- A claim of one group leaves others' jobs unlocked.
+        where of_group is null and j.queue = of_queue and j.group_id is null and j.status = 'started'
+          and j.lease_until <= began and j.lease_until >= ungrouped_from
+        -- A handler by transaction has it locked as long as it runs.
+        order by j.lease_until limit 1 for no key update skip locked) is not null,
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.aging_priority > 0 and g.ready_at <= began and g.ready_at >= groups_from
+        order by g.ready_at limit 1) is not null
+      or (select j.run_at from {schema}.job j
+        where j.queue = of_queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
+          and (j.group_id is null or j.flagged) and j.run_at <= began and j.run_at >= ungrouped_from
+        order by j.run_at limit 1) is not null
+      into due_at, line_at, flag_at, lapsed, aging;
+    reading := clock_timestamp() - began;
+    exit when not aging;
+    -- What has moved to the front is read again.
+    more := {schema}.age_priorities(of_queue, began);
+  end loop;
+
+  if lapsed then
+    -- Rare, and first: behind busy groups there would never be room for them. They are in flight.
+    perform {schema}.suspect_ungrouped(of_queue, began);
+    select * into came from {schema}.claim_ungrouped(of_queue, slots, null, began, true, default_attempts,
+      lease_seconds, own_lease, processor, ignore_before, max_bytes);
+    jobs := jobs || came.jobs;
+    tokens := tokens || came.tokens;
+    dispositions := dispositions || came.dispositions;
+    n := cardinality(jobs);
+  end if;
+  -- So are groups whose claims lapsed: they go on if the limit is reached (part 0).
+  for part in case when room is null then 1 else 0 end..2 loop
+    want := slots - n;
+    if part > 0 then
+      want := least(want, room);
+    end if;
+    continue when want < 1;
+    if part > 0 and (part = 1) = ungrouped_first then
+      continue when due_at is null or of_group is not null;
+      select * into came from {schema}.claim_ungrouped(of_queue, want, due_at, began, false, default_attempts,
+        lease_seconds, own_lease, processor, ignore_before, max_bytes);
+    else
+      continue when line_at is null and (part = 0 or flag_at is null);
+      select * into came from {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
+        case when part > 0 then flag_at end, began, default_attempts, lease_seconds, own_lease, processor, ignore_before,
+        per_turn, at_most, max_bytes, worker, may_retire);
+      more := more or came.more;
+      groups_at := came.groups_at;
+      flags_at := came.flags_at;
+      reading := reading + came.reading;
+    end if;
+    jobs := jobs || came.jobs;
+    tokens := tokens || came.tokens;
+    dispositions := dispositions || came.dispositions;
+    n := n + case when worker then (select count(c.token) from unnest(came.tokens) c(token))
+      else coalesce(cardinality(came.jobs), 0) end;
+    if part > 0 then
+      room := room - coalesce(cardinality(came.jobs), 0);
+    end if;
+  end loop;
+
+  if not more and n >= slots then
+    -- Not taken, for want of a slot or because other transactions have them.
+    more := line_at is not null and (
+        select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= began and g.ready_at < 'infinity' and g.ready_at >= coalesce(groups_at, line_at)
+        order by g.ready_at limit 1) is not null
+      or due_at is not null and (
+        select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= began and j.turn_at >= due_at
+        order by j.turn_at limit 1) is not null
+      or flag_at is not null and flags_at is null and (
+        select {flag_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= began and {flag_at} >= flag_at
+        order by {flag_at} limit 1) is not null;
+  end if;
+  if groups_from = '-infinity' and not more and worker then
+    at := clock_timestamp();
+    -- The leases of this claim count as well: one poll too many.
+    next := extract(epoch from nullif(least(
+      (select g.ready_at from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at > began and g.ready_at < 'infinity'
+        order by g.ready_at limit 1),
+      (select j.turn_at from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > began
+        order by j.turn_at limit 1),
+      (select {flag_at} from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} > began
+        order by {flag_at} limit 1)),
+      'infinity') - clock_timestamp());
+    reading := reading + (clock_timestamp() - at);
+  end if;
+  read_s := extract(epoch from reading);
+  -- A client may not read times before Christ.
+  groups_at := greatest(least(coalesce(groups_at, line_at), began - interval '0.25 s'), 'epoch');
+  flags_at := greatest(least(coalesce(flags_at, flag_at), began - interval '1 s'), 'epoch');
+  ungrouped_at := greatest(least(due_at, began - interval '1 s'), 'epoch');
+end $$;
+
+-- A worker's claim: a row for each job with what its handler needs, and a last row without an id
+-- that says how the claim ended.
 create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,
-  lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz, wake_channel text,
-  groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer)
+  lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
+  groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer, max_bytes bigint)
 returns table (
   suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, group_id text, claim uuid, disposition text, expires_at timestamptz,
-  thorough boolean, more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz,
-  ungrouped_at timestamptz)
+  more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  is_thorough boolean := false; is_more boolean := false; next_in float8;
-  flag_at timestamptz; due_at timestamptz; few boolean;
-  at timestamptz; reading interval; line_at timestamptz; group_at timestamptz;
-  whole constant boolean := groups_from = '-infinity';
-  n integer := 0; ran integer; want integer; taken integer; readied integer := 0;
-  names text[]; heads bigint[]; leases bigint[]; tokens uuid[];
-  words text[]; fresh boolean[]; ends bigint[]; sizes smallint[]; lines tid[]; each integer;
+  claimed record;
 begin
-  -- Each statement needs a snapshot of its own, whatever the caller's session has decided.
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
-    return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
-      null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
-      null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz, true, true, null::float8,
-      null::float8, null::timestamptz, null::timestamptz, null::timestamptz;
+    -- Each statement needs a snapshot of its own: a last row without `more` asks for another
+    -- transaction, whatever the caller's session has decided.
+    id := null;
+    return next;
     return;
   end if;
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  at := clock_timestamp();
-  is_thorough := (
-      select q.paused_at is not null or q.in_flight_limit is not null from {schema}.queue q where q.name = of_queue) is true
-    or (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.aging_priority > 0 and g.ready_at <= now() and g.ready_at >= groups_from
-      order by g.ready_at limit 1) is not null
-    or (select j.lease_until from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'started'
-        and j.lease_until <= now() and j.lease_until >= ungrouped_from
-      -- A handler by transaction has it locked as long as it runs.
-      order by j.lease_until limit 1 for no key update skip locked) is not null
-    or (select j.run_at from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.priority > 0
-        and j.turn_at >= j.run_at and j.run_at <= now() and j.run_at >= ungrouped_from
-      order by j.run_at limit 1) is not null;
-  select
-    (select j.turn_at from {schema}.job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued'
-        and j.turn_at <= now() and j.turn_at >= ungrouped_from
-      order by j.turn_at limit 1),
-    (select g.ready_at from {schema}.queue_group g
-      where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= groups_from
-      order by g.ready_at limit 1),
-    (select {flag_due_at} from {schema}.job j
-      where j.queue = of_queue and j.flagged
-        and {flag_due_at} <= now() and {flag_due_at} >= flags_from
-      order by {flag_due_at} limit 1)
-    into due_at, line_at, flag_at;
-  reading := clock_timestamp() - at;
-
-  if not is_thorough and flag_at is not null then
-    if pg_try_advisory_xact_lock(hashtextextended('seriatim adopt ' || {schema_text} || ' ' || of_queue, 0)) then
-      few := false;
-      if line_at is null and due_at is null then
-        -- Turns of several jobs are put together below.
-        select count(*) <= slots and count(*) = count(distinct f.group_id)
-              and bool_and(f.at > 'epoch' and g.there is null and (per_turn < 2 or (
-                select h.id from {schema}.job h
-                where h.queue = of_queue and (h.group_id, h.id) > (f.group_id, f.id) and h.group_id <= f.group_id
-                  and h.status in ('queued', 'started')
-                order by h.group_id, h.id limit 1) is null)),
-            array_agg(f.group_id), array_agg(f.id), array_agg(f.lease_ms)
-          into few, names, heads, leases
-        from (select j.id, j.group_id, {flag_due_at} as at, j.lease_ms::bigint from {schema}.job j
-          where j.queue = of_queue and j.flagged and {flag_due_at} <= now() and {flag_due_at} >= flag_at
-          order by {flag_due_at}, j.id limit slots + 1) f
-        left join lateral (
-          select true as there from {schema}.queue_group g
-          where g.queue = of_queue and g.group_id between f.group_id and f.group_id
-          order by g.group_id desc limit 1) g on true;
-      end if;
-      if few then
-        -- There is a slot for each of them: put in line and claimed in one statement.
-        with inserted as (
-          insert into {schema}.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by)
-          select of_queue, f.name, clock_timestamp() + make_interval(
-            secs => coalesce(case when own_lease then f.lease_ms / 1000.0 end, lease_seconds)),
-            f.id, gen_random_uuid(), f.id, processor
-          from unnest(names, heads, leases) f(name, id, lease_ms)
-          returning queue_group.group_id, queue_group.job_id, queue_group.claim)
-        select array_agg(i.group_id), array_agg(i.job_id), array_agg(i.claim) into names, heads, tokens from inserted i;
-        -- A younger snapshot than the inserts': another flag may have come, below.
-        return query
-        with turn as materialized (
-          select of_queue as queue, t.group_id, t.id, t.token from unnest(names, heads, tokens) t(group_id, id, token)),
-        locked as materialized (
-          select j.id, {disposition} as disposition, turn.token from turn join {schema}.job j on j.id = any (array[turn.id])
-          where j.status = 'queued' and least(j.run_at, j.expires_at) <= now()
-            and (select f.id from {schema}.job f
-              where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
-              order by f.group_id, f.id limit 1) = turn.id
-            and (select s.group_id from {schema}.group_setting s
-              where s.queue = turn.queue and s.group_id = turn.group_id and s.paused_at is not null limit 1) is null
-          for no key update of j skip locked),
-        started as (
-          {start}, locked.token)
-        select {claimed} from started j;
-        get diagnostics n = row_count;
-        if n < cardinality(names) then
-          -- They are claimed like any other group.
-          is_thorough := true;
-          update {schema}.queue_group g set claim = null, job_id = null, claimed_by = null,
-            ready_at = now() - {priority_aging} * coalesce((select j.priority from {schema}.job j where j.id = t.id), 0)
-          from unnest(names, heads) t(group_id, id)
-          where g.queue = any (array[of_queue]) and g.group_id between t.group_id and t.group_id
-            and (select j.flagged from {schema}.job j where j.id = t.id) is not false;
-        end if;
-      else
-        -- More than there are slots, and not many more: those that run do not wait for the others.
-        select a.readied, a.more, least(line_at, a.first_at) into readied, is_more, line_at
-        from {schema}.adopt(of_queue, null, greatest(64, least(slots * 2, 256), slots + 32), flag_at) a;
-      end if;
-    else
-      is_more := true;
-    end if;
-  end if;
-
-  for part in 1..2 loop
-    continue when is_thorough or n >= slots;
-    want := slots - n;
-    if (part = 1) = ungrouped_first then
-      continue when due_at is null;
-      return query
-      with due as materialized (
-        select j.id, {disposition} as disposition from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
-          and j.turn_at <= now() and j.turn_at >= due_at
-        order by j.turn_at, j.id limit want for no key update skip locked),
-      started as (
-        update {schema}.job j set
-          status = 'started', attempts = j.attempts + (due.disposition = 'run')::integer,
-          last_started_at = case when due.disposition = 'run' then clock_timestamp() else j.last_started_at end,
-          claim = gen_random_uuid(), suspect = null, claimed_by = processor,
-          lease_until = clock_timestamp() + make_interval(
-            secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
-        from due where j.id = any (array[due.id])
-        returning j.*, due.disposition, j.claim as token)
-      select {claimed} from started j;
-      get diagnostics ran = row_count;
-      n := n + ran;
-    else
-      continue when line_at is null;
-      at := clock_timestamp();
-      group_at := line_at;
-      select count(*), array_agg(g.group_id) filter (where g.job_id is null),
-        array_agg(g.head_id) filter (where g.job_id is null), array_agg(g.ctid) filter (where g.job_id is null), max(g.ready_at)
-        into taken, names, heads, lines, group_at
-      from (select g.group_id, g.head_id, g.job_id, g.ctid, g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
-        order by g.ready_at limit want for no key update skip locked) g;
-      reading := reading + (clock_timestamp() - at);
-      if taken < want then
-        -- Other transactions hold what else is due, perhaps for hours.
-        group_at := now();
-      end if;
-      continue when taken = 0;
-      -- A younger snapshot than the locks'.
-      with turn as materialized (
-        select of_queue as queue, t.* from unnest(names, heads) with ordinality t(group_id, head_id, place)),
-      candidate as materialized (
-        select turn.queue, turn.group_id, turn.place, c.id from turn join lateral (
-          select j.id from {schema}.job j
-          where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, turn.head_id)
-            and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-          order by j.group_id, j.id limit 1) c on true
-        union all
-        select turn.queue, turn.group_id, turn.place, c.id from turn join lateral (
-          select f.id from {schema}.job f
-          where f.queue = turn.queue and f.group_id between turn.group_id and turn.group_id and f.flagged
-          order by f.group_id, f.id limit 1) f on true
-        join lateral (
-          select j.id from {schema}.job j
-          where j.queue = turn.queue and (j.group_id, j.id) >= (turn.group_id, f.id)
-            and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-          order by j.group_id, j.id limit 1) c on true),
-      head as materialized (
-        select distinct on (queue, group_id) queue, group_id, place, id from candidate order by queue, group_id, id),
-      locked as materialized (
-        select head.place, j.group_id, j.id, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh
-        from head join {schema}.job j on j.id = any (array[head.id])
-        where j.finished_at is null and j.status <> 'started' and least(j.run_at, j.expires_at) <= now()
-          and (select s.group_id from {schema}.group_setting s
-            where s.queue = head.queue and s.group_id = head.group_id and s.paused_at is not null limit 1) is null
-        for no key update of j skip locked)
-      select count(*), array_agg(l.group_id), array_agg(l.id), array_agg(l.disposition), array_agg(l.fresh and l.disposition = 'run'),
-          array_agg(null::bigint), array_agg(1::smallint), array_agg(lines[l.place]),
-          least(per_turn - 1, at_most / greatest(count(*) filter (where l.fresh and l.disposition = 'run'), 1))
-        into ran, names, heads, words, fresh, ends, sizes, lines, each
-      -- Some may have to wait for a slot: in the order of their turns (P8).
-      from (select locked.* from locked order by locked.place) l;
-      n := n + ran;
-      is_thorough := is_thorough or ran < taken;
-      if taken = want and readied > want then
-        perform pg_notify(wake_channel, of_queue);
-      end if;
-      continue when ran = 0;
-      if each > 0 then
-        -- The followers: next in order, due, and never begun. Such a job loses nothing if its
-        -- worker dies before it comes to run; one whose attempts are limited to 1 would. By the
-        -- time its turn comes it may have expired, and only a claim sees that. The first that
-        -- cannot be had ends the line.
-        with turn as materialized (
-          select of_queue as queue, t.*
-          from unnest(names, heads, words, fresh) with ordinality t(group_id, id, disposition, fresh, place)),
-        next as materialized (
-          select turn.group_id, turn.place, f.id from turn join lateral (
-            select j.id from {schema}.job j
-            where j.queue = turn.queue and (j.group_id, j.id) > (turn.group_id, turn.id)
-              and j.group_id <= turn.group_id and j.status in ('queued', 'started')
-            order by j.group_id, j.id limit each) f on turn.fresh),
-        locked as materialized (
-          select j.id from next join {schema}.job j on j.id = any (array[next.id])
-          where j.finished_at is null and j.status <> 'started' and j.run_at <= now() and j.expires_at is null
-            and coalesce(j.created_at >= ignore_before, true)
-            and j.attempts = j.attempts_forgiven and coalesce(j.max_attempts, default_attempts) > 1
-            and (j.lease_ms is null or not own_lease)
-          for no key update of j skip locked),
-        line as (
-          select m.*, min(m.id) filter (where not m.ours) over (partition by m.group_id) as gap
-          from (
-            select turn.group_id, turn.place, turn.id, turn.disposition, true as first, true as ours from turn
-            union all
-            select next.group_id, next.place, next.id, 'run', false, (next.id in (select locked.id from locked)) is true from next) m),
-        ours as (
-          select l.place, l.id, l.disposition, l.first, max(l.id) over w as last, count(*) over w as size
-          from line l where coalesce(l.id < l.gap, true) window w as (partition by l.group_id))
-        select array_agg(o.id), array_agg(o.disposition), array_agg(case when o.first and o.size > 1 then o.last end),
-            array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
-          into heads, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
-      end if;
-      return query
-      with locked as materialized (
-        select t.* from unnest(heads, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
-      started as (
-        {start}, locked.batch_end as turn_end, locked.batch_size as turn_size, locked.line),
-      claimed as (
-        update {schema}.queue_group g set
-          claim = gen_random_uuid(), job_id = started.id, head_id = started.id, suspect = null, claimed_by = processor,
-          aging_priority = 0, batch_end = started.turn_end, batch_size = started.turn_size,
-          ready_at = clock_timestamp() + make_interval(
-            secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
-        from started where g.ctid = started.line
-        returning started.*, g.claim as token),
-      behind as (
-        select started.*, null::uuid as token from started where started.turn_size is null)
-      select {claimed} from claimed j
-      union all
-      select {claimed} from behind j;
-      get diagnostics taken = row_count;
-      if taken < cardinality(heads) then
-        raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
-      end if;
-    end if;
-  end loop;
-
-  is_more := is_more or is_thorough;
-  if not is_more and n >= slots and few is not true then
-    if group_at is null then
-      -- No group was taken, for want of a slot or because other transactions have them.
-      is_more := line_at is not null;
-    else
-      is_more := (
-        select g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at <= now() and g.ready_at < 'infinity' and g.ready_at >= group_at
-        order by g.ready_at limit 1) is not null;
-    end if;
-    if due_at is not null and not is_more then
-      is_more := (
-        select j.turn_at from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued'
-          and j.turn_at <= now() and j.turn_at >= due_at
-        order by j.turn_at limit 1) is not null;
-    end if;
-    if flag_at is not null and not is_more then
-      -- An adopter skips what another transaction has locked.
-      is_more := (
-        select {flag_due_at} from {schema}.job j
-        where j.queue = of_queue and j.flagged and {flag_due_at} <= now() and {flag_due_at} >= flag_at
-        order by {flag_due_at} limit 1) is not null;
-    end if;
-  end if;
-  if whole and not is_more then
-    at := clock_timestamp();
-    -- The leases of this claim count as well: one poll too many.
-    next_in := extract(epoch from nullif(least(
-      (select g.ready_at from {schema}.queue_group g
-        where g.queue = of_queue and g.ready_at > now() and g.ready_at < 'infinity'
-        order by g.ready_at limit 1),
-      (select j.turn_at from {schema}.job j
-        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at > now()
-        order by j.turn_at limit 1),
-      (select {flag_due_at}
-        from {schema}.job j
-        where j.queue = of_queue and j.flagged
-          and {flag_due_at} > now()
-        order by {flag_due_at} limit 1)),
-      'infinity') - clock_timestamp());
-    reading := reading + (clock_timestamp() - at);
-  end if;
+  select * into claimed from {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
+    own_lease, processor, ignore_before, groups_from, flags_from, ungrouped_from, per_turn, at_most, max_bytes, true, true);
+  return query
+    select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+      j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
+      j.content_type, j.name, j.reference, j.priority::smallint, j.group_id, c.token, c.disposition, j.expires_at,
+      null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz
+    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
+    join {schema}.job j on j.id = any (array[c.id]);
   return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
     null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
     null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
-    is_thorough, is_more, next_in, extract(epoch from reading)::float8,
-    least(coalesce(group_at, line_at), now() - interval '0.25 s'), least(flag_at, now() - interval '1 s'),
-    least(due_at, now() - interval '1 s');
+    claimed.more, claimed.next, claimed.read_s, claimed.groups_at, claimed.flags_at, claimed.ungrouped_at;
 end $$;

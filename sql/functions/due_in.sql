@@ -9,9 +9,9 @@ begin
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at < 'infinity'
         order by g.ready_at limit 1),
-      (select {flag_due_at} from {schema}.job j
+      (select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged
-        order by {flag_due_at} limit 1),
+        order by {flag_at} limit 1),
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
         order by j.turn_at limit 1),

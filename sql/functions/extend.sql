@@ -22,6 +22,7 @@ begin
   if held.of_group is null then
     update job j set lease_until = clock_timestamp() + visibility, suspect = null where j.id = shown.job;
   else
+    perform receiver_may_retire();
     update queue_group g set ready_at = clock_timestamp() + visibility, suspect = null
     where g.queue = held.of_queue and g.group_id = held.of_group;
   end if;

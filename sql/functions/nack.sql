@@ -32,12 +32,12 @@ begin
   select x.* into j from job x where x.id = shown.job;
   if held.of_group is not null then
     select g.* into turn from queue_group g where g.queue = held.of_queue and g.group_id = held.of_group;
-    perform receive_return(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
+    perform return_jobs(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
   end if;
   attempt_limit := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
     {receiver_attempts});
   if exists (select from cancel_request r where r.job_id = j.id) then
-    perform receive_refuse(j, 'cancelled');
+    perform receive_refuse(j.id, 'cancelled');
   elsif j.attempts - j.attempts_forgiven < attempt_limit then
     update job set status = 'queued', run_at = clock_timestamp() + wait,
       turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
@@ -51,7 +51,7 @@ begin
     if held.of_group is not null then
       -- A group is halted as a whole: what came before and is not acked yet goes back.
       if (select s.out_of_attempts from group_setting s where s.queue = j.queue and s.group_id = j.group_id) <> 'continue' then
-        perform receive_return(held.of_queue, held.of_group, turn.job_id, j.id - 1);
+        perform return_jobs(held.of_queue, held.of_group, turn.job_id, j.id - 1);
       end if;
       if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then
         return 'done';
@@ -59,7 +59,7 @@ begin
     end if;
   end if;
   if held.of_group is not null then
-    perform receive_pass(held.of_queue, held.of_group);
+    perform receive_pass(held.of_queue, held.of_group, shown.token, null);
   end if;
   return 'done';
 end $$;

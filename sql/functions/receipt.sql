@@ -58,23 +58,23 @@ exception when lock_not_available then
 end $$;
 
 -- Passes on a claim when one of its jobs has ended or went back: it keeps the rest of its jobs, or
--- the turn ends. The group's row is locked.
-create or replace function receive_pass(of_queue text, of_group text) returns void
+-- the turn ends. The group's row is locked. `ended` is the job, if it has ended.
+create or replace function receive_pass(of_queue text, of_group text, token uuid, ended bigint) returns void
 language plpgsql volatile
 as $$
 declare
-  turn queue_group;
+  may_retire constant boolean := receiver_may_retire();
   left_first bigint;
   left_last bigint;
   left_count bigint;
 begin
-  select g.* into turn from queue_group g where g.queue = of_queue and g.group_id = of_group;
   select min(b.id), max(b.id), count(*) into left_first, left_last, left_count
-  from batch_jobs(of_queue, of_group, turn.job_id, coalesce(turn.batch_end, turn.job_id)) b(id);
+  from queue_group g, batch_jobs(of_queue, of_group, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
+  where g.claim = token;
   if left_count = 0 then
-    perform receive_free(of_queue, of_group, clock_timestamp());
+    perform pass_turn(token, of_queue, of_group, case when may_retire then ended end);
   else
     update queue_group g set job_id = left_first, batch_end = left_last, batch_size = left_count
-    where g.queue = of_queue and g.group_id = of_group;
+    where g.claim = token;
   end if;
 end $$;

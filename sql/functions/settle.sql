@@ -54,7 +54,7 @@ create or replace function {schema}.pass_turn(with_token uuid, of_queue text, of
 language plpgsql volatile
 as $$
 declare
-  next_priority smallint;
+  next_priority smallint; line tid[];
 begin
   if ended is null then
     select h.priority into next_priority from {schema}.job h
@@ -68,20 +68,10 @@ begin
       and h.status in ('queued', 'started')
     order by h.group_id, h.id limit 1;
     if not found then
-      -- Nothing has written the row before. The lock fails while an adopter shares the row. The
-      -- delete decides in a statement of its own: by this snapshot, which an adopter's commit may
-      -- have overtaken, it would strand a job (P3).
-      perform from {schema}.queue_group g
-      where g.claim = with_token
-      for update skip locked;
-      if found then
-        delete from {schema}.queue_group g
-        where g.claim = with_token and g.halted_at is null
-          and (select u.id from {schema}.job u
-            where u.queue = of_queue and u.group_id = of_group and u.status in ('queued', 'started') limit 1) is null;
-        if found then
-          return 'drained';
-        end if;
+      -- Nothing has written the row before. The lock fails while an adopter shares the row.
+      line := array(select g.ctid from {schema}.queue_group g where g.claim = with_token for update skip locked);
+      if line <> '{}' and {schema}.retire(line) then
+        return 'drained';
       end if;
     end if;
   end if;
@@ -234,25 +224,11 @@ begin
     -- The row of the next job is not held yet. A claim must survive a crash of the server, whatever
     -- the host has set.
     perform set_config('lock_timeout', {lock_timeout}, true), set_config('synchronous_commit', 'on', true);
-    -- The head, as a claim finds it, by a snapshot that is younger than the lock of the group's
-    -- row.
+    -- By a snapshot that is younger than the lock of the group's row.
     select n.id into next_job from {schema}.job n
     where n.id = any (array[(
-        select least(
-          (select u.id from {schema}.job u
-            where u.queue = g.queue and (u.group_id, u.id) >= (g.group_id, g.head_id) and u.group_id <= g.group_id
-              and u.status in ('queued', 'started') and u.id <> of_job
-            order by u.group_id, u.id limit 1),
-          (select c.id from (
-              select f.queue, f.group_id, f.id from {schema}.job f
-              where f.queue = g.queue and f.group_id between g.group_id and g.group_id and f.flagged
-              order by f.group_id, f.id limit 1) f
-            join lateral (
-              select u.id from {schema}.job u
-              where u.queue = f.queue and (u.group_id, u.id) >= (f.group_id, f.id) and u.group_id <= f.group_id
-                and u.status in ('queued', 'started') and u.id <> of_job
-              order by u.group_id, u.id limit 1) c on true))
-        from {schema}.queue_group g
+        select h.id from {schema}.queue_group g
+        join lateral {schema}.head(of_queue, of_group, g.head_id, of_job) h on true
         where g.claim = with_token)])
       and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
       and coalesce(n.created_at >= ignore_before, true)

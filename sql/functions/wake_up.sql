@@ -61,9 +61,9 @@ begin
         select from (
           select j.group_id, j.run_at, j.created_at from job j
           where j.queue = of_queue and j.flagged
-            and {flag_due_at}
+            and {flag_at}
               between at - interval '20 ms' and at
-          order by {flag_due_at} desc limit 32) fresh
+          order by {flag_at} desc limit 32) fresh
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g
             where g.queue = of_queue and g.group_id between fresh.group_id and fresh.group_id

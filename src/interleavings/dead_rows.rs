@@ -8,7 +8,8 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, lock_group, number, rollback, run};
 use crate::interleavings::support::steps;
 use crate::store::{
-    AfterSettle, Claim, ClaimOptions, HeartbeatQuery, LeasedClaim, ScanStart, Succeeded,
+    AfterSettle, Claim, ClaimBounds, ClaimOptions, HeartbeatQuery, LeasedClaim, ScanStart,
+    Succeeded,
 };
 
 const GROUPS: i64 = 2000;
@@ -53,7 +54,11 @@ async fn three_claims(scene: &Scene, worker: &mut sqlx::PgConnection) -> ([i64; 
     for reads in &mut reads {
         run(worker, "begin").await;
         let before = read(worker).await;
-        let claimed = scene.store.quick_claim(worker, Q, 10, false, OPTIONS, from).await.unwrap();
+        let claimed = scene
+            .store
+            .claim(worker, Q, ClaimBounds::new(10, 0, false, from), OPTIONS)
+            .await
+            .unwrap();
         assert_eq!(claimed.jobs.len(), 10);
         *reads = read(worker).await - before;
         run(worker, "commit").await;
@@ -86,7 +91,7 @@ async fn claims_read_past_dead_rows_once_then_start_behind_them() {
         scene.run(&later).await;
         // Its flag is adopted, again and again.
         scene
-            .run("update seriatim.job set flagged = true, run_at = now() - interval '1 hour'")
+            .run("update seriatim.job set flagged = true, turn_at = now() - interval '1 hour'")
             .await;
         scene.run("update seriatim.job set flagged = false").await;
     }
@@ -105,8 +110,11 @@ async fn claims_read_past_dead_rows_once_then_start_behind_them() {
     assert_eq!(scene.adopt(&mut other).await, 1);
     commit(&mut other).await;
     for (from, sees) in [(from, false), (ScanStart::default(), true)] {
-        let claimed =
-            scene.store.quick_claim(&mut worker, Q, 1, false, OPTIONS, from).await.unwrap();
+        let claimed = scene
+            .store
+            .claim(&mut worker, Q, ClaimBounds::new(1, 0, false, from), OPTIONS)
+            .await
+            .unwrap();
         assert_eq!(claimed.jobs[0].job == soon, sees);
     }
     run(&mut old, "rollback").await;
@@ -161,7 +169,8 @@ async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
         run(worker, "begin").await;
         let before = read_of(worker, BY_KEY).await;
         let from = ScanStart::default();
-        let claimed = store.quick_claim(worker, Q, 1, false, OPTIONS, from).await.unwrap();
+        let claimed =
+            store.claim(worker, Q, ClaimBounds::new(1, 0, false, from), OPTIONS).await.unwrap();
         assert_eq!(read_of(worker, BY_KEY).await, before);
         run(worker, "commit").await;
         claimed.jobs[0].clone()
@@ -239,10 +248,18 @@ async fn a_claim_without_a_slot_for_groups_hides_none_of_them() {
 
     // Its slots go to ungrouped jobs.
     let first = ScanStart::default();
-    let claimed = scene.store.quick_claim(&mut worker, Q, 2, true, OPTIONS, first).await.unwrap();
+    let claimed = scene
+        .store
+        .claim(&mut worker, Q, ClaimBounds::new(2, 0, true, first), OPTIONS)
+        .await
+        .unwrap();
     assert!(claimed.jobs.iter().all(|claim| claim.group.is_none()));
     let from = claimed.found_at;
-    let claimed = scene.store.quick_claim(&mut worker, Q, 1, false, OPTIONS, from).await.unwrap();
+    let claimed = scene
+        .store
+        .claim(&mut worker, Q, ClaimBounds::new(1, 0, false, from), OPTIONS)
+        .await
+        .unwrap();
     assert_eq!(claimed.jobs[0].job, group);
     scene.end().await;
 }
@@ -285,8 +302,11 @@ async fn a_held_group_does_not_keep_claims_at_its_place() {
         }
         run(&mut worker, "begin").await;
         let before = read(&mut worker).await;
-        let claimed =
-            scene.store.quick_claim(&mut worker, Q, 9, false, OPTIONS, from).await.unwrap();
+        let claimed = scene
+            .store
+            .claim(&mut worker, Q, ClaimBounds::new(9, 0, false, from), OPTIONS)
+            .await
+            .unwrap();
         assert_eq!(claimed.jobs.len(), found);
         reads[n] = read(&mut worker).await - before;
         run(&mut worker, "commit").await;
@@ -295,27 +315,41 @@ async fn a_held_group_does_not_keep_claims_at_its_place() {
     assert!(reads[0] > 1500 && reads[1] < 100 && reads[2] > 1500 && reads[3] < 100, "{reads:?}");
     rollback(&mut holder).await;
     let whole = ScanStart::default();
-    let claimed = scene.store.quick_claim(&mut worker, Q, 9, false, OPTIONS, whole).await.unwrap();
+    let claimed = scene
+        .store
+        .claim(&mut worker, Q, ClaimBounds::new(9, 0, false, whole), OPTIONS)
+        .await
+        .unwrap();
     assert_eq!(claimed.jobs.len(), 1);
     scene.end().await;
 }
 
 #[tokio::test]
-async fn a_claim_takes_an_adopted_group_that_was_ready_before() {
+async fn a_group_ready_before_the_window_waits_for_a_whole_claim() {
     let scene = Scene::new().await;
     let mut worker = scene.session().await;
     let first = scene.enqueue("g").await;
-    let nothing =
-        scene.store.quick_claim(&mut worker, "other", 1, false, OPTIONS, ScanStart::default());
+    let nothing = scene.store.claim(
+        &mut worker,
+        "other",
+        ClaimBounds::new(1, 0, false, ScanStart::default()),
+        OPTIONS,
+    );
     let from = nothing.await.unwrap().found_at;
     assert_eq!(scene.adopt(&mut worker).await, 1);
     commit(&mut worker).await;
     scene.run("update seriatim.queue_group set ready_at = now() - interval '1 min'").await;
     let claims = async |worker: &mut sqlx::PgConnection| {
-        scene.store.quick_claim(worker, Q, 1, false, OPTIONS, from).await.unwrap().jobs
+        scene
+            .store
+            .claim(worker, Q, ClaimBounds::new(1, 0, false, from), OPTIONS)
+            .await
+            .unwrap()
+            .jobs
     };
     assert!(claims(&mut worker).await.is_empty(), "it is before");
     scene.enqueue("g").await;
-    assert_eq!(claims(&mut worker).await[0].job, first);
+    assert!(claims(&mut worker).await.is_empty(), "its flag changes nothing");
+    assert_eq!(scene.claim_one(&mut worker).await.job, first);
     scene.end().await;
 }

@@ -10,10 +10,12 @@ use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, rollback, run};
 use crate::interleavings::support::steps::OPTIONS;
-use crate::store::{ClaimOptions, ScanStart, Subject};
+use crate::store::{ClaimBounds, ClaimOptions, ScanStart, Subject};
 
 const BACKLOG: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
     select 'q', 'g', '1', n = 1 from generate_series(1, 100000) n";
+/// Gives back the followers of the lapsed turn.
+const RETURN: &str = "select seriatim.return_batches('q', array['g'])";
 /// Limit of pages for a batch of five.
 const FEW: i64 = 200;
 
@@ -65,19 +67,23 @@ async fn a_worker_that_takes_a_turn_over_reads_the_turn_alone() {
     let mut conn = scene.session().await;
     let options = ClaimOptions { jobs_per_turn: 5, ..OPTIONS };
     let from = ScanStart::default();
-    let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
+    let claimed = scene
+        .store
+        .claim(&mut conn, Q, ClaimBounds::new(1, 0, false, from), options)
+        .await
+        .unwrap();
     assert_eq!(claimed.jobs[0].followers.len(), 4);
     let mut read = 0;
     for _ in 0..3 {
         begin(&mut conn).await;
         let before = reads(&mut conn).await.pages;
-        scene.store.return_batches(&mut conn, Q, &["g"]).await.unwrap();
+        run(&mut conn, RETURN).await;
         read = reads(&mut conn).await.pages - before;
         rollback(&mut conn).await;
     }
     assert!(read < FEW, "{read} pages");
     begin(&mut conn).await;
-    scene.store.return_batches(&mut conn, Q, &["g"]).await.unwrap();
+    run(&mut conn, RETURN).await;
     commit(&mut conn).await;
     let left =
         "select count(*) from seriatim.job where status = 'started' or attempts_forgiven > 0";
@@ -109,7 +115,11 @@ async fn reading_heads_of_a_deleted_claim_reads_no_further() {
         let mut conn = scene.session().await;
         let options = ClaimOptions { jobs_per_turn, ..OPTIONS };
         let from = ScanStart::default();
-        let claimed = scene.store.quick_claim(&mut conn, Q, 1, false, options, from).await.unwrap();
+        let claimed = scene
+            .store
+            .claim(&mut conn, Q, ClaimBounds::new(1, 0, false, from), options)
+            .await
+            .unwrap();
         assert_eq!(claimed.jobs[0].followers.len() + 1, jobs_per_turn);
         let whole = explained(&scene, &mut conn).await;
         scene.run("delete from seriatim.job where status = 'started'").await;
@@ -123,9 +133,9 @@ async fn reading_heads_of_a_deleted_claim_reads_no_further() {
         scene.run(lapsed).await;
         begin(&mut conn).await;
         let turns = scene.lock_turns(&mut conn, 1).await;
-        assert_eq!(turns.len(), 1);
+        assert_eq!(turns.groups.len(), 1);
         let before = reads(&mut conn).await.pages;
-        scene.store.read_heads(&mut conn, Q, &turns, options).await.unwrap();
+        scene.read_heads(&mut conn, &turns).await;
         let read = reads(&mut conn).await.pages - before;
         assert!(read < FEW, "read heads, {jobs_per_turn} a turn: {read} pages");
         rollback(&mut conn).await;

@@ -3,7 +3,7 @@
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
 use crate::interleavings::support::steps::{failed, succeeded};
-use crate::job::group_plan::Disposition;
+use crate::job::disposition::Disposition;
 use crate::store::{Claim, HoldAnswer};
 
 /// Three ids of one group; the first is of an open transaction. A worker claims the second and

@@ -5,10 +5,9 @@ use sqlx::Connection;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, lock_job, rollback};
-use crate::interleavings::support::steps::{KEEP, failed, succeeded};
-use crate::job::group_plan::Disposition;
-use crate::store::{Claim, ClaimOptions, ScanStart, UnrecordedSuccess};
-use crate::worker::claim_steps::{self, ClaimCursor};
+use crate::interleavings::support::steps::{KEEP, bounds, failed, succeeded};
+use crate::job::disposition::Disposition;
+use crate::store::{Claim, ClaimOptions, UnrecordedSuccess};
 
 /// Returns the attempts that count, in order of the ids.
 async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
@@ -105,24 +104,10 @@ async fn successes_recorded_together_are_charged_once_if_lost() {
 /// An enqueue before the queue's `ignore_before`.
 const IGNORED: &str = "created_at = now() - interval '1 day'";
 
-/// A claim of turns, in one round trip or statement by statement.
-async fn turns(
-    scene: &Scene,
-    conn: &mut sqlx::PgConnection,
-    slots: usize,
-    thorough: bool,
-) -> Vec<Claim> {
-    if thorough {
-        let mut cursor = ClaimCursor::default();
-        cursor.thorough = true;
-        let claim =
-            claim_steps::claim(&scene.store, conn, &scene.options, slots, None, &mut cursor).await;
-        claim.unwrap().jobs
-    } else {
-        let options = ClaimOptions::new(&scene.options, None);
-        let (slots, from) = (i32::try_from(slots).unwrap(), ScanStart::default());
-        scene.store.quick_claim(conn, Q, slots, false, options, from).await.unwrap().jobs
-    }
+/// A claim of turns.
+async fn turns(scene: &Scene, conn: &mut sqlx::PgConnection, slots: usize) -> Vec<Claim> {
+    let options = ClaimOptions::new(&scene.options, None);
+    scene.store.claim(conn, Q, bounds(slots), options).await.unwrap().jobs
 }
 
 /// Returns the rows that a claim has written, without times and tokens.
@@ -156,35 +141,30 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
         (0, IGNORED, 0),
     ];
     for (which, what, expected) in cases {
-        let mut both = Vec::new();
-        for thorough in [false, true] {
-            let mut scene = Scene::new().await;
-            let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
-            scene.options = scene.options.clone().jobs_per_turn(4).ignore_before(since);
-            let (mut worker, mut other) = (scene.session().await, scene.session().await);
-            let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
-            enqueue(&mut worker, &["h"; 3]).await;
-            begin(&mut other).await;
-            let job = jobs[which];
-            if what == "locked" {
-                lock_job(&mut other, job, "share").await;
-            } else {
-                scene.run(&format!("update seriatim.job set {what} where id = {job}")).await;
-            }
-            if what.starts_with("status") {
-                jobs.remove(which);
-            }
-            let mut claims = turns(&scene, &mut worker, 2, thorough).await;
-            claims.sort_by_key(|claim| claim.job);
-            let [claim, beside] = &claims[..] else { panic!("{claims:?}") };
-            let case = format!("{which}: {what}, thorough: {thorough}");
-            assert_eq!((claim.job, &claim.followers[..]), (jobs[0], &jobs[1..=expected]), "{case}");
-            assert_eq!(beside.followers.len(), 2, "{case}");
-            commit(&mut other).await;
-            both.push(written(&mut worker).await);
-            scene.end().await;
+        let mut scene = Scene::new().await;
+        let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
+        scene.options = scene.options.clone().jobs_per_turn(4).ignore_before(since);
+        let (mut worker, mut other) = (scene.session().await, scene.session().await);
+        let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
+        enqueue(&mut worker, &["h"; 3]).await;
+        begin(&mut other).await;
+        let job = jobs[which];
+        if what == "locked" {
+            lock_job(&mut other, job, "share").await;
+        } else {
+            scene.run(&format!("update seriatim.job set {what} where id = {job}")).await;
         }
-        assert_eq!(both[0], both[1], "{which}: {what}");
+        if what.starts_with("status") {
+            jobs.remove(which);
+        }
+        let mut claims = turns(&scene, &mut worker, 2).await;
+        claims.sort_by_key(|claim| claim.job);
+        let [claim, beside] = &claims[..] else { panic!("{claims:?}") };
+        let case = format!("{which}: {what}");
+        assert_eq!((claim.job, &claim.followers[..]), (jobs[0], &jobs[1..=expected]), "{case}");
+        assert_eq!(beside.followers.len(), 2, "{case}");
+        commit(&mut other).await;
+        scene.end().await;
     }
 }
 
@@ -194,7 +174,7 @@ async fn a_released_turn_is_claimed_again_as_it_was() {
     scene.options = scene.options.clone().jobs_per_turn(4);
     let mut worker = scene.session().await;
     enqueue(&mut worker, &["g"; 6]).await;
-    let first = turns(&scene, &mut worker, 1, false).await.remove(0);
+    let first = turns(&scene, &mut worker, 1).await.remove(0);
     assert_eq!(first.followers.len(), 3);
     let before = written(&mut worker).await;
     let (job, behind) = (first.job, first.followers.clone());
@@ -205,7 +185,7 @@ async fn a_released_turn_is_claimed_again_as_it_was() {
     let claimed = "select count(*) from seriatim.queue_group where claim is not null \
         or job_id is not null or batch_end is not null or batch_size <> 1";
     assert_eq!(scene.number(claimed).await, 0);
-    let again = turns(&scene, &mut worker, 1, false).await.remove(0);
+    let again = turns(&scene, &mut worker, 1).await.remove(0);
     assert_eq!((again.job, again.followers), (job, behind));
     assert_eq!(written(&mut worker).await, before);
     scene.end().await;

@@ -8,7 +8,7 @@ use crate::interleavings::support::session::{
     begin, commit, enqueue_delayed, enqueue_ungrouped, lock_job, pid, rollback, run,
 };
 use crate::interleavings::support::steps::{KEEP, OPTIONS, succeeded};
-use crate::store::ScanStart;
+use crate::store::{ClaimBounds, ScanStart};
 
 /// Wrong: the statement that locks also reads the heads. Returns the head's id, or 0.
 async fn lock_and_read_heads(conn: &mut PgConnection, lock: &str) -> i64 {
@@ -69,7 +69,7 @@ async fn heads_show_a_job_adopted_before_or_after_the_lock() {
         let mut adopter = scene.session().await;
         begin(&mut worker).await;
         // A statement of this transaction came before the job: its snapshot must not be used again.
-        assert!(scene.store.peek(&mut worker, Q).await.unwrap().groups);
+        run(&mut worker, "select from seriatim.queue_group").await;
         let (job, turns);
         if adopted_before {
             job = scene.enqueue("g").await;
@@ -84,8 +84,7 @@ async fn heads_show_a_job_adopted_before_or_after_the_lock() {
             assert!(scene.flagged(job).await);
         }
         let heads = scene.read_heads(&mut worker, &turns).await;
-        // By this transaction's clock the job is not due yet.
-        assert_eq!(heads["g"].head.as_ref().map(|head| head.id), Some(job));
+        assert_eq!(heads.jobs, [Some(job)]);
         scene.write(&mut worker, &turns, &heads).await;
         assert!(!scene.is_stranded(job).await);
         assert_eq!(scene.drain().await, [job]);
@@ -102,7 +101,7 @@ async fn a_job_enqueued_after_the_heads_is_not_retired() {
         begin(&mut worker).await;
         let turns = scene.lock_turns(&mut worker, 10).await;
         let heads = scene.read_heads(&mut worker, &turns).await;
-        assert!(heads["g"].drained);
+        assert_eq!(heads.jobs, [None]);
         let job = scene.enqueue("g").await;
         if wrong {
             // Wrong: an adopter that takes a visible row for a row that stays.
@@ -193,16 +192,14 @@ async fn a_delayed_group_has_no_row_and_a_known_time() {
     let id = enqueue_delayed(&mut worker, "g").await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     assert_eq!((scene.row("g").await, scene.flagged(id).await), (None, true));
-    begin(&mut worker).await;
-    let next = scene.store.peek(&mut worker, Q).await.unwrap().next.unwrap();
-    rollback(&mut worker).await;
+    let next = scene.claim_all(&mut worker, 10).await.next.unwrap();
     assert!((3500..=3600).contains(&next.as_secs()), "{next:?}");
     // A job that the group gets meanwhile makes a row, and waits for the first.
     let behind = scene.enqueue("g").await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     assert!(!scene.row("g").await.unwrap().due);
     assert!(!scene.rescue("g").await);
-    scene.run("update seriatim.job set run_at = now() - interval '1 s'").await;
+    scene.run("update seriatim.job set run_at = now() - interval '1 s', turn_at = now() - interval '1 s'").await;
     assert_eq!(scene.drain().await, [id, behind]);
     scene.end().await;
 }
@@ -217,7 +214,7 @@ async fn a_delayed_flag_is_adopted_on_expiry_or_cancel() {
         if cancelled {
             assert!(scene.cancel(id).await);
         } else {
-            let expire = "update seriatim.job set expires_at = now() - interval '1 s'";
+            let expire = "update seriatim.job set expires_at = now() - interval '1 s', turn_at = now() - interval '1 s'";
             scene.run(expire).await;
         }
         scene.drain().await;
@@ -265,10 +262,15 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
             enqueue_ungrouped(&mut worker).await;
         }
         let from = ScanStart::default();
-        let claim = scene.store.quick_claim(&mut worker, Q, slots, ungrouped_first, OPTIONS, from);
+        let claim = scene.store.claim(
+            &mut worker,
+            Q,
+            ClaimBounds::new(slots, 0, ungrouped_first, from),
+            OPTIONS,
+        );
         let claim = claim.await.unwrap();
-        assert_eq!(claim.jobs.len(), usize::try_from(slots).unwrap(), "{case:?}");
-        assert_eq!((claim.more, claim.thorough), (more, false), "{case:?}");
+        assert_eq!(claim.jobs.len(), slots, "{case:?}");
+        assert_eq!(claim.more, more, "{case:?}");
         scene.end().await;
     }
 }
@@ -279,15 +281,19 @@ async fn a_lapsed_lease_is_taken_over_only_if_its_job_is_not_held() {
     let (mut worker, mut holder) = (scene.session().await, scene.session().await);
     let job = enqueue_ungrouped(&mut worker).await;
     scene.claim_one(&mut holder).await;
-    scene.run("update seriatim.job set lease_until = now() - interval '1 h'").await;
+    let lapsed = "update seriatim.job set lease_until = now() - interval '1 h'";
+    let suspected = "select count(*) from seriatim.job where suspect = claim";
+    scene.run(lapsed).await;
     begin(&mut holder).await;
     lock_job(&mut holder, job, "no key update").await;
     for held in [true, false] {
-        let claim = scene.quick_claim(&mut worker, 9).await;
-        assert_eq!(claim.thorough, !held);
+        assert!(scene.claim_all(&mut worker, 9).await.jobs.is_empty());
+        assert_eq!(scene.number(suspected).await, i64::from(!held));
         if held {
             commit(&mut holder).await;
         }
     }
+    scene.run(lapsed).await;
+    assert_eq!(scene.claim_all(&mut worker, 9).await.jobs[0].job, job);
     scene.end().await;
 }

@@ -4,7 +4,6 @@
 use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
 use crate::interleavings::support::steps::{retried, succeeded};
 
@@ -187,9 +186,8 @@ async fn the_job_behind_a_late_cancelled_id_goes_before_later_ones() {
     assert!(scene.flagged(low[0]).await && !scene.flagged(behind).await);
     scene.settle(&mut worker, &claim, &held, &succeeded()).await;
     commit(&mut worker).await;
-    // Another worker claims before the queue's adopter has reached the group again.
+    // Another adopter has the group's lock: no claim reads the flag.
     begin(&mut adopter).await;
-    assert!(scene.store.peek(&mut adopter, Q).await.unwrap().adopter);
     let first = scene.claim(&mut worker, 10).await;
     if let Some(first) = first.first() {
         assert_ne!(first.job, behind, "it was enqueued after {low:?} was committed");

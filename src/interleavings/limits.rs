@@ -3,10 +3,10 @@
 use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue_ungrouped, number, run};
-use crate::store::Room;
-use crate::worker::claim_steps::{self, ClaimCursor};
+
+/// How many more jobs may begin; -1 if another transaction has the queue's row.
+const ROOM: &str = "select case when busy then -1 else room end from seriatim.in_flight_room('q')";
 
 async fn limited(limit: i32) -> Scene {
     let scene = Scene::new().await;
@@ -50,10 +50,10 @@ async fn claims_that_count_side_by_side_exceed_the_limit() {
             // A statement of the other transaction came before: its snapshot must not be used
             // again.
             assert_eq!(number(&mut other, count).await, 0);
-            assert_eq!(scene.store.room(&mut one, Q).await.unwrap(), Room::For(Some(1)));
-            assert_eq!(scene.store.room(&mut other, Q).await.unwrap(), Room::Busy);
+            assert_eq!(number(&mut one, ROOM).await, 1);
+            assert_eq!(number(&mut other, ROOM).await, -1, "busy");
             start_one(&scene, &mut one).await;
-            assert_eq!(scene.store.room(&mut other, Q).await.unwrap(), Room::For(Some(0)));
+            assert_eq!(number(&mut other, ROOM).await, 0);
             commit(&mut other).await;
         }
         scene.end().await;
@@ -71,9 +71,7 @@ async fn a_limit_counts_all_claims_and_changes_with_the_next_one() {
         enqueue_ungrouped(&mut worker).await;
     }
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 3);
-    let (store, mut cursor) = (&scene.store, ClaimCursor::default());
-    let claimed = claim_steps::claim(store, &mut worker, &scene.options, 10, None, &mut cursor);
-    let claimed = claimed.await.unwrap();
+    let claimed = scene.claim_all(&mut worker, 10).await;
     assert!(claimed.jobs.is_empty() && !claimed.more, "it would claim again and again");
     // Several jobs that were received together are so many in flight.
     scene.run("update seriatim.queue_group set batch_size = 3 where group_id = 'a'").await;

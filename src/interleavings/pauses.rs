@@ -6,8 +6,7 @@ use crate::Client;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, run};
-use crate::interleavings::support::steps::{plans, retried, succeeded};
-use crate::job::group_plan::Plan;
+use crate::interleavings::support::steps::{retried, succeeded};
 
 /// Wrong: the pause ends, and no job is flagged.
 const FORGET: &str = "update seriatim.group_setting set paused_at = null";
@@ -19,6 +18,7 @@ async fn paused(scene: &Scene) -> i64 {
     let mut adopter = scene.session().await;
     scene.adopt(&mut adopter).await;
     commit(&mut adopter).await;
+    scene.run("update seriatim.job set flagged = false").await;
     job
 }
 
@@ -37,7 +37,7 @@ async fn an_unpause_between_heads_and_their_write_is_not_lost() {
         begin(&mut worker).await;
         let turns = scene.lock_turns(&mut worker, 10).await;
         let heads = scene.read_heads(&mut worker, &turns).await;
-        assert_eq!(plans(&turns, &heads)[0].plan, Plan::Pause { head: job });
+        assert_eq!(heads.jobs, [None], "it is paused");
         if wrong {
             run(&mut operator, FORGET).await;
             run(&mut worker, "update seriatim.queue_group set ready_at = 'infinity'").await;
@@ -66,8 +66,7 @@ async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
     begin(&mut worker).await;
     let turns = scene.lock_turns(&mut worker, 10).await;
     let heads = scene.read_heads(&mut worker, &turns).await;
-    let plans = plans(&turns, &heads);
-    scene.store.defer(&mut worker, Q, &plans).await.unwrap();
+    scene.defer(&mut worker, &turns, &heads).await;
     let operator_pid = pid(&mut operator).await;
     let unpause = tokio::spawn(async move {
         Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
@@ -140,14 +139,14 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     assert!(!scene.rescue("g").await, "a paused group is not stranded");
     let claim = sqlx::query_scalar("select claim from seriatim.queue_group");
     let token = claim.fetch_one(&mut other).await.unwrap();
-    let disposition = crate::job::group_plan::Disposition::Run;
+    let disposition = crate::job::disposition::Disposition::Run;
     let over = crate::store::Claim {
         job: first,
         followers: Vec::new(),
         group: Some("g".into()),
         token,
         disposition,
-        may_wait: None,
+        may_wait: false,
     };
     let held = scene.hold(&mut other, &over).await;
     scene.settle(&mut other, &over, &held, &succeeded()).await;

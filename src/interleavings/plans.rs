@@ -12,13 +12,12 @@ use crate::NewJob;
 use crate::interleavings::support::meter::Meter;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, enqueue, rollback, run};
+use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
 use crate::interleavings::support::shapes::{NEVER, SHAPES, VACUUMED, WHILE_EMPTY, WITH_ONE_GROUP};
-use crate::interleavings::support::steps::{KEEP, OPTIONS, plans, retried, succeeded};
-use crate::job::group_plan::Plan;
+use crate::interleavings::support::steps::{KEEP, OPTIONS, adopt, retried, succeeded};
 use crate::store::{
-    AfterSettle, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store, Succeeded,
-    UnrecordedSuccess,
+    AfterSettle, ClaimBounds, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store,
+    Succeeded, UnrecordedSuccess,
 };
 
 /// A queue without a backlog.
@@ -26,24 +25,16 @@ const BESIDE: &str = "beside";
 
 /// The steps of a claim before it takes turns, and the queries of a heartbeat. Returns the number
 /// of groups made ready.
-async fn before_the_turns(
-    scene: &Scene,
-    conn: &mut PgConnection,
-    meter: &mut Meter,
-    slots: i64,
-) -> usize {
+async fn before_the_turns(scene: &Scene, conn: &mut PgConnection, meter: &mut Meter) -> usize {
     let store = &scene.store;
-    store.peek(conn, Q).await.unwrap();
-    // Some hundreds of flags were cleared by the round before.
-    meter.check(conn, "peek", [600, 600]).await;
-    let adopted = store.adopt(conn, Q, 128).await.unwrap();
-    // A page of 256 flags: the flag, its group's row and its update.
-    meter.check(conn, "adopt", [256 * 12, 256 * 30]).await;
-    store.age_priority_groups(conn, Q).await.unwrap();
-    store.age_priority_ungrouped(conn, Q).await.unwrap();
+    let adopted = adopt(conn, 128).await;
+    // 300 flags, and those that were cleared by the rounds before: the flag, its group's row and
+    // its update.
+    meter.check(conn, "adopt", [600 + 300 * 12, 300 * 40]).await;
+    run(conn, "select seriatim.age_priorities('q', clock_timestamp())").await;
     meter.check(conn, "priority aging", [40 * 8, 40 * 20]).await;
-    let room = store.room(conn, Q).await.unwrap();
-    assert!(matches!(room, crate::store::Room::For(Some(900..=1000))), "{room:?}");
+    let room = number(conn, "select room from seriatim.in_flight_room('q')").await;
+    assert!((900..=1000).contains(&room), "{room}");
     meter.check(conn, "room", [150, 200]).await;
     let server = store.server_since(conn).await.unwrap();
     let asks = HeartbeatQuery {
@@ -56,11 +47,12 @@ async fn before_the_turns(
     // Past the flags and rows of the round before, like a peek.
     run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "poll of a queue", [600, 600]).await;
-    store.take_lapsed(conn, Q, slots).await.unwrap();
+    let lapsed = "select seriatim.lock_turns('q', null, 10, '-infinity', clock_timestamp(), true)";
+    run(conn, lapsed).await;
     // Behind the rows that the adoptions of all rounds have left, more or less of them marked as
     // dead (an insert marks them only in a unique index).
     meter.check(conn, "take lapsed", [500, 500]).await;
-    adopted.groups
+    adopted
 }
 
 /// One round of everything, from a claim for `slots` to a settle. Rolls back, so that rounds are
@@ -79,25 +71,15 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     begin(conn).await;
     run(conn, &set_mode).await;
     let mut meter = Meter::new(conn, format!("{name}, {mode}")).await;
-    let adopted = before_the_turns(scene, conn, &mut meter, slots).await;
-    let turns = store.take_turns(conn, Q, slots).await.unwrap();
-    meter.check(conn, "take", [32 * slots, 200]).await;
-    let heads = store.read_heads(conn, Q, &turns, OPTIONS).await.unwrap();
+    let adopted = before_the_turns(scene, conn, &mut meter).await;
+    let turns = scene.lock_turns(conn, slots).await;
+    meter.check(conn, "lock turns", [32 * slots, 200]).await;
+    let heads = scene.read_heads(conn, &turns).await;
     meter.check(conn, "read heads", [16 * slots + 300, 50 * slots]).await;
-    let plans = plans(&turns, &heads);
-    let started: Vec<(&str, i64)> = plans
-        .iter()
-        .filter_map(|turn| match turn.plan {
-            Plan::Start { job, .. } => Some((turn.group.as_str(), job)),
-            _ => None,
-        })
-        .collect();
-    store.lock_followers(conn, Q, &started, 9, OPTIONS).await.unwrap();
-    meter.check(conn, "followers", [9 * 6 * slots, 90 * slots]).await;
-    let started = store.start(conn, Q, &plans, OPTIONS).await.unwrap();
+    let started = scene.start(conn, &turns, &heads, None).await;
     meter.check(conn, "start", [24 * slots, 60 * slots]).await;
-    store.defer(conn, Q, &plans).await.unwrap();
-    meter.check(conn, "defer and retire", [8 * slots, 100]).await;
+    scene.defer(conn, &turns, &heads).await;
+    meter.check(conn, "defer and retire", [8 * slots + 400, 500]).await;
     assert!(adopted < 2000);
     commit(conn).await;
     let Some(claim) = started.first() else {
@@ -185,10 +167,12 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
     }
     run(conn, set_mode).await;
     meter.restart(conn).await;
-    let claimed =
-        store.quick_claim(conn, BESIDE, 10, false, OPTIONS, ScanStart::default()).await.unwrap();
+    let claimed = store
+        .claim(conn, BESIDE, ClaimBounds::new(10, 0, false, ScanStart::default()), OPTIONS)
+        .await
+        .unwrap();
     assert_eq!(claimed.jobs.len(), 3);
-    meter.check(conn, "claim of new groups", [60, 300]).await;
+    meter.check(conn, "claim of new groups", [60, 400]).await;
     run(conn, "rollback").await;
     for (ungrouped_first, jobs_per_turn) in [(true, 1), (false, 1), (false, 10)] {
         let options = ClaimOptions { jobs_per_turn, ..OPTIONS };
@@ -200,7 +184,7 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
         run(conn, set_mode).await;
         meter.restart(conn).await;
         let claimed = store
-            .quick_claim(conn, Q, 10, ungrouped_first, options, ScanStart::default())
+            .claim(conn, Q, ClaimBounds::new(10, 0, ungrouped_first, ScanStart::default()), options)
             .await
             .unwrap();
         let behind: usize = claimed.jobs.iter().map(|claim| claim.followers.len()).sum();
@@ -210,7 +194,7 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
         // A page of 64 flags, and ten jobs, behind the rows that the rounds before have left.
         let limit = [1500 + 64 * 12 + 10 * 40, 4000];
         let behind = i64::try_from(behind).unwrap();
-        meter.check(conn, "quick claim", [limit[0] + behind * 10, limit[1] + behind * 40]).await;
+        meter.check(conn, "claim", [limit[0] + behind * 10, limit[1] + behind * 40]).await;
         let unstarted: Vec<_> = claimed.jobs.iter().skip(2).collect();
         assert_eq!(store.release(conn, Q, &unstarted).await.unwrap().len(), unstarted.len());
         meter.check(conn, "release", [300 + behind * 10, 1000 + behind * 20]).await;

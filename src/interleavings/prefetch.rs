@@ -37,7 +37,7 @@ async fn a_released_job_is_as_it_was_before_the_claim() {
         scene.run(&sql).await;
     }
     let before = jobs(&mut worker).await;
-    let claims = scene.quick_claim(&mut worker, 20).await.jobs;
+    let claims = scene.claim_all(&mut worker, 20).await.jobs;
     assert_eq!(claims.len(), 8);
     assert_ne!(jobs(&mut worker).await, before);
     assert_eq!(scene.release(&mut worker, &claims).await, 8);

@@ -8,8 +8,7 @@ use sqlx::{Connection, PgConnection};
 use crate::interleavings::support::scene::{PATIENCE, Scene};
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, run};
-use crate::interleavings::support::steps::{OPTIONS, plans};
-use crate::store::{ClaimOptions, HeartbeatQuery, ProcessorRow};
+use crate::store::{HeartbeatQuery, ProcessorRow};
 
 const DEAD: i64 = 7;
 const DETECTOR: i64 = 8;
@@ -31,9 +30,8 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     let mut claim = scene.session().await;
     assert_eq!(scene.adopt(&mut claim).await, 1);
     let turns = scene.lock_turns(&mut claim, 10).await;
-    let options = ClaimOptions { processor: Some(DEAD), ..OPTIONS };
-    let heads = scene.store.read_heads(&mut claim, Q, &turns, options).await.unwrap();
-    let started = scene.store.start(&mut claim, Q, &plans(&turns, &heads), options).await.unwrap();
+    let heads = scene.read_heads(&mut claim, &turns).await;
+    let started = scene.start(&mut claim, &turns, &heads, Some(DEAD)).await;
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();
     scene.until_gone(session).await;

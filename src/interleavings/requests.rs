@@ -139,7 +139,8 @@ async fn a_cancel_of_a_job_locked_by_an_adopter_is_carried_out() {
     let mut producer = scene.session().await;
     let ids = enqueue(&mut producer, &["g", "g"]).await;
     let mut adopter = scene.session().await;
-    scene.adopt(&mut adopter).await;
+    begin(&mut adopter).await;
+    lock_job(&mut adopter, ids[0], "no key update").await;
     assert!(!scene.cancel(ids[0]).await, "only a request");
     commit(&mut adopter).await;
     let mut worker = scene.session().await;

@@ -6,8 +6,7 @@ use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_group, lock_job, number, pid, rollback, run,
 };
 use crate::interleavings::support::steps::{KEEP, succeeded};
-use crate::store::HoldAnswer;
-use crate::worker::claim_steps::{self, ClaimCursor};
+use crate::store::{HoldAnswer, gave_up_waiting};
 
 /// A claim whose snapshot is older than a row it locks rejects the row's new version, and keeps its
 /// lock.
@@ -99,7 +98,7 @@ async fn a_skipped_clear_suspicion_can_be_tried_again() {
 /// `SKIP LOCKED` skips locked rows; it waits for a lock on the newer version of a row that its
 /// locker has written.
 #[tokio::test]
-async fn an_adopter_waits_if_a_settle_writes_before_it_locks_alone() {
+async fn an_adopter_leaves_a_row_whose_new_version_is_locked() {
     let scene = Scene::new().await;
     scene.enqueue("g").await;
     let (mut worker, mut adopter) = (scene.session().await, scene.session().await);
@@ -107,18 +106,17 @@ async fn an_adopter_waits_if_a_settle_writes_before_it_locks_alone() {
     scene.hold(&mut worker, &claim).await;
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     lock_group(&mut worker, "g", "update").await;
-    scene.enqueue("g").await;
-    let adopter_pid = pid(&mut adopter).await;
-    let store = std::sync::Arc::clone(&scene.store);
-    let waiting = tokio::spawn(async move {
-        begin(&mut adopter).await;
-        store.peek(&mut adopter, Q).await.unwrap();
-        store.adopt(&mut adopter, Q, 128).await.unwrap();
-        commit(&mut adopter).await;
-    });
-    scene.until_waits(adopter_pid, "transactionid").await;
+    let flagged = scene.enqueue("g").await;
+    let share =
+        "set lock_timeout = '20ms'; select 1 from seriatim.queue_group for key share skip locked";
+    let error = sqlx::raw_sql(share).execute(&mut adopter).await.unwrap_err();
+    assert!(gave_up_waiting(&error), "{error}");
+    // An adopter gives that up at once, and adopts what else is there.
+    scene.enqueue("h").await;
+    assert_eq!(scene.adopt(&mut adopter).await, 1);
+    commit(&mut adopter).await;
+    assert!(scene.row("h").await.is_some() && scene.flagged(flagged).await);
     rollback(&mut worker).await;
-    waiting.await.unwrap();
     scene.end().await;
 }
 
@@ -134,10 +132,8 @@ async fn a_claim_that_would_wait_gives_up_and_claims_again() {
     run(&mut worker, "update seriatim.queue_group set suspect = null").await;
     lock_group(&mut worker, "g", "update").await;
     let second = scene.enqueue("g").await;
-    let (store, mut cursor) = (&scene.store, ClaimCursor::default());
-    let claimed = claim_steps::claim(store, &mut other, &scene.options, 10, None, &mut cursor);
-    let claimed = claimed.await.unwrap();
-    assert!(claimed.more && claimed.jobs.is_empty());
+    let claimed = scene.claim_all(&mut other, 10).await;
+    assert!(claimed.jobs.is_empty());
     rollback(&mut worker).await;
     // On the same connection, in a new transaction.
     scene.run_job(&mut worker, &claim).await;

@@ -3,8 +3,8 @@
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, rollback, run};
-use crate::interleavings::support::steps::{failed, plans, succeeded};
-use crate::job::group_plan::{Disposition, Plan};
+use crate::interleavings::support::steps::{failed, succeeded};
+use crate::job::disposition::Disposition;
 use crate::store::HoldAnswer;
 
 #[tokio::test]
@@ -138,12 +138,8 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
             commit(&mut other).await;
             assert!(scene.is_stranded(meanwhile).await);
         } else {
-            let planned = plans(&turns, &heads);
-            assert_eq!(
-                planned[0].plan,
-                Plan::Start { job: dead, disposition: Disposition::Exhausted, fresh: false }
-            );
             let over = scene.write(&mut other, &turns, &heads).await.remove(0);
+            assert_eq!((over.job, over.disposition), (dead, Disposition::Exhausted));
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;
             commit(&mut other).await;

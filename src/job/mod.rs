@@ -6,10 +6,10 @@
 
 pub(crate) mod bytes;
 pub(crate) mod counts;
+pub(crate) mod disposition;
 pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod facts;
-pub(crate) mod group_plan;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;

@@ -150,7 +150,7 @@ impl NewJob {
         self
     }
 
-    /// Delays the job until this time (in the years 0 to 9999), by the database's clock. Replaces
+    /// Delays the job until this time (in the years 1 to 9999), by the database's clock. Replaces
     /// [`delay`](Self::delay).
     pub fn run_at(mut self, time: DateTime<Utc>) -> Self {
         self.start = Start::At(time);
@@ -202,7 +202,7 @@ impl NewJob {
         self
     }
 
-    /// Sets the time (in the years 0 to 9999), by the database's clock, after which the job does
+    /// Sets the time (in the years 1 to 9999), by the database's clock, after which the job does
     /// not begin. Default: none. Replaces [`time_to_live`](Self::time_to_live).
     ///
     /// A job that has not begun by then ends as `failed`, with
@@ -345,12 +345,12 @@ impl NewJob {
 }
 
 const MS: Duration = Duration::from_millis(1);
-const YEARS: &str = "in the years 0 to 9999";
+const YEARS: &str = "in the years 1 to 9999";
 
 /// Returns whether a producer can mean this time. `timestamptz` begins in 4713 BC, and adoption
 /// scans from 221 BC on.
 fn is_meant(time: DateTime<Utc>) -> bool {
-    (0..10_000).contains(&time.year())
+    (1..10_000).contains(&time.year())
 }
 
 fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData, EnqueueError> {

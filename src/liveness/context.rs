@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
@@ -18,6 +19,8 @@ use crate::liveness::shutdown::Counters;
 use crate::liveness::side_pool::SidePool;
 use crate::store::{SessionLimits, Store, is_read_only};
 
+/// Time between two reports of an exhausted pool.
+const SAY_AGAIN: Duration = Duration::from_mins(1);
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
 /// What the parts of a processor share.
@@ -42,6 +45,8 @@ pub(crate) struct Context {
     on_error: Option<ErrorHook>,
     /// That the server is read-only was reported, and it has not been written to since.
     read_only: AtomicBool,
+    /// When handlers that wait for the pool were last reported.
+    exhausted_pool: Mutex<Option<Instant>>,
 }
 
 impl Context {
@@ -62,7 +67,26 @@ impl Context {
             deadline: OnceLock::new(),
             on_error,
             read_only: AtomicBool::new(false),
+            exhausted_pool: Mutex::default(),
         }
+    }
+
+    /// Reports that handlers wait for connections of the pool: once, and again after a while.
+    pub(crate) fn report_exhausted_pool(&self, queue: &str, pool: &PgPool) {
+        let (now, connections) = (Instant::now(), pool.options().get_max_connections());
+        if pool.size() < connections {
+            // The server gives no connection, which other parts of the processor report.
+            return;
+        }
+        {
+            // Nothing panics under the lock.
+            let mut last = self.exhausted_pool.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.is_some_and(|last| now < last + SAY_AGAIN) {
+                return;
+            }
+            *last = Some(now);
+        }
+        self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
     /// Logs an error that no caller gets, and passes it to the error hook. That the server is

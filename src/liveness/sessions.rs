@@ -6,6 +6,9 @@
 //! the group over a grace after the first suspicion. A handler may be using its hold's own
 //! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT`
 //! counts as lost: its handler is dropped before the grace ends.
+//!
+//! A handler can end the transaction itself, and its session lives on without the locks. So the
+//! monitor asks for the sessions' transactions as well.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::side_pool::one_of;
-use crate::store::{ServerId, SessionId, Sessions, Store, in_short_tx, keep_open};
+use crate::store::{HeldJob, ServerId, SessionId, Sessions, Store, in_short_tx, keep_open};
 
 /// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -62,6 +65,12 @@ struct Watched {
     session: SessionId,
     /// What the session was opened with, if that is known.
     options: Option<Arc<PgConnectOptions>>,
+    /// The transaction that has the locks.
+    xid: Option<i64>,
+    /// The settle has begun, and may end the transaction at any time.
+    settling: bool,
+    /// The handler has ended the transaction.
+    ended: bool,
     /// When the statement that last proved the session alive was sent.
     proved: Instant,
     signals: Signals,
@@ -89,18 +98,34 @@ impl Drop for SessionWatch {
     }
 }
 
+impl SessionWatch {
+    /// From here on the end of the transaction is the settle's.
+    pub(crate) fn begin_settle(&self) {
+        if let Some(watched) = self.session_monitor.holds().watched.get_mut(&self.key) {
+            watched.settling = true;
+        }
+    }
+
+    /// Returns whether the hold was lost because the handler had ended its transaction.
+    pub(crate) fn was_ended(&self) -> bool {
+        self.session_monitor.holds().watched.get(&self.key).is_some_and(|watched| watched.ended)
+    }
+}
+
 impl SessionMonitor {
-    /// Watches a hold. `options` is what its session was opened with. `since` is when the statement
-    /// that took it was sent.
+    /// Watches the hold of a job. `options` is what its session was opened with. `since` is when the
+    /// statement that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,
-        session: SessionId,
+        held: &HeldJob,
         options: Option<Arc<PgConnectOptions>>,
         since: Instant,
         signals: Signals,
     ) -> SessionWatch {
-        let watched = Watched { job, session, options, proved: since, signals };
+        let HeldJob { session, xid, .. } = *held;
+        let (settling, ended, proved) = (false, false, since);
+        let watched = Watched { job, session, options, xid, settling, ended, proved, signals };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
@@ -182,10 +207,14 @@ impl SessionMonitor {
             let Some(watched) = holds.watched.get_mut(key) else {
                 continue;
             };
-            if found.alive.contains(&(watched.session.pid, watched.session.since)) {
-                watched.proved = watched.proved.max(begun);
-            } else {
-                watched.signals.lost.cancel();
+            match found.alive.get(&(watched.session.pid, watched.session.since)) {
+                // The settle would have said that it begins before it was sent.
+                Some(xid) if has_left(watched.xid, *xid) && !watched.settling => {
+                    watched.ended = true;
+                    watched.signals.lost.cancel();
+                }
+                Some(_) => watched.proved = watched.proved.max(begun),
+                None => watched.signals.lost.cancel(),
             }
             if found.cancels.contains(&watched.job) {
                 watched.signals.cancel.cancel();
@@ -201,6 +230,11 @@ impl SessionMonitor {
             }
         }
     }
+}
+
+/// Returns whether a session that held a job in one transaction has left it.
+pub(crate) fn has_left(held_in: Option<i64>, now: Option<i64>) -> bool {
+    held_in.is_some() && now != held_in
 }
 
 impl Holds {

@@ -114,12 +114,6 @@ pub(in crate::store) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStateme
     rows
 }
 
-/// [`rows_of`] with argument 1, the queue, beside each row. As a column of the batch, and not as a
-/// literal, it leaves `queue_group` only one index: all of its key, never the groups of a queue.
-pub(in crate::store) fn groups_of(columns: &[(u8, &'static str)]) -> SelectStatement {
-    rows_of(columns).expr_as(sql("?1::text"), "queue").to_owned()
-}
-
 pub(in crate::store) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
-    admin, claim, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
+    admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
 };
 
-const FILES: [InFile; 30] = [
+const FILES: [InFile; 21] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -18,15 +18,6 @@ const FILES: [InFile; 30] = [
     admin::purge::ALL,
     admin::queue_settings::ALL,
     admin::redrive::ALL,
-    claim::adopt::ALL,
-    claim::aging::ALL,
-    claim::defer::ALL,
-    claim::followers::ALL,
-    claim::heads::ALL,
-    claim::in_flight::ALL,
-    claim::peek::ALL,
-    claim::start::ALL,
-    claim::ungrouped::ALL,
     enqueue::ALL,
     hold::ALL,
     lease::ALL,

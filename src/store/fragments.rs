@@ -25,29 +25,24 @@ pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, susp
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
-/// By how much a priority moves a group or a job to the front.
-pub(in crate::store) fn priority_aging(priority: &str) -> String {
-    format!("make_interval(secs => {priority} * {})", PRIORITY_AGING.as_secs())
-}
+/// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
+/// behind it. The words of an index.
+pub(in crate::store) const FLAG_AT: &str =
+    "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
-/// How long a claim is good for: the options' lease, or the job's own if `own` is true.
-pub(in crate::store) fn lease(alias: &str, options: &str, own: &str) -> String {
-    format!(
-        "make_interval(secs => coalesce(case when {own} then {alias}.lease_ms / 1000.0 end, {options}))"
-    )
-}
-
-/// What becomes of a job that is claimed now: the word of a `Disposition`.
+/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired is
+/// no dead letter of its attempts, so it halts no group.
 pub(in crate::store) fn disposition(
     alias: &str,
     max_attempts: &str,
     ignore_before: &str,
 ) -> String {
     format!(
-        "case when {alias}.created_at < {ignore_before} then 'ignored' \
+        "case when exists (select from {{schema}}.cancel_request r where r.job_id = {alias}.id) then 'cancelled' \
+         when {alias}.created_at < {ignore_before} then 'ignored' \
+         when {alias}.expires_at <= clock_timestamp() then 'expired' \
          when {alias}.attempts - {alias}.attempts_forgiven >= coalesce({alias}.max_attempts, {max_attempts}) \
-           then 'exhausted' \
-         when {alias}.expires_at <= now() then 'expired' else 'run' end"
+           then 'exhausted' else 'run' end"
     )
 }
 

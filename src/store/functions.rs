@@ -10,9 +10,9 @@ use sqlx::{AssertSqlSafe, SqlSafeStr};
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
-use crate::store::claim::adopt::FLAG_DUE_AT;
+use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, RESTART_GRACE, disposition,
+    FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, RESTART_GRACE, disposition, lost_attempt,
 };
 use crate::store::names::Names;
 
@@ -24,7 +24,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 23] = [
+const FILES: [&str; 25] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -34,49 +34,48 @@ const FILES: [&str; 23] = [
     include_str!("../../sql/functions/enqueue.sql"),
     include_str!("../../sql/functions/adopt.sql"),
     include_str!("../../sql/functions/due_in.sql"),
+    include_str!("../../sql/functions/head.sql"),
+    include_str!("../../sql/functions/batch.sql"),
+    include_str!("../../sql/functions/turn.sql"),
+    include_str!("../../sql/functions/ungrouped.sql"),
+    include_str!("../../sql/functions/aging.sql"),
+    include_str!("../../sql/functions/in_flight.sql"),
     include_str!("../../sql/functions/claim.sql"),
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/settle.sql"),
     include_str!("../../sql/functions/presence.sql"),
-    include_str!("../../sql/functions/batch.sql"),
-    include_str!("../../sql/functions/head.sql"),
     include_str!("../../sql/functions/receive_job.sql"),
-    include_str!("../../sql/functions/receive_turn.sql"),
-    include_str!("../../sql/functions/receive_ungrouped.sql"),
-    include_str!("../../sql/functions/receive.sql"),
     include_str!("../../sql/functions/receipt.sql"),
+    include_str!("../../sql/functions/receive.sql"),
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
 ];
 
-/// Begins the attempts of the jobs in `locked`, whose groups are claimed in the same statement.
+/// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
+/// not to be run, no attempt begins.
 const START: &str = "update {schema}.job j set
-          status = 'started', flagged = false, attempts = j.attempts + (locked.disposition = 'run')::integer,
-          last_started_at = case when locked.disposition = 'run' then clock_timestamp() else j.last_started_at end
-        from locked
-        where j.id = any (array[locked.id]) and j.finished_at is null
-        returning j.*, locked.disposition";
+      status = 'started', flagged = false, history = {lost_attempt},
+      attempts = j.attempts + (turn.disposition = 'run')::integer,
+      last_started_at = case when turn.disposition = 'run' then clock_timestamp() else j.last_started_at end";
 
-/// A claimed job as `claim_jobs` returns it.
-const CLAIMED: &str = "
-          false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
-          j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
-          pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
-          j.group_id, j.token, j.disposition, j.expires_at,
-          null::boolean, null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz";
+/// The size of a job's data, as it is stored: large data is compressed.
+const JOB_BYTES: &str =
+    "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 20] {
+fn constants() -> [(&'static str, String); 22] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
         ("{start}", START.into()),
-        ("{claimed}", CLAIMED.into()),
+        ("{lost_attempt}", lost_attempt("j", "turn.disposition")),
         ("{disposition}", disposition("j", "default_attempts", "ignore_before")),
+        ("{job_bytes}", JOB_BYTES.into()),
+        ("{claim_bytes}", CLAIM_BYTES.to_string()),
         ("{free_group}", FREE_GROUP.into()),
         ("{free_job}", FREE_JOB.into()),
-        ("{flag_due_at}", FLAG_DUE_AT.into()),
+        ("{flag_at}", FLAG_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),
@@ -176,7 +175,8 @@ fn signature(text: &str) -> String {
     let types = arguments.filter(|argument| !argument.is_empty() && !argument.starts_with("out "));
     let types = types.map(|argument| {
         let argument = argument.split(" default ").next().unwrap_or(argument);
-        argument.split_once(char::is_whitespace).map_or(argument, |(_, of)| of.trim())
+        let of = argument.split_once(char::is_whitespace).map_or(argument, |(_, of)| of.trim());
+        of.trim_start_matches("{schema}.")
     });
     format!("{name}({})", types.collect::<Vec<_>>().join(", "))
 }

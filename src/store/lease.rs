@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::store::hold::{HeldJob, held_columns, held_job};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -65,12 +64,6 @@ statements! {
             (select j.claim from {job} j where j.id = lease.id and lease.ungrouped limit 1)
         )",
     );
-
-    /// What handlers need of jobs that this transaction has just claimed.
-    CLAIMED = |names| names.sql_with(
-        "select false as suspected, {columns} from {job} as job where job.id = any($1)",
-        &[("columns", &held_columns(names, "true"))],
-    );
 }
 
 /// A claim that its lease keeps.
@@ -87,16 +80,6 @@ pub(crate) struct LeasedClaim {
 }
 
 impl Store {
-    /// Reads the jobs that this transaction has claimed.
-    pub(crate) async fn claimed_jobs(
-        &self,
-        conn: &mut PgConnection,
-        jobs: &[i64],
-    ) -> Result<Vec<(i64, HeldJob)>, sqlx::Error> {
-        let rows = self.query(&CLAIMED).bind(jobs).fetch_all(conn).await?;
-        rows.iter().map(|row| Ok((row.try_get(1)?, held_job(row)?))).collect()
-    }
-
     /// Extends leases; the tokens of those that were.
     pub(crate) async fn extend_leases(
         &self,

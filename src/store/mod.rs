@@ -7,6 +7,7 @@
 mod admin;
 mod builder;
 mod claim;
+mod claim_jobs;
 mod enqueue;
 #[cfg(test)]
 mod every_statement;
@@ -31,9 +32,8 @@ mod store;
 mod work_connection;
 
 pub(crate) use admin::control::RequestReport;
-pub(crate) use claim::claim::{CLAIM_LEASE, Claim, ClaimOptions, GroupPlan};
-pub(crate) use claim::in_flight::Room;
-pub(crate) use claim::quick::{CLAIM_LIMIT, ClaimAnswer, ScanStart};
+pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
+pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart};
 pub(crate) use fragments::RESTART_GRACE;
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;

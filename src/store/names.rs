@@ -63,19 +63,6 @@ impl Names {
         format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
     }
 
-    /// Whether a row's claim is to be taken over: it was suspected a grace before `due`. A
-    /// suspicion from before the server's start does not count (see the schema's function).
-    pub(in crate::store) fn is_suspected(&self, alias: &str, due: &str) -> String {
-        let suspected = self.quoted("is_suspected");
-        let equal = format!("coalesce({alias}.suspect = {alias}.claim, false)");
-        format!("({equal} and {suspected}({alias}.suspect, {alias}.claim, {alias}.{due}))")
-    }
-
-    /// When a row's claim that is suspected now is taken over.
-    pub(in crate::store) fn suspect_until(&self, alias: &str) -> String {
-        format!("{}({alias}.suspect, {alias}.claim)", self.quoted("suspect_until"))
-    }
-
     /// Returns plain SQL in which `{name}` stands for that table or function of the schema. Blanks
     /// at the begin of lines go.
     pub(in crate::store) fn sql(&self, text: &str) -> String {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::job::group_plan::Disposition;
-use crate::store::claim::claim::Claim;
+use crate::job::disposition::Disposition;
+use crate::store::claim::Claim;
 use crate::store::fragments::{FREE_GROUP, FREE_JOB};
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -58,6 +58,8 @@ statements! {
             and j.finished_at is null and j.status not in ('queued', 'parked')",
         &[("free", FREE_JOB)],
     );
+
+    WAKE_OTHERS = |_| "select pg_notify($1, $2)".to_owned();
 
     /// Frees their groups and puts them before all groups that are ready: there they were.
     GROUPS = |names| names.sql_with(
@@ -115,7 +117,8 @@ impl Store {
             let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
             let free = self.query(&GROUPS).bind(queue).bind(tokens);
             free.execute(&mut *conn).await?;
-            self.wake_others(conn, queue).await?;
+            let wake = self.query(&WAKE_OTHERS).bind(self.names.channel()).bind(queue);
+            wake.execute(&mut *conn).await?;
         }
         let mut over = locked.clone();
         for claim in claims.iter().filter(|of| !locked.contains(&of.token)) {

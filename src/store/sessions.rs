@@ -1,6 +1,6 @@
 //! The sessions that hold a process's running jobs: whether they live, and requests to cancel.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
@@ -9,12 +9,13 @@ use crate::store::hold::SessionId;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
-/// The sessions that were found alive, by process id and begin.
-pub(crate) type Sessions = HashSet<(i32, DateTime<Utc>)>;
+/// The sessions that were found alive, by process id and begin, each with the id of its transaction.
+/// Without row locks or writes a transaction has none.
+pub(crate) type Sessions = HashMap<(i32, DateTime<Utc>), Option<i64>>;
 
 statements! {
     SESSIONS = |names| names.sql(
-        "select pid, backend_start from pg_catalog.pg_stat_activity
+        "select pid, backend_start, backend_xid::text::int8 from pg_catalog.pg_stat_activity
         where pid = any($1) and backend_start is not null",
     );
 
@@ -36,7 +37,7 @@ impl Store {
         pids: Vec<i32>,
     ) -> Result<Sessions, sqlx::Error> {
         let rows = self.query(&SESSIONS).bind(pids).fetch_all(conn).await?;
-        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?))).collect()
     }
 
     /// Returns those of these jobs that are requested to be cancelled.

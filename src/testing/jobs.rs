@@ -12,8 +12,7 @@ use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{ClaimedTurn, QueueRuntime};
 use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
-use crate::store::{Claim, HeldJob};
-use crate::worker::claim_steps::{self, ClaimCursor};
+use crate::store::{Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, gave_up_waiting};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
 
 /// Time between two polls of a queue that is not idle yet.
@@ -160,16 +159,13 @@ impl Jobs {
     ) -> Result<Option<(Claim, HashMap<i64, HeldJob>)>, sqlx::Error> {
         let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
-            let store = &self.client.store;
-            let mut claimed = claim_steps::claim(
-                store,
-                &mut conn,
-                &queue.options,
-                1,
-                None,
-                &mut ClaimCursor::default(),
-            )
-            .await?;
+            let bounds = ClaimBounds::new(1, 0, fastrand::bool(), ScanStart::default());
+            let options = ClaimOptions::new(&queue.options, None);
+            let claim = self.client.store.claim(&mut conn, &queue.name, bounds, options);
+            let mut claimed = match claim.await {
+                Err(error) if gave_up_waiting(&error) => continue,
+                claimed => claimed?,
+            };
             if let Some(claim) = claimed.jobs.pop() {
                 return Ok(Some((claim, claimed.known)));
             }

@@ -13,7 +13,7 @@ use crate::job::redact::redact_detail;
 use crate::job::stall::Activity;
 use crate::liveness::context::is_of_read_only;
 use crate::slots::queue_slots::ReservedSlots;
-use crate::worker::claim_steps::{self, Claimed};
+use crate::store::{ClaimAnswer, ClaimOptions, gave_up_waiting};
 use crate::worker::orphans;
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::{BACKOFF, WorkerState};
@@ -42,7 +42,11 @@ impl Worker {
         let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.context.report(&error);
+                let too_large = matches!(error, BackgroundError::TooSlow { .. });
+                // One that times out again is told once.
+                if !too_large || state.cursor.halve() {
+                    self.context.report(&error);
+                }
                 if is_of_read_only(&error) {
                     self.leave_server(state);
                 }
@@ -64,7 +68,7 @@ impl Worker {
         let brought = claimed.jobs.len();
         // Prefetched jobs wait for a slot as well.
         let room = state.prefetch.is_empty() && brought <= self.free(state);
-        state.slot_usage.set_all_served(claimed.all && room && !self.slots.bounded());
+        state.slot_usage.set_all_served(!claimed.more && room && !self.slots.bounded());
         // If many workers take one group each, the rest shows a burst.
         let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
         let burst = state.busy || brought > 1 || (claimed.more && grouped);
@@ -95,11 +99,13 @@ impl Worker {
         state.prefetch.release_urgent();
         passed |= state.end_claim(claimed.more && brought > 0);
         if brought > 0 {
-            state.recheck.record_claim(Instant::now(), burst);
+            let now = Instant::now();
+            state.recheck.record_claim(now, burst);
+            state.last_job = Some(now);
         }
         state.busy = claimed.more && brought > 0;
         // A shared slot is not kept from other queues until the next poll.
-        state.all_taken = claimed.all && !self.slots.bounded();
+        state.all_taken = !claimed.more && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.set_more(state.busy);
         if !state.busy || leased {
@@ -125,7 +131,7 @@ impl Worker {
         state: &mut WorkerState,
         want: usize,
         connections: usize,
-    ) -> Result<(Claimed, Instant), BackgroundError> {
+    ) -> Result<(ClaimAnswer, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
         self.heartbeat.begin_step(Activity::Connecting);
         self.connect(state, connections)
@@ -134,7 +140,7 @@ impl Worker {
         if self.stop.is_cancelled() || !self.may_claim() {
             // The worker was told to stop while it waited for a connection, or its presence is
             // unproven.
-            return Ok((Claimed::default(), Instant::now()));
+            return Ok((ClaimAnswer::default(), Instant::now()));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
         let limit = self.queue.options.concurrency;
@@ -142,25 +148,19 @@ impl Worker {
         let all = self.leased() || (state.reach >= limit && slots == want);
         let prefetch = state.busy && all && !self.slots.bounded();
         let room = state.prefetch.begin_claim();
-        state.cursor.prefetch = if prefetch { room } else { 0 };
-        if slots + state.cursor.prefetch == 0 {
-            return Ok((Claimed::default(), Instant::now()));
+        let prefetch = if prefetch { room } else { 0 };
+        if slots + prefetch == 0 {
+            return Ok((ClaimAnswer::default(), Instant::now()));
         }
         let Some(mut conn) = state.for_claim() else {
-            return Ok((Claimed::default(), Instant::now()));
+            return Ok((ClaimAnswer::default(), Instant::now()));
         };
         self.heartbeat.begin_step(Activity::Claiming);
         let asked_at = Instant::now();
-        let mut cursor = std::mem::take(&mut state.cursor);
+        let bounds = state.cursor.bounds(slots + prefetch);
+        let options = ClaimOptions::new(&self.queue.options, Some(self.context.processor));
         let claimed = {
-            let claim = claim_steps::claim(
-                &self.context.store,
-                &mut conn,
-                &self.queue.options,
-                slots,
-                Some(self.context.processor),
-                &mut cursor,
-            );
+            let claim = self.context.store.claim(&mut conn, &self.queue.name, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
             loop {
                 tokio::select! {
@@ -170,16 +170,19 @@ impl Worker {
                 }
             }
         };
-        state.cursor = cursor;
         match claimed {
-            Ok(Ok(claimed)) => {
-                state.cursor.thorough = claimed.thorough;
+            Ok(Ok(mut claimed)) => {
+                claimed.next = state.cursor.record(&claimed, bounds);
                 conn.has_claimed = true;
                 state.spare.push(conn);
                 Ok((claimed, asked_at))
             }
+            // The locked rows are free for others again. The next claim is soon.
+            Ok(Err(error)) if gave_up_waiting(&error) => {
+                state.spare.push(conn);
+                Ok((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at))
+            }
             failed => {
-                state.cursor.thorough = true;
                 if self.leased() {
                     state.orphan_checks = orphans::from(Instant::now());
                 }

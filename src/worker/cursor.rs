@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::store::{ClaimAnswer, HeldJob, ScanStart};
+use crate::store::{ClaimAnswer, ClaimBounds, HeldJob, ScanStart};
 
 /// Bounds a short read, and adds the second for each job: a longer read passes many dead or held
 /// rows.
@@ -29,23 +29,18 @@ const LATEST_READ: Duration = Duration::from_millis(500);
 /// window.
 const PRIORITIZED: Duration = Duration::from_mins(1);
 
-/// The kind of job that is served first if there are not slots for all. Kinds alternate, so that
-/// neither starves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::worker) enum First {
-    #[default]
-    Groups,
-    Ungrouped,
-}
+/// Bounds the halvings of a claim: the smallest brings one job, or 4 kB.
+const HALVINGS: u32 = 10;
 
 /// State carried from one claim to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimCursor {
-    first: First,
-    /// True if the next claim must be thorough: the last claim left work for it, or failed.
-    pub(crate) thorough: bool,
-    /// The number of jobs that the next quick claim may bring beyond its slots.
-    pub(crate) prefetch: usize,
+    /// True if the next claim serves jobs without a group first. Kinds alternate, so that neither
+    /// starves if there are not slots for all.
+    ungrouped_first: bool,
+    /// How often the next claim is halved, in jobs and in bytes: once for each that timed out, less
+    /// once for each that did not.
+    halvings: u32,
     /// True if the last read from the beginning was long. A single one may have had its statements
     /// planned.
     long: bool,
@@ -65,17 +60,24 @@ struct ScanWindow {
 }
 
 impl ClaimCursor {
-    /// Returns the kind that this claim serves first, and switches to the other for the next.
-    pub(in crate::worker) fn take_first(&mut self) -> First {
-        let next = match self.first {
-            First::Groups => First::Ungrouped,
-            First::Ungrouped => First::Groups,
-        };
-        std::mem::replace(&mut self.first, next)
+    /// Returns the bounds of this claim for so many jobs.
+    pub(in crate::worker) fn bounds(&mut self, jobs: usize) -> ClaimBounds {
+        let ungrouped_first = self.ungrouped_first;
+        self.ungrouped_first = !ungrouped_first;
+        let from = self.scan_start();
+        ClaimBounds::new(jobs, self.halvings, ungrouped_first, from)
+    }
+
+    /// Halves the next claim, as this one timed out. Returns whether it is the first in a row.
+    pub(in crate::worker) fn halve(&mut self) -> bool {
+        let first = self.halvings == 0;
+        self.halvings = (self.halvings + 1).min(HALVINGS);
+        self.window = None;
+        first
     }
 
     /// Returns where this claim starts to read.
-    pub(in crate::worker) fn scan_start(&mut self) -> ScanStart {
+    fn scan_start(&mut self) -> ScanStart {
         self.window.take_if(|window| window.until <= Instant::now());
         self.window.map_or_else(ScanStart::default, |window| window.from)
     }
@@ -86,8 +88,19 @@ impl ClaimCursor {
         self.short_read
     }
 
+    /// Records an answer. Returns when the next claim is due, as far as it is known.
+    pub(in crate::worker) fn record(
+        &mut self,
+        answer: &ClaimAnswer,
+        bounds: ClaimBounds,
+    ) -> Option<Duration> {
+        self.halvings = self.halvings.saturating_sub(1);
+        self.record_priorities(&answer.known);
+        self.record_read(answer, answer.jobs.len() >= bounds.slots)
+    }
+
     /// Remembers a priority among the claimed jobs.
-    pub(in crate::worker) fn record_priorities(&mut self, known: &HashMap<i64, HeldJob>) {
+    fn record_priorities(&mut self, known: &HashMap<i64, HeldJob>) {
         if known.values().any(|job| job.priority > 0) {
             self.prioritized = Some(Instant::now());
         }
@@ -96,19 +109,14 @@ impl ClaimCursor {
     /// Sets the window after a read that was long, like the one before. Returns when the next claim
     /// is due, as far as it is known. A window is so long that reads from the beginning are a small
     /// part of the time.
-    pub(in crate::worker) fn record_read(
-        &mut self,
-        read: &ClaimAnswer,
-        filled: bool,
-    ) -> Option<Duration> {
+    fn record_read(&mut self, read: &ClaimAnswer, filled: bool) -> Option<Duration> {
         let now = Instant::now();
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
         self.short_read = !long && self.window.is_none();
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
-        if read.thorough || (prioritized && !filled) {
-            // Free slots may serve jobs before the window. Or a suspicion has begun, and only a
-            // claim that reads all sees its end.
+        if prioritized && !filled {
+            // Free slots may serve jobs before the window.
             return self.window.take().map_or(read.next, |_| Some(Duration::ZERO));
         }
         if let Some(window) = &mut self.window {
@@ -136,7 +144,6 @@ mod tests {
         ClaimAnswer {
             jobs: Vec::new(),
             known: HashMap::new(),
-            thorough: false,
             more: true,
             next: None,
             read_for: Duration::from_millis(ms),
@@ -199,29 +206,40 @@ mod tests {
     }
 
     #[test]
-    fn priorities_and_suspicions_make_the_next_claim_read_all() {
+    fn priorities_make_the_next_claim_read_all() {
         let mut cursor = ClaimCursor::default();
-        let suspect = ClaimAnswer { thorough: true, ..read(10_000) };
-        for (with, priorities) in [(suspect, false), (read(10_000), true)] {
-            read_partly(&mut cursor, &read(10_000));
-            read_partly(&mut cursor, &read(10_000));
-            assert!(cursor.window.is_some());
-            cursor.prioritized = priorities.then(Instant::now);
-            if priorities {
-                cursor.record_read(&with, true);
-                assert!(cursor.window.is_some());
-            }
-            assert_eq!(read_partly(&mut cursor, &with), Some(Duration::ZERO));
-            assert!(cursor.window.is_none());
-        }
+        read_partly(&mut cursor, &read(10_000));
+        read_partly(&mut cursor, &read(10_000));
+        assert!(cursor.window.is_some());
+        cursor.prioritized = Some(Instant::now());
+        cursor.record_read(&read(10_000), true);
+        assert!(cursor.window.is_some());
+        assert_eq!(read_partly(&mut cursor, &read(10_000)), Some(Duration::ZERO));
+        assert!(cursor.window.is_none());
     }
 
     #[test]
     fn groups_and_jobs_without_one_come_first_by_turns() {
         let mut cursor = ClaimCursor::default();
-        assert_eq!(
-            [cursor.take_first(), cursor.take_first(), cursor.take_first()],
-            [First::Groups, First::Ungrouped, First::Groups]
-        );
+        let mut first = || cursor.bounds(1).ungrouped_first;
+        assert_eq!([first(), first(), first()], [false, true, false]);
+    }
+
+    #[test]
+    fn a_claim_that_timed_out_is_halved_until_others_have_ended() {
+        let mut cursor = ClaimCursor::default();
+        let whole = cursor.bounds(1_000);
+        assert_eq!([cursor.halve(), cursor.halve()], [true, false], "told once");
+        let bounds = cursor.bounds(1_000);
+        assert_eq!((bounds.slots, bounds.followers), (whole.slots / 4, whole.followers / 4));
+        assert_eq!(bounds.bytes, whole.bytes / 4);
+        for _ in 0..2 {
+            cursor.record(&read(0), bounds);
+        }
+        assert_eq!(cursor.bounds(1_000).bytes, whole.bytes);
+        for _ in 0..100 {
+            cursor.halve();
+        }
+        assert_eq!(cursor.bounds(1_000).slots, 1);
     }
 }

@@ -3,13 +3,11 @@
 //! It uses `attempt` and everything below it. The work inside a slot belongs in `attempt`.
 
 pub(crate) mod claim;
-pub(crate) mod claim_steps;
 pub(crate) mod connections;
 pub(crate) mod cursor;
 pub(crate) mod orphans;
 pub(crate) mod prefetch;
 pub(crate) mod recheck;
-pub(crate) mod release;
 pub(crate) mod state;
 pub(crate) mod wait;
 pub(crate) mod worker;

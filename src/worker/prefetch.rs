@@ -14,7 +14,7 @@
 //! is released at once if no slot is free. Then no job is prefetched until [`SURE`] others have
 //! come. So the death of the process costs a prefetched job one attempt; its last one only in the
 //! milliseconds before its release. A turn waits, and is released, as a whole. A queue with a limit
-//! in flight or with shared slots does not prefetch, nor does a thorough claim.
+//! in flight or with shared slots does not prefetch.
 //!
 //! Tests: `prefetch::*`, `interleavings::prefetch`.
 
@@ -27,11 +27,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
 use crate::attempt::connection::SlotConnection;
+use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::liveness::leases::LeaseGuard;
 use crate::slots::queue_slots::{SlotGuard, SlotUsage};
 use crate::store::HeldJob;
-use crate::worker::release::{UnstartedTurn, release};
 
 /// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
 /// extended.
@@ -118,13 +118,8 @@ impl<T> Buffer<T> {
         self.ended.take()
     }
 
-    fn push(&mut self, job: T, since: Instant, may_wait: Option<bool>) {
-        match may_wait {
-            Some(true) => self.safe_streak = self.safe_streak.saturating_add(1),
-            Some(false) => self.safe_streak = 0,
-            None => {}
-        }
-        let may_wait = may_wait == Some(true);
+    fn push(&mut self, job: T, since: Instant, may_wait: bool) {
+        self.safe_streak = if may_wait { self.safe_streak.saturating_add(1) } else { 0 };
         let at = if may_wait {
             self.waiting.len()
         } else {
@@ -304,7 +299,7 @@ mod tests {
     fn buffer(now: Instant) -> Buffer<u32> {
         let mut buffer = Buffer { more: true, ..Buffer::default() };
         for n in 0..32 {
-            buffer.push(n, now, Some(true));
+            buffer.push(n, now, true);
             buffer.pop();
         }
         buffer
@@ -314,7 +309,7 @@ mod tests {
     fn as_many_jobs_are_prefetched_as_lately_ended() {
         let mut buffer = buffer(Instant::now());
         assert_eq!(buffer.begin_claim(8), 8);
-        buffer.push(1, Instant::now(), Some(true));
+        buffer.push(1, Instant::now(), true);
         assert_eq!(buffer.begin_claim(8), 7);
         assert_eq!(buffer.begin_claim(0), 0);
     }
@@ -323,16 +318,16 @@ mod tests {
     fn a_job_that_may_not_wait_is_next_and_stops_prefetching() {
         let now = Instant::now();
         let mut buffer = buffer(now);
-        buffer.push(1, now, Some(true));
-        buffer.push(2, now, Some(false));
-        buffer.push(3, now, Some(false));
+        buffer.push(1, now, true);
+        buffer.push(2, now, false);
+        buffer.push(3, now, false);
         assert_eq!(buffer.begin_claim(8), 0);
         assert_eq!([buffer.pop(), buffer.pop(), buffer.pop()], [Some(2), Some(3), Some(1)]);
         for n in 0..31 {
-            buffer.push(n, now, Some(true));
+            buffer.push(n, now, true);
         }
         assert_eq!(buffer.begin_claim(64), 0);
-        buffer.push(31, now, Some(true));
+        buffer.push(31, now, true);
         assert_eq!(buffer.begin_claim(64), 32);
     }
 
@@ -341,7 +336,7 @@ mod tests {
         let now = Instant::now();
         let mut buffer = buffer(now);
         buffer.begin_claim(8);
-        (0..8).for_each(|n| buffer.push(n, now, Some(true)));
+        (0..8).for_each(|n| buffer.push(n, now, true));
         // Another claim is on its way.
         assert_eq!(buffer.next(false, true), Some(0));
         assert_eq!(buffer.end_claim(true), Some(false));
@@ -356,21 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_unknown_urgency_is_next_and_keeps_prefetching() {
-        let now = Instant::now();
-        let mut buffer = buffer(now);
-        buffer.push(1, now, Some(true));
-        buffer.push(2, now, None);
-        assert_eq!(buffer.begin_claim(8), 6);
-        assert_eq!([buffer.pop(), buffer.pop()], [Some(2), Some(1)]);
-    }
-
-    #[test]
     fn a_job_that_may_not_wait_is_taken_if_no_slot_is_free() {
         let now = Instant::now();
         let mut buffer = buffer(now);
-        buffer.push(1, now, Some(true));
-        buffer.push(2, now, Some(false));
+        buffer.push(1, now, true);
+        buffer.push(2, now, false);
         assert_eq!(buffer.take(|entry| !entry.may_wait), [2]);
         assert_eq!(buffer.pop(), Some(1));
     }
@@ -379,8 +364,8 @@ mod tests {
     fn a_stale_prefetched_job_is_released_and_stops_prefetching() {
         let start = Instant::now();
         let mut buffer = buffer(start);
-        buffer.push(1, start, Some(true));
-        buffer.push(2, start + SOON, Some(true));
+        buffer.push(1, start, true);
+        buffer.push(2, start + SOON, true);
         assert!(buffer.take_stale(start + STALE - SOON).is_empty());
         assert_eq!(buffer.begin_claim(8), 6);
         assert_eq!(buffer.take_stale(start + STALE), [1]);

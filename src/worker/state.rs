@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::TurnEnd;
 use crate::slots::queue_slots::SlotUsage;
-use crate::worker::claim_steps::ClaimCursor;
+use crate::worker::cursor::ClaimCursor;
 use crate::worker::prefetch::Prefetch;
 use crate::worker::recheck::Recheck;
 
@@ -44,6 +44,8 @@ pub(in crate::worker) struct WorkerState {
     /// The number of slots that the next claim gets connections for. It grows while claims leave
     /// more.
     pub(in crate::worker) reach: usize,
+    /// When the last job was claimed, or ended.
+    pub(in crate::worker) last_job: Option<Instant>,
     pub(in crate::worker) cursor: ClaimCursor,
     pub(in crate::worker) backoff: Duration,
     pub(in crate::worker) recheck: Recheck,
@@ -66,6 +68,7 @@ impl WorkerState {
             busy: false,
             all_taken: false,
             reach: 1,
+            last_job: None,
             cursor: ClaimCursor::default(),
             backoff: BACKOFF.0,
             recheck: Recheck::default(),
@@ -80,7 +83,9 @@ impl WorkerState {
         ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
     ) -> TurnEnd {
         let (end, conn) = ended.unwrap_or((TurnEnd::Lost, None));
-        self.recheck.record_end(Instant::now());
+        let now = Instant::now();
+        self.recheck.record_end(now);
+        self.last_job = Some(now);
         if let Some(conn) = conn {
             self.keep(conn);
         }

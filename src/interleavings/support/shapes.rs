@@ -37,8 +37,8 @@ pub(in crate::interleavings) const SHAPES: [(&str, &str); 5] = [
     ),
     (
         "groups whose time is to come",
-        "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
-         select 'q', 'g' || n, '1', n <= 300 or n > 1000, now() + interval '1 hour' * (n > 1000)::int \
-         from generate_series(1, 100000) n",
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+         select 'q', 'g' || n, '1', n <= 300 or n > 1000, at, at from (select n, \
+           now() + interval '1 hour' * (n > 1000)::int as at from generate_series(1, 100000) n) n",
     ),
 ];

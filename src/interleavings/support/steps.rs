@@ -1,22 +1,21 @@
 //! The steps of a claim, a hold and a settle, each callable alone, and the outcomes that scripts
 //! settle with.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit};
-use crate::job::group_plan::{self, HeadSnapshot, LockedGroup};
+use crate::interleavings::support::session::{begin, commit, number};
+use crate::job::disposition::Disposition;
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    Claim, ClaimAnswer, ClaimOptions, GroupPlan, HeldJob, HoldAnswer, KeepFinished, ScanStart,
+    Claim, ClaimAnswer, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, KeepFinished, ScanStart,
     begin_hold,
 };
-use crate::worker::claim_steps::{self, ClaimCursor};
 use crate::{Failure, FailureKind};
 
 /// Options of a queue with a limit of three attempts.
@@ -32,8 +31,19 @@ pub(in crate::interleavings) const OPTIONS: ClaimOptions = ClaimOptions {
 pub(in crate::interleavings) const KEEP: KeepFinished =
     KeepFinished { succeeded: true, failed: true, cancelled: true };
 
-/// The head snapshots of locked groups, by group.
-pub(in crate::interleavings) type Heads = HashMap<String, HeadSnapshot>;
+/// Groups whose rows a session has locked, in the text form of the function's result.
+#[derive(Debug, Clone)]
+pub(in crate::interleavings) struct Turns {
+    locked: String,
+    pub(in crate::interleavings) groups: Vec<String>,
+}
+
+/// The heads of locked groups: `None` if nothing is to be started.
+#[derive(Debug, Clone)]
+pub(in crate::interleavings) struct Heads {
+    read: String,
+    pub(in crate::interleavings) jobs: Vec<Option<i64>>,
+}
 
 impl Scene {
     /// A whole claim, adoption included. Its leases are made long afterwards, so that a slow script
@@ -43,15 +53,8 @@ impl Scene {
         conn: &mut PgConnection,
         slots: usize,
     ) -> Vec<Claim> {
-        let claimed = claim_steps::claim(
-            &self.store,
-            conn,
-            &self.options,
-            slots,
-            None,
-            &mut ClaimCursor::default(),
-        )
-        .await;
+        let options = ClaimOptions::new(&self.options, None);
+        let claimed = self.store.claim(conn, Q, bounds(slots), options).await;
         let jobs = claimed.unwrap().jobs;
         for job in &jobs {
             if let Some(group) = &job.group {
@@ -68,14 +71,20 @@ impl Scene {
         jobs.remove(0)
     }
 
-    /// A claim in one round trip, from the beginning of the indexes.
-    pub(in crate::interleavings) async fn quick_claim(
+    /// A claim, from the beginning of the indexes, with its whole answer.
+    pub(in crate::interleavings) async fn claim_all(
         &self,
         conn: &mut PgConnection,
-        slots: i32,
+        slots: usize,
     ) -> ClaimAnswer {
-        let from = ScanStart::default();
-        self.store.quick_claim(conn, Q, slots, false, OPTIONS, from).await.unwrap()
+        self.store.claim(conn, Q, bounds(slots), OPTIONS).await.unwrap()
+    }
+
+    /// Adopts in a transaction that stays open, as a worker does that has nothing else to do.
+    /// Returns the number of groups that are in line for it, or were.
+    pub(in crate::interleavings) async fn adopt(&self, conn: &mut PgConnection) -> usize {
+        begin(conn).await;
+        adopt(conn, 128).await
     }
 
     /// Locks groups that are due.
@@ -83,29 +92,71 @@ impl Scene {
         &self,
         conn: &mut PgConnection,
         limit: i64,
-    ) -> Vec<LockedGroup> {
-        self.store.take_turns(conn, Q, limit).await.unwrap()
+    ) -> Turns {
+        let sql = format!(
+            "select t.locked::text, coalesce((t.locked).names, '{{}}') from \
+             (select seriatim.lock_turns('{Q}', null, {limit}, '-infinity', clock_timestamp(), false) as locked) t"
+        );
+        let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap();
+        Turns { locked: row.get(0), groups: row.get(1) }
     }
 
     /// Reads the heads of locked groups.
     pub(in crate::interleavings) async fn read_heads(
         &self,
         conn: &mut PgConnection,
-        turns: &[LockedGroup],
+        turns: &Turns,
     ) -> Heads {
-        self.store.read_heads(conn, Q, turns, OPTIONS).await.unwrap()
+        let sql = "select t.heads::text, coalesce((t.heads).ids, '{}') from \
+             (select seriatim.read_heads($1, $2::seriatim.locked_turns, 3, null) as heads) t";
+        let row = sqlx::query(sql).bind(Q).bind(&turns.locked).fetch_one(conn).await.unwrap();
+        Heads { read: row.get(0), jobs: row.get(1) }
     }
 
-    /// The last step of a claim: writes the plans that follow from the heads, and commits.
+    /// Starts the heads that may run, in the open transaction.
+    pub(in crate::interleavings) async fn start(
+        &self,
+        conn: &mut PgConnection,
+        turns: &Turns,
+        heads: &Heads,
+        processor: Option<i64>,
+    ) -> Vec<Claim> {
+        let sql = "select j.id, j.group_id, s.token, s.disposition, j.expires_at from seriatim.start_turns( \
+             $1, $2::seriatim.locked_turns, $3::seriatim.turn_heads, 10, 3, 0.5, false, $4, null, 1, 0, 1000000, false) t, \
+             unnest(t.jobs, t.tokens, t.dispositions) s(id, token, disposition) join seriatim.job j on j.id = s.id";
+        let start = sqlx::query(sql).bind(Q).bind(&turns.locked).bind(&heads.read).bind(processor);
+        let claim = |row: PgRow| Claim {
+            job: row.get(0),
+            followers: Vec::new(),
+            group: row.get(1),
+            token: row.get(2),
+            disposition: Disposition::parse(row.get(3), row.get(4)),
+            may_wait: false,
+        };
+        start.fetch_all(conn).await.unwrap().into_iter().map(claim).collect()
+    }
+
+    /// Defers the groups whose heads are not started, in the open transaction.
+    pub(in crate::interleavings) async fn defer(
+        &self,
+        conn: &mut PgConnection,
+        turns: &Turns,
+        heads: &Heads,
+    ) {
+        let sql = "select seriatim.defer_turns($1, $2::seriatim.locked_turns, $3::seriatim.turn_heads, true)";
+        let defer = sqlx::query(sql).bind(Q).bind(&turns.locked).bind(&heads.read);
+        defer.execute(conn).await.unwrap();
+    }
+
+    /// The last step of a claim: starts the heads that may run, defers the others, and commits.
     pub(in crate::interleavings) async fn write(
         &self,
         conn: &mut PgConnection,
-        turns: &[LockedGroup],
+        turns: &Turns,
         heads: &Heads,
     ) -> Vec<Claim> {
-        let plans = plans(turns, heads);
-        let started = self.store.start(conn, Q, &plans, OPTIONS).await.unwrap();
-        self.store.defer(conn, Q, &plans).await.unwrap();
+        let started = self.start(conn, turns, heads, None).await;
+        self.defer(conn, turns, heads).await;
         commit(conn).await;
         started
     }
@@ -118,13 +169,6 @@ impl Scene {
         let turns = self.lock_turns(conn, 10).await;
         let heads = self.read_heads(conn, &turns).await;
         self.write(conn, &turns, &heads).await
-    }
-
-    /// Becomes the adopter and adopts, in a transaction that stays open.
-    pub(in crate::interleavings) async fn adopt(&self, conn: &mut PgConnection) -> usize {
-        begin(conn).await;
-        assert!(self.store.peek(conn, Q).await.unwrap().adopter);
-        self.store.adopt(conn, Q, 128).await.unwrap().groups
     }
 
     /// Releases claims; returns how many are released or over.
@@ -190,13 +234,18 @@ impl Scene {
     }
 }
 
-pub(in crate::interleavings) fn plans(turns: &[LockedGroup], heads: &Heads) -> Vec<GroupPlan> {
-    let plan = |turn: &LockedGroup| GroupPlan {
-        followers: Vec::new(),
-        group: turn.group.clone(),
-        plan: group_plan::plan(turn, &heads[&turn.group]),
-    };
-    turns.iter().map(plan).collect()
+/// The bounds of a claim from the beginning of the indexes, groups first.
+pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
+    ClaimBounds::new(slots, 0, false, ScanStart::default())
+}
+
+/// Adopts in the open transaction.
+pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
+    let sql = format!(
+        "select (a.adopted + a.shared)::int8 from \
+         seriatim.adopt('{Q}', null, {limit}, '-infinity', clock_timestamp(), 1) a"
+    );
+    usize::try_from(number(conn, &sql).await).unwrap()
 }
 
 pub(in crate::interleavings) fn succeeded() -> Outcome {

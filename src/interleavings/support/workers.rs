@@ -14,29 +14,27 @@ use crate::interleavings::support::producers::{enqueue_some, pause};
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::steps::{KEEP, OPTIONS};
 use crate::interleavings::support::stress::Stress;
-use crate::job::group_plan::Disposition;
+use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    AfterSettle, ChainAnswer, Claim, ClaimOptions, HeldJob, HoldAnswer, Succeeded,
-    UnrecordedSuccess, begin_hold, begin_short, gave_up_waiting, in_short_tx,
+    AfterSettle, ChainAnswer, Claim, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, ScanStart,
+    Succeeded, UnrecordedSuccess, begin_hold, begin_short, gave_up_waiting, in_short_tx,
 };
-use crate::worker::claim_steps::{self, ClaimCursor};
 
 /// Claims for up to three slots at a time until the queue is drained.
 pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("claimer").await;
     let mut slots: Vec<PgConnection> = Vec::new();
-    let mut cursor = ClaimCursor::default();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
         let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
-        cursor.thorough = fastrand::bool();
-        let claimed =
-            claim_steps::claim(&stress.store, &mut conn, &options, free, None, &mut cursor);
-        let claimed = match claimed.await {
+        let bounds = ClaimBounds::new(free, 0, rng.bool(), ScanStart::default());
+        let options = ClaimOptions::new(&options, None);
+        let claimed = match stress.store.claim(&mut conn, Q, bounds, options).await {
             Ok(claimed) => claimed,
+            Err(error) if gave_up_waiting(&error) => continue,
             Err(error) => {
                 stress.oracle.violation(format!("a claim failed: {error}"));
                 conn = stress.session("claimer").await;

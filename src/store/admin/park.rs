@@ -73,6 +73,8 @@ fn batch(names: &Names) -> String {
         .table(names.job().alias("p"))
         .value("status", sql("'parked'"))
         .value("parked_with", sql("?3"))
+        // Its flag would stand before all others. A redrive flags the first of them.
+        .value("flagged", sql("false"))
         .from("next")
         .and_where(sql(format!("{} and p.finished_at is null", keyed("p.id", "next.id"))))
         .returning(Query::returning().columns([("p", "id")]))
@@ -173,6 +175,7 @@ fn redrive(names: &Names) -> String {
                 ("finished_at", "null"),
                 ("parked_with", "null"),
                 ("run_at", "case when j.status = 'failed' then now() else j.run_at end"),
+                ("turn_at", "case when j.status = 'failed' then now() else j.turn_at end"),
                 ("expires_at", "null"),
                 (
                     "attempts_forgiven",

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use sea_query::{
-    Expr, InsertStatement, JoinType, LockBehavior, LockType, OnConflict, Order, Query,
-    UpdateStatement,
+    Expr, InsertStatement, LockBehavior, LockType, OnConflict, Order, Query, UpdateStatement,
 };
-use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Row};
+use sqlx::{AssertSqlSafe, PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
-use crate::store::builder::{PG, cte, groups_of, render, select, select_into, sql, sub, with};
+use crate::store::builder::{PG, cte, render, select, select_into, sql, sub, with};
 use crate::store::index_terms::{in_group, in_order, status_in, unfinished};
 use crate::store::literal::literal;
 use crate::store::names::Names;
@@ -20,7 +19,6 @@ statements! {
     PAUSE_QUEUE = pause_queue;
     UNPAUSE_QUEUE = unpause_queue;
     PAUSE_GROUP = pause_group;
-    STILL_PAUSED = still_paused;
     PAUSED_QUEUE = paused_queue;
     PAUSED_GROUPS = paused_groups;
 }
@@ -71,26 +69,6 @@ fn pause_group(names: &Names) -> String {
         select().exprs([sql("?1"), sql("?2"), sql("clock_timestamp()"), sql("?3")]).to_owned(),
     );
     render(insert.build(PG))
-}
-
-/// Locks the settings of the groups that are paused, so that they stay paused until this
-/// transaction ends. An unpause waits for it, and then sees every head that this claim saw. A group
-/// whose setting is being changed is not returned.
-fn still_paused(names: &Names) -> String {
-    let setting = select()
-        .column(("s", "group_id"))
-        .from_as(names.group_setting(), "s")
-        .and_where(sql("s.queue = turn.queue and s.group_id = turn.group_id"))
-        .and_where(sql("s.paused_at is not null"))
-        .limit(1)
-        .lock_with_tables_behavior(LockType::Share, ["s"], LockBehavior::SkipLocked)
-        .to_owned();
-    let query = select()
-        .column(("s", "group_id"))
-        .from("turn")
-        .join_lateral(JoinType::InnerJoin, setting, "s", sql("true"))
-        .to_owned();
-    with([cte("turn", groups_of(&[(2, "group_id")]))], query)
 }
 
 /// Unpauses a group in two statements of one message: the second one's snapshot is younger than the
@@ -194,18 +172,6 @@ impl Store {
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(executor).await?;
         // One is the notification's.
         Ok(rows.len() > 1)
-    }
-
-    /// Returns the groups that stay paused until this transaction ends.
-    pub(in crate::store) async fn still_paused(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        groups: &[&str],
-    ) -> Result<Vec<String>, sqlx::Error> {
-        let paused = self.query(&STILL_PAUSED).bind(queue).bind(groups);
-        let rows = paused.fetch_all(conn).await?;
-        rows.iter().map(|row| row.try_get(0)).collect()
     }
 
     pub(crate) async fn paused_queue(

@@ -134,7 +134,8 @@ fn stranded(names: &Names) -> String {
         .column(("f", "id"))
         .from_as(names.job(), "f")
         .and_where(in_group("f", "?1", "?2", None))
-        .and_where(sql("f.flagged"))
+        // One that comes up later than its job is due is none.
+        .and_where(sql("f.flagged and (f.finished_at is not null or f.turn_at <= f.run_at)"))
         .limit(1)
         .to_owned();
     in_order(&mut flag, "f", &Order::Asc);
@@ -167,8 +168,8 @@ fn stranded(names: &Names) -> String {
 fn flag(names: &Names) -> String {
     let query = UpdateStatement::new()
         .table(names.job())
-        .value("flagged", sql("true"))
-        .and_where(sql("id = ?1 and group_id is not null and not flagged"))
+        .values([("flagged", sql("true")), ("turn_at", sql("least(turn_at, run_at)"))])
+        .and_where(sql("id = ?1 and group_id is not null and (not flagged or turn_at > run_at)"))
         .and_where(sql(status_in("", "'queued', 'started'")))
         .returning(Query::returning().columns(["id"]))
         .to_owned();

@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use crate::store::claim::claim::Claim;
+use crate::store::claim::Claim;
 use crate::store::settle::turn::UnrecordedSuccess;
 use crate::store::statement::statements;
 use crate::store::store::Store;

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
-use crate::store::claim::claim::Claim;
+use crate::store::claim::Claim;
 use crate::store::fragments::{FREE_GROUP, FREE_JOB, history_entry};
 use crate::store::names::Names;
 use crate::store::settle::keep::KeepFinished;

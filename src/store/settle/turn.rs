@@ -3,7 +3,7 @@
 
 use sqlx::{PgConnection, Row};
 
-use crate::store::claim::claim::Claim;
+use crate::store::claim::Claim;
 use crate::store::settle::keep::KeepFinished;
 use crate::store::statement::statements;
 use crate::store::store::Store;

@@ -283,6 +283,32 @@ async fn content_is_an_id() {
     first(put(pool, NewJob::new("another", &third)).await);
 }
 
+fn code(error: &seriatim::EnqueueError) -> Option<String> {
+    let seriatim::EnqueueError::Database(source) = error else { panic!("{error:?}") };
+    source.as_database_error().and_then(sqlx::error::DatabaseError::code).map(Into::into)
+}
+
+/// As documented: each of them waits for the other, and PostgreSQL ends one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_cross_their_ids_deadlock() {
+    let database = database().await;
+    let (mut one, mut two) = (database.connect().await.unwrap(), database.connect().await.unwrap());
+    for (conn, id) in [(&mut one, "a"), (&mut two, "b")] {
+        conn.execute("begin").await.unwrap();
+        first(seriatim::enqueue(&mut *conn, new(id)).await.unwrap());
+    }
+    let crossed = async |conn: &mut PgConnection, id| {
+        let enqueued = seriatim::enqueue(&mut *conn, new(id)).await;
+        conn.execute(if enqueued.is_ok() { "commit" } else { "rollback" }).await.unwrap();
+        enqueued
+    };
+    let (in_one, in_two) = tokio::join!(crossed(&mut one, "b"), crossed(&mut two, "a"));
+    let (went, refused) = if in_one.is_ok() { (in_one, in_two) } else { (in_two, in_one) };
+    first(went.unwrap());
+    assert_eq!(code(&refused.unwrap_err()).as_deref(), Some("40P01"));
+    assert_eq!(jobs(database.pool()).await, 2);
+}
+
 /// As documented: PostgreSQL cannot show such a transaction the row that it conflicts with.
 #[tokio::test]
 async fn an_old_snapshot_fails_only_for_an_id_committed_since() {
@@ -296,9 +322,7 @@ async fn an_old_snapshot_fails_only_for_an_id_committed_since() {
         first(seriatim::enqueue(&mut conn, new("other")).await.unwrap());
         first(seriatim::enqueue(&mut conn, job_of("q", "g", 1)).await.unwrap());
         let refused = seriatim::enqueue(&mut conn, new(level)).await.unwrap_err();
-        let seriatim::EnqueueError::Database(source) = &refused else { panic!("{refused:?}") };
-        let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
-        assert_eq!(code.as_deref(), Some("40001"), "{level}: {}", chain(&refused));
+        assert_eq!(code(&refused).as_deref(), Some("40001"), "{level}: {}", chain(&refused));
         conn.execute("rollback").await.unwrap();
         // Begun anew, it is a duplicate.
         conn.execute(AssertSqlSafe(format!("begin isolation level {level}"))).await.unwrap();

@@ -56,6 +56,7 @@ async fn a_refusal_names_field_and_position_and_writes_nothing() {
         (good().run_at(year(-7_000)), &["run_at"]),
         // PostgreSQL would take it, but it is before the time that workers read from.
         (good().run_at(year(-1_000)), &["run_at"]),
+        (good().run_at(year(0)), &["run_at"]),
         (good().expires_at(year(11_900)), &["expires_at"]),
         (good().time_to_live(Duration::ZERO), &["time_to_live", "1 ms"]),
         (good().time_to_live(Duration::MAX), &["time_to_live", "100 years"]),
@@ -176,7 +177,7 @@ async fn the_extremes_that_are_allowed_work() {
         good().max_attempts(i32::MAX as u32),
         good().timeout(Duration::from_millis(1) * 1000 * 3600),
         good().delay(Duration::ZERO),
-        good().run_at(year(0)),
+        good().run_at(year(1)),
         good().run_at(DateTime::UNIX_EPOCH),
         // The last two sleep, in groups of their own.
         job_of("q", "far", 1).run_at(year(9_999)),

@@ -162,8 +162,8 @@ async fn an_enqueue_sends_no_wake_up_where_many_others_just_have() {
         "create function looks_idle_beside(n integer, of_queue text, due interval, age interval, pause float8) returns boolean \
          language plpgsql as $$ declare idle boolean; begin \
            delete from seriatim.job; perform set_config('seriatim.burst', '', false), pg_sleep(pause); \
-           insert into seriatim.job (queue, group_id, flagged, data, run_at, created_at) \
-             select of_queue, 'g' || i, true, '{}', clock_timestamp() + due, clock_timestamp() + due - age \
+           insert into seriatim.job (queue, group_id, flagged, data, run_at, turn_at, created_at) \
+             select of_queue, 'g' || i, true, '{}', clock_timestamp() + due, clock_timestamp() + due, clock_timestamp() + due - age \
              from generate_series(1, n) i; \
            idle := seriatim.seems_idle('q', array['another'], false); \
            return case when pause > 0 or clock_timestamp() < now() + '5 ms' then idle end; end $$",

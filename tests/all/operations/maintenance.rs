@@ -148,11 +148,8 @@ async fn what_is_never_kept_goes_with_its_settle() {
 async fn a_flagged_job_stays_until_its_heads_were_read() {
     let database = database().await;
     let pool = database.pool();
-    let mut conn = database.connect().await.unwrap();
-    // Another adopter holds the lock all the while.
-    conn.execute("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
-        .await
-        .unwrap();
+    // Nothing is claimed, and so nothing adopted.
+    Client::default().pause_queue(pool, "q", None).await.unwrap();
     old(pool, "cancelled", 90, 1).await;
     by_hand(pool, "update seriatim.job set flagged = true").await;
     let options = queue("q").keep_cancelled(Retention::For(HOUR));
@@ -162,7 +159,7 @@ async fn a_flagged_job_stays_until_its_heads_were_read() {
         until_jobs(pool, "not flagged", 0).await;
     }
     assert_eq!(jobs_where(pool, "true").await, 1);
-    conn.execute("select pg_advisory_unlock_all()").await.unwrap();
+    Client::default().unpause_queue(pool, "q").await.unwrap();
     until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }

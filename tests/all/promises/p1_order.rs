@@ -118,7 +118,7 @@ async fn a_delayed_head_holds_its_followers() {
 
     by_hand(
         pool,
-        format!("update seriatim.job set run_at = now(), flagged = true where id = {delayed}"),
+        format!("update seriatim.job set run_at = now(), turn_at = now(), flagged = true where id = {delayed}"),
     )
     .await;
     drained(pool, "q").await;
@@ -193,7 +193,7 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     log.wait_for(1).await;
     until_jobs(pool, "flagged", 0).await;
     let mut adopter = database.connect().await.unwrap();
-    sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q', 0))")
+    sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q g', 0))")
         .execute(&mut adopter)
         .await
         .unwrap();
@@ -201,8 +201,8 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     gate.pass(1);
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["waits 1", "late 1", "behind it 1"]);
-    // The lock did what it is here for: a new group has to wait.
-    let new = enqueue(pool, "q", "new", "new").await;
+    // The lock did what it is here for: the group, which has no row any more, has to wait.
+    let new = enqueue(pool, "q", "g", "new").await;
     assert_eq!(job(pool, new).await.status, JobStatus::Queued);
     adopter.close().await.unwrap();
     log.wait_for(4).await;

@@ -11,6 +11,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, SqlSafeStr};
 
+use crate::support::logged::Logged;
 use crate::support::{
     Errors, by_hand, chain, database, ended, handler, job_of, processor, queue, value,
 };
@@ -136,7 +137,7 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         select n, 'of the future', checksum, 3 from seriatim.migration m, unnest('{3, 4}'::int[]) n where m.version = 1",
+         select n, 'of the future', checksum, 3 from seriatim.migration m, unnest('{3, 4}'::int[]) n where m.version = 2",
     )
     .await;
     let role = Role::create(&database).await;
@@ -175,7 +176,7 @@ async fn a_changed_migration_is_refused() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (3, 'of the future', '\\x01', 1)",
+         values (3, 'of the future', '\\x01', 2)",
     )
     .await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
@@ -346,9 +347,9 @@ async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_waits_for_a_schema_that_is_too_old() {
     waits_for_another_schema(
-        "update seriatim.migration set version = -2 where version = 2",
+        "update seriatim.migration set version = -version; update seriatim.migration set version = -1 - version",
         ["OldSchema", "is at version 1, and this seriatim needs 2", "call migrate()"],
-        "update seriatim.migration set version = 2 where version = -2",
+        "update seriatim.migration set version = -version; update seriatim.migration set version = 1 - version",
     )
     .await;
 }
@@ -364,27 +365,6 @@ async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
     .await;
 }
 
-/// What is logged meanwhile, by this thread.
-#[derive(Clone, Default)]
-struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Logged {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Logged {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
 #[tokio::test]
 async fn a_program_says_that_it_runs_on_a_newer_schema() {
     let database = database().await;
@@ -392,13 +372,11 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (3, 'of the future', '', 1)",
+         values (3, 'of the future', '', 2)",
     )
     .await;
     let logged = Logged::default();
-    let writer = logged.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let _guard = logged.start();
     let words = "is at version 3; this program has version 2, and can run on it";
 
     seriatim::migrate(pool).await.expect("it can run on it");

@@ -93,7 +93,7 @@ pub const CASES: [(&str, &str); 23] = [
          receive 2 ->
          enqueue c group=h -> new
          receive 2 -> c.1
-         sql update seriatim.job set run_at = now() where queue = '{q}' and status = 'queued'
+         sql update seriatim.job set run_at = now(), turn_at = now() where queue = '{q}' and status = 'queued'
          lapse
          receive 1 -> a.2",
     ),

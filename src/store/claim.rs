@@ -1,16 +1,26 @@
-//! A claim: a job that is this worker's for as long as its token stands.
+//! A claim: a job that is this worker's for as long as its token stands, and the options by which
+//! it is claimed.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::job::group_plan::{Disposition, Plan};
+use crate::job::disposition::Disposition;
 use crate::job::queue_options::{Hold, QueueOptions};
 
 /// How long a claim is good for before its hold must stand.
 pub(crate) const CLAIM_LEASE: Duration = Duration::from_millis(500);
-/// A claimed job.
+
+/// The largest number of jobs that one claim starts, and of followers. Slots wait for it, and its
+/// cost grows with both.
+pub(crate) const CLAIM_LIMIT: usize = 500;
+
+/// The most data that one claim brings, in bytes as stored, unless a single job has more. A slow
+/// link must bring it well before the claim times out.
+pub(crate) const CLAIM_BYTES: u64 = 4 << 20;
+
+/// A claimed job: this worker's for as long as its token stands.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) job: i64,
@@ -21,8 +31,7 @@ pub(crate) struct Claim {
     pub(crate) token: Uuid,
     pub(crate) disposition: Disposition,
     /// Whether it may be prefetched: it was never begun, has further attempts and does not expire.
-    /// `None` if that was not read.
-    pub(crate) may_wait: Option<bool>,
+    pub(crate) may_wait: bool,
 }
 
 impl Claim {
@@ -64,13 +73,4 @@ impl ClaimOptions {
         let jobs_per_turn = options.jobs_per_turn.unwrap_or(1);
         Self { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before }
     }
-}
-
-/// What was decided about a group whose turn was taken.
-#[derive(Debug, Clone)]
-pub(crate) struct GroupPlan {
-    pub(crate) group: String,
-    pub(crate) plan: Plan,
-    /// The followers of its head, in order.
-    pub(crate) followers: Vec<i64>,
 }

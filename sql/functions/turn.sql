@@ -1,0 +1,291 @@
+-- The turns of groups, in steps: lock the rows, read the heads, start what may run, defer the rest.
+-- Each step is a statement or more with a snapshot younger than the locks of the step before.
+
+-- Locks the rows of up to `n` groups that are due by `until_at`, the one served least recently
+-- first (P8), from `from_at` on; or one group's. `lapsed`: only those whose claim's lease ran out.
+-- In the order of the one index that has only claimed groups, no plan reads a backlog for them.
+--
+-- Locks: group rows NO KEY UPDATE, skips.
+create or replace function {schema}.lock_turns(of_queue text, of_group text, n integer, from_at timestamptz,
+  until_at timestamptz, lapsed boolean) returns {schema}.locked_turns
+language plpgsql volatile
+as $$
+declare
+  turns {schema}.locked_turns;
+begin
+  if of_group is not null then
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
+      from {schema}.queue_group g
+      where g.queue = any (array[of_queue]) and g.group_id between of_group and of_group
+        and g.ready_at <= until_at and (g.job_id is not null or not lapsed)
+      limit 1 for no key update skip locked) g;
+  elsif lapsed then
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        {schema}.is_suspected(g.suspect, g.claim, g.ready_at) as suspected
+      from {schema}.queue_group g
+      where g.queue = of_queue and g.job_id is not null and g.ready_at <= until_at
+      order by g.claimed_by limit n for no key update skip locked) g;
+  else
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
+      from {schema}.queue_group g
+      where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= from_at
+      order by g.ready_at limit n for no key update skip locked) g;
+  end if;
+  return turns;
+end $$;
+
+-- Reads the heads of locked groups, and locks those that are to be started, in the same order. The
+-- head of a claim that lapsed is its first job that has not ended: it was due when it was claimed,
+-- so it goes on, whether the group is paused or not.
+--
+-- What is found by id says `finished_at is null` for unfinished: the words of a partial index could
+-- have that index read as a whole. The head of a paused group is not locked, as an unpause must be
+-- able to flag it.
+--
+-- Locks: job rows NO KEY UPDATE, skips.
+create or replace function {schema}.read_heads(of_queue text, turns {schema}.locked_turns, default_attempts integer,
+  ignore_before timestamptz) returns {schema}.turn_heads
+language plpgsql volatile
+as $$
+declare
+  heads {schema}.turn_heads;
+begin
+  select array_agg(j.id), array_agg(j.disposition), array_agg(j.fresh and turn.job_id is null), array_agg(j.bytes)
+    into heads.ids, heads.dispositions, heads.fresh, heads.bytes
+  from unnest(turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected)
+    turn(name, head_id, job_id, batch_end, suspected)
+  left join lateral (
+    select h.id from {schema}.head(of_queue, turn.name, turn.head_id, null) h where turn.job_id is null
+    union all
+    select case when turn.batch_end is null then turn.job_id else (
+      select min(b.id) from {schema}.batch_jobs(of_queue, turn.name, turn.job_id, turn.batch_end) b(id)) end
+    where turn.suspected) head on true
+  left join lateral (
+    select j.id, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh, {job_bytes} as bytes
+    from {schema}.job j
+    where j.id = any (array[head.id]) and j.finished_at is null
+      and (turn.job_id is not null
+        or least(j.run_at, j.expires_at) <= clock_timestamp()
+          and (select s.group_id from {schema}.group_setting s
+            where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is null)
+    limit 1 for no key update skip locked) j on true;
+  return heads;
+end $$;
+
+-- Starts up to `slots` heads, and up to `per_turn` - 1 followers of each, `at_most` of all those.
+-- Together they have at most `max_bytes` of data, or are one job. The others stay due.
+--
+-- The attempt is counted here and committed before the handler starts (P9). The token is random,
+-- and every later statement about the turn shows it (P10). Only a claim of a free row moves
+-- `head_id`.
+--
+-- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job
+-- loses nothing if its worker dies before it comes to run; one whose attempts are limited to 1
+-- would. One that expires is left to a claim of its own, which alone sees that it did. The first
+-- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
+-- begun before, and may expire; only a claim that it takes over comes alone.
+--
+-- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
+create or replace function {schema}.start_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads, slots integer,
+  default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
+  per_turn integer, at_most integer, max_bytes bigint, receiver boolean,
+  out jobs bigint[], out tokens uuid[], out dispositions text[])
+language plpgsql volatile
+as $$
+declare
+  names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[];
+  ends bigint[]; sizes smallint[]; each integer; begun integer; groups integer;
+begin
+  select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
+      array_agg(h.line),
+      least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
+    into names, ids, words, fresh, bytes, lines, each
+  from (
+    select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
+      row_number() over (order by t.place) as nth,
+      sum(t.bytes) over (order by t.place rows between unbounded preceding and 1 preceding) as before
+    from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs)
+      with ordinality t(name, id, word, fresh, bytes, line, lapsed_job, place)
+    where t.id is not null) h
+  where h.nth <= slots and coalesce(h.before < max_bytes, true);
+  if ids is null then
+    return;
+  end if;
+  sizes := array_fill(1::smallint, array[cardinality(ids)]);
+  if each > 0 and true = any (fresh) then
+    with turn as materialized (
+      select t.* from unnest(names, ids, words, fresh, bytes) with ordinality t(name, id, word, fresh, bytes, place)),
+    next as materialized (
+      select turn.place, f.id, f.bytes from turn join lateral (
+        select j.id, {job_bytes} as bytes from {schema}.job j
+        where j.queue = of_queue and (j.group_id, j.id) > (turn.name, turn.id) and j.group_id <= turn.name
+          and j.group_id is not null and j.status in ('queued', 'started')
+        order by j.group_id, j.id limit each) f on turn.fresh),
+    locked as materialized (
+      select j.id from next join {schema}.job j on j.id = any (array[next.id])
+      where j.finished_at is null and j.status <> 'started' and j.run_at <= clock_timestamp()
+        and (j.expires_at is null or receiver and j.expires_at > clock_timestamp())
+        and coalesce(j.created_at >= ignore_before, true)
+        and (j.attempts = j.attempts_forgiven or receiver and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, default_attempts))
+        and coalesce(j.max_attempts, default_attempts) > 1
+        and (j.lease_ms is null or not own_lease)
+      for no key update of j skip locked),
+    line as (
+      select m.*, min(m.id) filter (where not m.ours) over (partition by m.place) as gap
+      from (
+        select turn.place, turn.id, turn.word, turn.bytes, true as first, true as ours from turn
+        union all
+        select next.place, next.id, 'run', next.bytes, false, (next.id in (select locked.id from locked)) is true from next) m),
+    within as (
+      select l.*, count(*) filter (where not l.first) over w as behind, sum(l.bytes) over w as total
+      from line l where coalesce(l.id < l.gap, true) window w as (order by l.place, l.id)),
+    ours as (
+      select i.place, i.id, i.word, i.first, max(i.id) over p as last, count(*) over p as size
+      from within i where i.first or i.behind <= at_most and i.total <= max_bytes window p as (partition by i.place))
+    select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
+        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
+      into ids, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
+  end if;
+  tokens := array(select case when s.size is not null then gen_random_uuid() end from unnest(sizes) with ordinality s(size, place) order by s.place);
+  with turn as materialized (
+    select t.* from unnest(ids, words, ends, sizes, lines, tokens) t(id, disposition, batch_end, batch_size, line, token)),
+  started as (
+    {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
+    returning j.id, j.lease_ms, turn.batch_end, turn.batch_size, turn.line, turn.token),
+  claimed as (
+    update {schema}.queue_group g set
+      claim = started.token, job_id = started.id, head_id = case when g.claim is null then started.id else g.head_id end,
+      suspect = null, claimed_by = processor, aging_priority = 0, rechecks = 0,
+      batch_end = started.batch_end, batch_size = started.batch_size,
+      ready_at = clock_timestamp() + make_interval(
+        secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
+    from started where g.ctid = started.line
+    returning 1)
+  select count(*) filter (where w.claimed), count(*) filter (where not w.claimed) into groups, begun
+  from (select true as claimed from claimed union all select false from started) w;
+  if begun < cardinality(ids) or groups < cardinality(names) then
+    raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
+  end if;
+  jobs := ids;
+  dispositions := words;
+end $$;
+
+-- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
+-- its head is due, or rest while it is paused, frees one whose job is gone, retires one that has no
+-- job. If another transaction has the head, the next look is 20 ms later, and twice as long each
+-- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may have been
+-- set since the head was read, to wake the group.
+--
+-- A take-over needs two looks a grace apart: the handler may still be stopping. It never retires
+-- its group: a job enqueued beside it would be lost (P3). Without `may_retire` a row stays for the
+-- next claim: this transaction may have written it.
+--
+-- Locks: settings of paused groups SHARE, rows that are to be retired FOR UPDATE, skips.
+create or replace function {schema}.defer_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads,
+  may_retire boolean) returns void
+language plpgsql volatile
+as $$
+declare
+  names text[]; lines tid[]; plans text[]; ids bigint[]; due_ats timestamptz[]; priorities smallint[];
+  resting text[]; still text[]; still_from bigint[]; drained tid[];
+begin
+  select array_agg(d.name), array_agg(d.line), array_agg(d.plan), array_agg(d.id), array_agg(d.due_at), array_agg(d.priority),
+      array_agg(d.name) filter (where d.plan = 'rest'), array_agg(d.name) filter (where d.plan in ('sleep', 'rest')),
+      array_agg(d.id + (d.plan = 'sleep')::integer) filter (where d.plan in ('sleep', 'rest')),
+      array_agg(d.line) filter (where d.plan = 'retire')
+    into names, lines, plans, ids, due_ats, priorities, resting, still, still_from, drained
+  from (
+    select turn.name, turn.line, head.id, j.due_at, j.priority, case
+      when turn.job_id is not null and not turn.suspected then 'suspect'
+      when turn.job_id is not null then case when (
+          select c.id from {schema}.job c
+          where c.id = any (array[case when turn.batch_end is null then turn.job_id else (
+              select min(b.id) from {schema}.batch_jobs(of_queue, turn.name, turn.job_id, turn.batch_end) b(id)) end])
+            and c.finished_at is null) is null then 'free' else 'recheck' end
+      when head.id is null then 'retire'
+      when j.paused then 'rest'
+      when j.due_at > clock_timestamp() then 'sleep'
+      else 'recheck' end as plan
+    from unnest(turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, heads.ids)
+      turn(name, head_id, job_id, batch_end, suspected, line, head)
+    left join lateral (
+      select h.id from {schema}.head(of_queue, turn.name, turn.head_id, null) h where turn.job_id is null) head on true
+    left join lateral (
+      select least(j.run_at, j.expires_at) as due_at, j.priority::smallint,
+        (select s.group_id from {schema}.group_setting s
+          where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is not null as paused
+      from {schema}.job j where j.id = any (array[head.id])) j on true
+    where turn.head is null) d;
+  if resting is not null then
+    -- The end of a pause waits for this lock, so its flag comes after the rest is written.
+    resting := array(
+      select s.group_id from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = any (resting) and s.paused_at is not null
+      for share skip locked);
+  end if;
+  update {schema}.queue_group g set
+    ready_at = case d.plan
+      when 'sleep' then d.due_at
+      when 'suspect' then {schema}.suspect_until(g.suspect, g.claim)
+      when 'free' then clock_timestamp()
+      when 'rest' then case when d.name = any (resting) then 'infinity' else clock_timestamp() + {retry_soon} end
+      when 'retire' then clock_timestamp() + {retry_soon}
+      else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end,
+    head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,
+    aging_priority = case when d.plan in ('sleep', 'recheck') then coalesce(d.priority, 0) else 0 end,
+    rechecks = case when d.plan = 'recheck' then least(g.rechecks + 1, 6) else 0 end,
+    suspect = case d.plan when 'suspect' then g.claim when 'free' then null else g.suspect end,
+    claim = case when d.plan <> 'free' then g.claim end,
+    job_id = case when d.plan <> 'free' then g.job_id end,
+    claimed_by = case when d.plan <> 'free' then g.claimed_by end,
+    batch_end = case when d.plan <> 'free' then g.batch_end end,
+    batch_size = case when d.plan <> 'free' then g.batch_size else 1 end
+  from unnest(names, lines, plans, ids, due_ats, priorities) d(name, line, plan, id, due_at, priority)
+  where g.ctid = d.line and not (d.plan = 'retire' and may_retire);
+  if still is not null then
+    with flag as materialized (
+      select f.id from unnest(still, still_from) turn(name, from_id) join lateral (
+        select j.id from {schema}.job j
+        where j.queue = of_queue and j.group_id between turn.name and turn.name and j.flagged and j.id >= turn.from_id
+          and {flag_at} <= clock_timestamp()
+        order by j.group_id, j.id limit 10 for no key update skip locked) f on true)
+    update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+  end if;
+  if drained is not null and may_retire then
+    -- The lock fails while an adopter shares the row.
+    perform {schema}.retire(array(
+      select g.ctid from {schema}.queue_group g
+      where g.ctid = any (drained) and g.claim is null and g.halted_at is null
+      for update skip locked));
+    update {schema}.queue_group g set ready_at = clock_timestamp() + {retry_soon} where g.ctid = any (drained);
+  end if;
+end $$;
+
+-- Deletes rows of groups that have no unfinished job, and returns whether it deleted all. This
+-- transaction has locked them FOR UPDATE, and has not written them before: a share lock would wait
+-- for a version that it wrote and deleted. The delete decides in a statement of its own: by a
+-- snapshot that an adopter's commit has overtaken, it would strand a job (P3).
+create or replace function {schema}.retire(lines tid[]) returns boolean
+language plpgsql volatile
+as $$
+declare
+  deleted integer;
+begin
+  delete from {schema}.queue_group g
+  where g.ctid = any (lines) and g.halted_at is null
+    and (select j.id from {schema}.job j
+      where j.queue = g.queue and j.group_id = g.group_id and j.status in ('queued', 'started') limit 1) is null;
+  get diagnostics deleted = row_count;
+  return deleted = cardinality(lines);
+end $$;

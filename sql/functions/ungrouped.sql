@@ -1,0 +1,58 @@
+-- Claims up to `n` jobs without a group: due ones from `from_at` on, or those whose claim lapsed
+-- and was suspected a grace ago. Their own row is their lock, their token and their lease.
+--
+-- Each row decides for itself, and its condition is checked again on the version that was locked.
+-- So one statement may lock and write.
+--
+-- Locks: job rows NO KEY UPDATE, skips. A handler by transaction has its job's row locked.
+create or replace function {schema}.claim_ungrouped(of_queue text, n integer, from_at timestamptz, until_at timestamptz,
+  lapsed boolean, default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint,
+  ignore_before timestamptz, max_bytes bigint, out jobs bigint[], out tokens uuid[], out dispositions text[])
+language plpgsql volatile
+as $$
+declare
+  ids bigint[]; words text[]; bytes bigint[]; begun record;
+begin
+  if lapsed then
+    select array_agg(d.id), array_agg(d.disposition), array_agg(d.bytes) into ids, words, bytes
+    from (select j.id, {disposition} as disposition, {job_bytes} as bytes from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= until_at
+        and {schema}.is_suspected(j.suspect, j.claim, j.lease_until)
+      order by j.lease_until limit n for no key update skip locked) d;
+  else
+    select array_agg(d.id), array_agg(d.disposition), array_agg(d.bytes) into ids, words, bytes
+    from (select j.id, {disposition} as disposition, {job_bytes} as bytes from {schema}.job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+        and j.turn_at <= until_at and j.turn_at >= from_at
+      order by j.turn_at, j.id limit n for no key update skip locked) d;
+  end if;
+  if ids is null then
+    return;
+  end if;
+  with due as materialized (
+    select d.id, d.disposition, sum(d.bytes) over (order by d.place rows between unbounded preceding and 1 preceding) as before
+    from unnest(ids, words, bytes) with ordinality d(id, disposition, bytes, place)),
+  turn as materialized (
+    select due.id, due.disposition from due where coalesce(due.before < max_bytes, true)),
+  started as (
+    {start}, claim = gen_random_uuid(), suspect = null, claimed_by = processor,
+      lease_until = clock_timestamp() + make_interval(
+        secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
+    from turn where j.id = any (array[turn.id])
+    returning j.id, j.claim, turn.disposition)
+  select array_agg(s.id), array_agg(s.claim), array_agg(s.disposition) into jobs, tokens, dispositions from started s;
+end $$;
+
+-- Suspects claims of jobs without a group whose lease lapsed. They are to be taken over a grace
+-- later.
+create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz) returns void
+language plpgsql volatile
+as $$
+begin
+  update {schema}.job j set suspect = j.claim, lease_until = {schema}.suspect_until(j.suspect, j.claim)
+  from (select d.id from {schema}.job d
+    where d.queue = of_queue and d.group_id is null and d.status = 'started' and d.lease_until <= until_at
+      and not {schema}.is_suspected(d.suspect, d.claim, d.lease_until)
+    order by d.lease_until limit 1000 for no key update skip locked) due
+  where j.id = any (array[due.id]);
+end $$;

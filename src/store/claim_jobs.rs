@@ -1,0 +1,163 @@
+//! The claim of jobs from a queue, in one round trip.
+//!
+//! The function is `claim_jobs` of the schema: `sql/functions/claim.sql` says what it does. Its
+//! arguments are literals, as the message is a transaction of its own: a transaction pooler gives
+//! it to one session.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::{PgRow, PgTransactionManager};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx_core::transaction::TransactionManager;
+
+use crate::job::disposition::Disposition;
+use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
+use crate::store::hold::{HeldJob, held_job};
+use crate::store::literal::{id, name, time};
+use crate::store::session::begin_short;
+use crate::store::store::Store;
+
+/// How much one claim may bring, and where it begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClaimBounds {
+    /// Heads of groups, and jobs without a group.
+    pub(crate) slots: usize,
+    pub(crate) followers: usize,
+    pub(crate) bytes: u64,
+    /// Jobs without a group are claimed first.
+    pub(crate) ungrouped_first: bool,
+    pub(crate) from: ScanStart,
+}
+
+impl ClaimBounds {
+    /// The largest for so many slots, halved so many times.
+    pub(crate) fn new(slots: usize, halvings: u32, ungrouped_first: bool, from: ScanStart) -> Self {
+        let limit = (CLAIM_LIMIT >> halvings).max(1);
+        let bytes = CLAIM_BYTES >> halvings;
+        Self { slots: slots.min(limit), followers: limit, bytes, ungrouped_first, from }
+    }
+}
+
+/// From when on a claim reads: before, only dead or locked rows are expected.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ScanStart {
+    pub(crate) groups: Option<DateTime<Utc>>,
+    pub(crate) flags: Option<DateTime<Utc>>,
+    pub(crate) ungrouped: Option<DateTime<Utc>>,
+}
+
+/// What a claim brought, and what it saw beside that.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimAnswer {
+    pub(crate) jobs: Vec<Claim>,
+    /// What their handlers need, by job.
+    pub(crate) known: HashMap<i64, HeldJob>,
+    /// There may be more right now.
+    pub(crate) more: bool,
+    /// How long it is until the next job is due, if it read from the beginning.
+    pub(crate) next: Option<Duration>,
+    /// The time that it took to find what is due.
+    pub(crate) read_for: Duration,
+    /// From when on there was something to take.
+    pub(crate) found_at: ScanStart,
+}
+
+impl Store {
+    /// Claims jobs of a queue, in a transaction of its own.
+    ///
+    /// Not cancel safe: a caller that gives up closes the connection. The claim may have been
+    /// committed then, and is orphaned.
+    pub(crate) async fn claim(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        bounds: ClaimBounds,
+        options: ClaimOptions,
+    ) -> Result<ClaimAnswer, sqlx::Error> {
+        let call = self.claim_call(queue, bounds, options);
+        // One message, which a transaction pooler gives to one session.
+        let mut rows = sqlx::raw_sql(AssertSqlSafe(call.clone())).fetch_all(&mut *conn).await?;
+        if says_more(rows.last())?.is_none() {
+            // The session's transactions have another isolation level, or only read.
+            begin_short(conn).await?;
+            rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *conn).await?;
+            PgTransactionManager::commit(conn).await?;
+        }
+        let Some((last, jobs)) = rows.split_last() else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let next: Option<f64> = last.try_get("next")?;
+        let (jobs, known) = claimed(jobs, options)?;
+        Ok(ClaimAnswer {
+            jobs,
+            known,
+            more: says_more(Some(last))?.unwrap_or(true),
+            next: next.map(seconds),
+            read_for: last.try_get::<Option<f64>, _>("read_s")?.map_or(Duration::ZERO, seconds),
+            found_at: ScanStart {
+                groups: last.try_get("groups_at")?,
+                flags: last.try_get("flags_at")?,
+                ungrouped: last.try_get("ungrouped_at")?,
+            },
+        })
+    }
+
+    fn claim_call(&self, queue: &str, bounds: ClaimBounds, options: ClaimOptions) -> String {
+        let (claim, queue) = (self.names.quoted("claim_jobs"), name(queue));
+        let ClaimBounds { slots, followers, bytes, ungrouped_first, from } = bounds;
+        let ClaimOptions {
+            max_attempts,
+            jobs_per_turn,
+            lease,
+            own_lease,
+            processor,
+            ignore_before,
+        } = options;
+        let lease = lease.as_secs_f64();
+        let processor = id(processor);
+        let ignore_before = time(ignore_before, "null");
+        let [groups, flags, ungrouped] =
+            [from.groups, from.flags, from.ungrouped].map(|from| time(from, "'-infinity'"));
+        format!(
+            "select * from {claim}({queue}, {slots}, {ungrouped_first}, {max_attempts}, '{lease}', {own_lease}, \
+             {processor}, {ignore_before}, {groups}, {flags}, {ungrouped}, {jobs_per_turn}, {followers}, {bytes})"
+        )
+    }
+}
+
+/// Returns what the last row of an answer says: `None` if it asks for another transaction.
+fn says_more(last: Option<&PgRow>) -> Result<Option<bool>, sqlx::Error> {
+    last.map_or(Ok(None), |last| last.try_get("more"))
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Reads the claimed jobs: each head has a token, and its followers come behind it.
+fn claimed(
+    rows: &[PgRow],
+    options: ClaimOptions,
+) -> Result<(Vec<Claim>, HashMap<i64, HeldJob>), sqlx::Error> {
+    let mut known = HashMap::new();
+    let mut claims: Vec<Claim> = Vec::new();
+    for row in rows {
+        let held = held_job(row)?;
+        let job: i64 = row.try_get("id")?;
+        if let Some(token) = row.try_get("claim")? {
+            let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+            let max_attempts = held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
+            let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
+            let fresh = disposition == Disposition::Run && held.attempt == 1;
+            let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
+            let (followers, group) = (Vec::new(), row.try_get("group_id")?);
+            claims.push(Claim { job, followers, group, token, disposition, may_wait });
+        } else if let Some(head) = claims.last_mut() {
+            head.followers.push(job);
+        }
+        known.insert(job, held);
+    }
+    Ok((claims, known))
+}
