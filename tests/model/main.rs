@@ -11,6 +11,7 @@
 // An action is a method of the model, whether or not it depends on the configuration.
 #![allow(clippy::unused_self)]
 
+mod adopt;
 mod checks;
 mod claim;
 mod clock;
@@ -25,7 +26,9 @@ mod presence;
 mod producer;
 mod properties;
 mod protocol;
+mod receiver;
 mod settle;
 mod state;
 mod story;
+mod symmetry;
 mod worker;

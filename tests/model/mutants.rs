@@ -8,7 +8,7 @@ use crate::checks::{NO_FAULTS, ONE, TWO, plain, present};
 use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
-use crate::properties::{ATTEMPTS, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE};
+use crate::properties::{ATTEMPTS, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE};
 use crate::protocol::{Hold, Protocol};
 use crate::state::Faults;
 use crate::story::{steps_to, tell};
@@ -44,18 +44,56 @@ fn two_adopters_give_a_group_two_rows() {
 }
 
 #[test]
+fn an_adopter_that_does_not_look_again_inserts_a_second_row() {
+    breaks(Mutation::InsertByOldSnapshot, plain(&[ONE, ONE]), ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_flag_cleared_unseen_strands_a_retried_job() {
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    breaks(Mutation::ClearWithoutCheck, Protocol { requests, ..plain(&[ONE, ONE]) }, NOTHING_LOST);
+}
+
+#[test]
+fn a_row_retired_after_a_write_makes_an_adopter_wait() {
+    let model = Protocol { receivers: 1, ..plain(&[ONE, ONE]) };
+    breaks(Mutation::RetireWritten, model, NO_WAIT);
+}
+
+#[test]
+fn a_released_node_that_lives_runs_beside_its_successor() {
+    let requests = vec![Request::ReleaseNode];
+    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE]) };
+    breaks(Mutation::ReleaseNodeAtOnce, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_promotion_that_is_no_start_trusts_an_old_suspicion() {
+    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::PromotionIsNoStart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_chained_job_that_is_forgotten_loses_an_attempt() {
+    let faults = Faults { holds: 1, ..NO_FAULTS };
+    let model = Protocol { faults, may_chain: true, ..plain(&[TWO]) };
+    breaks(Mutation::ChainForgetsNext, model, NOT_LEFT);
+}
+
+#[test]
 fn a_flag_cleared_without_its_groups_lock_strands_its_job() {
     breaks(Mutation::ClearWithoutLock, plain(&[ONE, ONE]), NOTHING_LOST);
 }
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_is_not_the_head() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), ORDER);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), ORDER);
 }
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_strands_a_job() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), NOTHING_LOST);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), NOTHING_LOST);
 }
 
 #[test]

@@ -5,8 +5,14 @@
 pub enum Mutation {
     /// A settle deletes a drained group's row by a snapshot that is older than its lock.
     RetireInOneStatement,
-    /// Two adopters are possible.
+    /// An adopter inserts a row without its group's lock.
     AdoptWithoutLock,
+    /// An adopter that has its group's lock does not look for a row once more.
+    InsertByOldSnapshot,
+    /// An adopter clears a flag of a job that was over when it read heads, without a check.
+    ClearWithoutCheck,
+    /// A transaction retires a row that it has written before. (Finding 4.)
+    RetireWritten,
     /// An adopter clears flags because it saw a row of their group, without its lock.
     ClearWithoutLock,
     /// The statement that locks the group's row also reads its heads.
@@ -22,6 +28,12 @@ pub enum Mutation {
     SuspicionOutlivesRestart,
     /// A recovery from a crash does not count as a start, as `pg_postmaster_start_time()` has it.
     RecoveryIsNoStart,
+    /// A promotion does not count as a start: it changes no start time. (Finding 8.)
+    PromotionIsNoStart,
+    /// The claims of a released node are taken over at once, though it may live. (Finding 7.)
+    ReleaseNodeAtOnce,
+    /// A worker forgets the chained job whose hold failed behind a commit. (Finding 14.)
+    ChainForgetsNext,
     /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says
     /// 57P01 too.
     TerminationIsAShutdown,

@@ -37,6 +37,10 @@ fn say(before: &State, action: Action) -> String {
         Action::PassBy(w) => format!("worker {w} has no slot left for the group"),
         Action::Returns(w, result) => format!("worker {w}'s handler returns: {result:?}"),
         Action::Release(w) => format!("no slot comes free for the job of worker {w}"),
+        Action::ReceiveAgain(w) => format!("receiver {w} receives in the same transaction"),
+        Action::AckAtOnce(w) => format!("receiver {w} acks in the transaction that received"),
+        Action::RollBack(w) => format!("receiver {w} rolls back"),
+        Action::FailNext(w) => format!("worker {w}'s commit gets through, the next hold fails"),
         Action::FirstTx(w) => format!("worker {w}'s handler asks for its transaction"),
         Action::DropHandler(w) => format!("worker {w} notices its loss and drops its handler"),
         Action::Extend(w) => format!("worker {w} extends its lease"),
@@ -58,19 +62,19 @@ fn say(before: &State, action: Action) -> String {
         Action::Terminate(w) => format!("worker {w}'s presence session is terminated"),
         Action::Restart => "the server restarts".into(),
         Action::Recover => "the server recovers from a crash, its postmaster lives on".into(),
+        Action::Promote => "a standby that has all of it is promoted".into(),
     }
 }
 
 fn step(step: Step) -> String {
     let said = match step {
-        Step::Idle => "polls",
-        Step::FlagsLock { .. } => "adopts: locks the flagged jobs it saw",
-        Step::WakeSee { .. } => "adopts: searches a free row",
+        Step::Idle => "reads flags, and the group's row",
         Step::WakeLock { .. } => "adopts: locks the free row it saw",
-        Step::ShareSee { .. } => "adopts: searches a claimed row",
         Step::ShareLock { .. } => "adopts: shares the claimed row it saw",
-        Step::InsertSee { .. } => "adopts: checks whether there is a row",
-        Step::Insert { .. } => "adopts: inserts a row, as it has seen none",
+        Step::GroupLock { .. } => "adopts: tries the lock of the group, as it saw no row",
+        Step::GroupSee { .. } => "adopts: looks again, and reads the head",
+        Step::Insert { head: Some(_), .. } => "adopts: starts the head and inserts the row",
+        Step::Insert { head: None, .. } => "adopts: clears flags, as no job is unfinished",
         Step::TakeSee => "checks whether the group is due",
         Step::TakeLock { .. } => "locks the group that was due",
         Step::HeadSee { .. } => "reads the head",
