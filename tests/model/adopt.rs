@@ -151,6 +151,8 @@ impl Protocol {
     /// another transaction has locked.
     fn clear(&self, s: &mut State, w: usize, flags: u8, may: impl Fn(u8, JobRow) -> bool) {
         for id in each(flags) {
+            let has_it = s.locks.jobs[id as usize].is_none_or(|other| other == w as u8);
+            s.waited |= !has_it && self.is(Mutation::ClearWithoutSkip);
             let job = s.lock_job(w, id).filter(|job| job.flagged && may(id, *job));
             if let Some(job) = job {
                 s.write_job(w, id, JobRow { flagged: false, ..job });

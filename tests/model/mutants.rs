@@ -61,6 +61,12 @@ fn a_row_retired_after_a_write_makes_an_adopter_wait() {
 }
 
 #[test]
+fn a_clear_that_does_not_skip_waits_for_another_adopter() {
+    let faults = Faults { crashes: 1, ..NO_FAULTS };
+    breaks(Mutation::ClearWithoutSkip, Protocol { faults, ..plain(&[ONE, ONE]) }, NO_WAIT);
+}
+
+#[test]
 fn a_released_node_that_lives_runs_beside_its_successor() {
     let requests = vec![Request::ReleaseNode];
     let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE]) };
@@ -68,7 +74,7 @@ fn a_released_node_that_lives_runs_beside_its_successor() {
 }
 
 #[test]
-fn a_promotion_that_is_no_start_trusts_an_old_suspicion() {
+fn a_promotion_that_is_no_start_suspects_living_processes() {
     let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::PromotionIsNoStart, model, ONE_AT_A_TIME);
@@ -190,6 +196,13 @@ fn a_chained_turn_that_reads_only_behind_skips_a_late_job() {
 #[test]
 fn a_suspicion_that_outlives_a_restart_is_due_too_early() {
     let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_suspicion_that_outlives_a_promotion_is_due_too_early() {
+    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
 }

@@ -11,6 +11,8 @@ pub enum Mutation {
     InsertByOldSnapshot,
     /// An adopter clears a flag of a job that was over when it read heads, without a check.
     ClearWithoutCheck,
+    /// An adopter that clears a flag waits for the job's row.
+    ClearWithoutSkip,
     /// A transaction retires a row that it has written before. (Finding 4.)
     RetireWritten,
     /// An adopter clears flags because it saw a row of their group, without its lock.
