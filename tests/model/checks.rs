@@ -89,7 +89,8 @@ pub fn check(name: &str, model: &Protocol) {
     println!("{name}: {} states, {} deep, {seconds:.1} s\n    {model}", graph.states, graph.depth);
 }
 
-fn is_deep() -> bool {
+/// Whether the environment asks for larger bounds.
+pub fn is_deep() -> bool {
     std::env::var_os("SERIATIM_MODEL_DEEP").is_some()
 }
 
@@ -282,6 +283,17 @@ fn larger_bounds() {
     if !is_deep() {
         return;
     }
+    let three = Protocol { workers: 3, ..plain(&[ONE, ONE]) };
+    check("three workers, and a crash", &Protocol { faults: CRASH, ..three.clone() });
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    check("and a cancel and a retry", &Protocol { requests: requests.clone(), ..three.clone() });
+    check("three workers, three jobs", &Protocol { workers: 3, ..plain(&[TWO, ONE]) });
+    check("a worker and two receivers", &Protocol { receivers: 6, ..three });
+    let received = |jobs: &[Enqueue]| Protocol { receivers: 3, ..plain(jobs) };
+    check("two receivers, and a session", &Protocol { faults: SESSION, ..received(&[TWO, ONE]) });
+    check("and a lapse", &Protocol { faults: LAPSE, ..received(&[TWO, ONE]) });
+    check("and a cancel and a retry", &Protocol { requests, ..received(&[TWO, ONE]) });
+    check("a worker and a receiver", &Protocol { receivers: 1, ..plain(&[TWO, ONE]) });
     let requests = vec![Request::Cancel(0)];
     let on = Protocol { may_chain: true, ..plain(&[TWO, ONE]) };
     check("a chained turn, and a cancel", &Protocol { requests, ..on.clone() });

@@ -12,6 +12,7 @@
 #![allow(clippy::unused_self)]
 
 mod adopt;
+mod adoption;
 mod checks;
 mod claim;
 mod clock;

@@ -1,9 +1,5 @@
 //! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
-use std::collections::BTreeSet;
-
-use stateright::{Checker, HasDiscoveries, Model};
-
 use crate::checks::{NO_FAULTS, ONE, TWO, plain, present};
 use crate::ending::walk;
 use crate::mutation::Mutation;
@@ -11,7 +7,7 @@ use crate::operator::Request;
 use crate::properties::{ATTEMPTS, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE};
 use crate::protocol::{Hold, Protocol};
 use crate::state::Faults;
-use crate::story::{steps_to, tell};
+use crate::story::{shortest, tell};
 
 fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
     violates(&format!("{mutation:?}"), &model.with(mutation), promise);
@@ -19,17 +15,8 @@ fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
 
 /// Finds and prints the shortest story that violates this promise.
 pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
-    let mut shortest = None;
-    let mut deep = usize::MAX;
-    loop {
-        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
-        let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
-        let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
-        let steps = steps_to(path, model, promise);
-        deep = steps.len() + 1;
-        shortest = Some(steps);
-    }
-    let steps = shortest.unwrap_or_else(|| panic!("{name} does not break {promise}"));
+    let steps =
+        shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
     println!("{name} breaks {promise}:\n{}", tell(model, &steps));
 }
 

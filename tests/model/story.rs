@@ -1,8 +1,10 @@
 //! A counterexample, printed as a numbered list.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::hash::Hash;
 
-use stateright::{Model, Path};
+use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use crate::protocol::{Action, Protocol};
 use crate::state::{JOBS, State, Step};
@@ -16,13 +18,36 @@ pub fn tell(model: &Protocol, steps: &[(State, Action)]) -> String {
     text
 }
 
+/// Finds the shortest story that violates this promise.
+pub fn shortest<M>(model: &M, promise: &'static str) -> Option<Vec<(M::State, M::Action)>>
+where
+    M: Model<State: Clone + PartialEq + Hash + Send + Sync + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    M::Action: Clone + PartialEq,
+{
+    let mut shortest = None;
+    let mut deep = usize::MAX;
+    loop {
+        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
+        let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
+        let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
+        let steps = steps_to(path, model, promise);
+        deep = steps.len() + 1;
+        shortest = Some(steps);
+    }
+    shortest
+}
+
 /// Returns the steps of a path up to the first state that violates the promise; Stateright's path
 /// may be longer.
-pub fn steps_to(
-    path: Path<State, Action>,
-    model: &Protocol,
+fn steps_to<M: Model>(
+    path: Path<M::State, M::Action>,
+    model: &M,
     promise: &'static str,
-) -> Vec<(State, Action)> {
+) -> Vec<(M::State, M::Action)> {
     let property = model.property(promise);
     let fine = path.into_vec().into_iter().take_while(|(s, _)| (property.condition)(model, s));
     fine.filter_map(|(state, action)| Some((state, action?))).collect()
