@@ -69,7 +69,11 @@ impl Protocol {
         if (head, ready) != (row.head, row.ready) {
             s.write_group(w, GroupRow { head, ready, ..row });
         }
-        self.clear(s, w, flags, |_, _| true);
+        // The job that the row sleeps for keeps its flag: a request may have set it since the page
+        // was read.
+        let asleep = ready != Ready::Due && row.halted_by.is_none();
+        let all = !asleep || self.is(Mutation::ClearOfSleeper);
+        self.clear(s, w, flags, |id, _| all || id > head);
     }
 
     /// Shares a claimed row, which only a worker does. Its settle has not locked it alone yet, so a
@@ -145,6 +149,15 @@ impl Protocol {
         if !matches!(s.workers[w].step, Step::ClaimCommit { .. }) {
             self.write_nothing(s, w);
         }
+    }
+
+    /// Clears the flags behind the job that a row sleeps for, by what a new statement sees. That
+    /// job keeps its own: it may have been cancelled since it was read.
+    pub fn clear_behind(&self, s: &mut State, w: usize, head: u8) {
+        let flags = s.snapshot(w).adoptable();
+        let all = self.is(Mutation::ClearOfSleeper);
+        self.clear(s, w, flags, |id, _| id > head || all && id == head);
+        self.write_nothing(s, w);
     }
 
     /// Clears the flags for whose jobs `may` holds, in their latest versions. Skips the jobs that

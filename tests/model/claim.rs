@@ -101,7 +101,8 @@ impl Protocol {
         };
         if free && rows.jobs[head as usize].is_some_and(|job| !job.due) {
             s.write_group(w, GroupRow { ready: Ready::Sleep(head), head, ..row });
-            return self.write_nothing(s, w);
+            s.workers[w].step = Step::SleepClear { head };
+            return;
         }
         let wrong = free && lowest(rows.unfinished()) != Some(head);
         let alone = self.is(Mutation::TakeOverRetires) && rows.unfinished() == 1 << head;

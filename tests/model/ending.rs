@@ -24,10 +24,10 @@ pub struct Graph {
     pub stuck: Option<Vec<(State, Action)>>,
 }
 
-/// Returns whether no committed job is unfinished, or the group is halted, which only a request
-/// ends.
+/// Returns whether no committed job is unfinished, and neither a flag nor the group's row is left;
+/// or the group is halted, which only a request ends.
 fn ended(s: &State) -> bool {
-    s.rows.unfinished() == 0
+    s.rows.unfinished() == 0 && s.rows.flagged() == 0 && s.rows.group.is_none()
         || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
 }
 

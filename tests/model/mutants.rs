@@ -1,11 +1,13 @@
 //! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
-use crate::checks::{NO_FAULTS, ONE, TWO, plain, present};
+use crate::checks::{NO_FAULTS, ONE, TWO, plain, present, stops};
 use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
-use crate::properties::{ATTEMPTS, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE};
-use crate::protocol::{Hold, Protocol};
+use crate::properties::{
+    ATTEMPTS, AWAKE, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
+};
+use crate::protocol::{Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
 use crate::story::{shortest, tell};
 
@@ -45,6 +47,20 @@ fn a_flag_cleared_unseen_strands_a_retried_job() {
 fn a_row_retired_after_a_write_makes_an_adopter_wait() {
     let model = Protocol { receivers: 1, ..plain(&[ONE, ONE]) };
     breaks(Mutation::RetireWritten, model, NO_WAIT);
+}
+
+#[test]
+fn a_cleared_flag_of_a_sleeping_groups_head_wakes_nothing() {
+    let requests = vec![Request::Cancel(0)];
+    let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
+    breaks(Mutation::ClearOfSleeper, model, AWAKE);
+}
+
+#[test]
+fn flags_of_parked_jobs_stay_in_the_page() {
+    let model = stops(OutOfAttempts::Park, &[ONE, ONE]);
+    let begun = walk(&model.with(Mutation::ParkKeepsFlags));
+    assert!(begun.stuck.is_some());
 }
 
 #[test]

@@ -11,6 +11,10 @@ pub enum Mutation {
     InsertByOldSnapshot,
     /// An adopter clears a flag of a job that was over when it read heads, without a check.
     ClearWithoutCheck,
+    /// An adopter clears the flag of the job that a row sleeps for, and does not wake the row.
+    ClearOfSleeper,
+    /// A job that steps aside keeps its flag.
+    ParkKeepsFlags,
     /// An adopter that clears a flag waits for the job's row.
     ClearWithoutSkip,
     /// A transaction retires a row that it has written before. (Finding 4.)

@@ -200,6 +200,9 @@ pub enum Step {
         wrong: bool,
         alone: bool,
     },
+    SleepClear {
+        head: u8,
+    },
     RetireFreeSee,
     RetireFreeLock {
         drained: bool,

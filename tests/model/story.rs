@@ -104,6 +104,7 @@ fn step(step: Step) -> String {
         Step::TakeLock { .. } => "locks the group that was due",
         Step::HeadSee { .. } => "reads the head",
         Step::HeadLock { .. } => "locks the head and starts it",
+        Step::SleepClear { .. } => "lets the group sleep, and clears flags behind its head",
         Step::RetireFreeSee => "checks whether the group is drained",
         Step::RetireFreeLock { .. } => "locks the row alone and retires the group",
         Step::ClaimCommit { claim: Some(_) } => "commits its claim",

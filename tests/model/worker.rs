@@ -22,6 +22,7 @@ impl Protocol {
             Step::TakeLock { seen } => self.take(s, w, seen),
             Step::HeadSee { seen } => self.see_head(s, w, seen),
             Step::HeadLock { head, wrong, alone } => self.start(s, w, head, wrong, alone),
+            Step::SleepClear { head } => self.clear_behind(s, w, head),
             Step::RetireFreeSee => self.see_drained(s, w),
             Step::RetireFreeLock { drained } => self.retire_free(s, w, drained),
             Step::ClaimCommit { claim } => self.commit_claim(s, w, claim),
@@ -103,7 +104,7 @@ impl Protocol {
     pub fn lose_answer(&self, s: &mut State, w: usize) -> bool {
         match s.workers[w].step {
             Step::ClaimCommit { .. } | Step::SettleCommit | Step::ReleaseCommit => {
-                self.commit_settle(s, w, false)
+                self.commit_settle(s, w, false);
             }
             Step::ChainCommit { claim } => self.commit_next(s, w, claim, false),
             _ => return false,
