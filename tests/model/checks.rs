@@ -285,21 +285,35 @@ fn dead_letters_that_are_redriven() {
 }
 
 #[test]
-fn larger_bounds() {
+fn larger_bounds_of_adopters() {
     if !is_deep() {
         return;
     }
     let three = Protocol { workers: 3, ..plain(&[ONE, ONE]) };
     check("three workers, and a crash", &Protocol { faults: CRASH, ..three.clone() });
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    check("and a cancel and a retry", &Protocol { requests: requests.clone(), ..three.clone() });
-    check("three workers, three jobs", &Protocol { workers: 3, ..plain(&[TWO, ONE]) });
-    check("a worker and two receivers", &Protocol { receivers: 6, ..three });
+    check("a worker and two receivers", &Protocol { receivers: 6, ..three.clone() });
+    let requests = vec![Request::Cancel(0)];
+    check("three workers, and a cancel", &Protocol { requests, ..three });
+}
+
+#[test]
+fn larger_bounds_of_receivers() {
+    if !is_deep() {
+        return;
+    }
     let received = |jobs: &[Enqueue]| Protocol { receivers: 3, ..plain(jobs) };
     check("two receivers, and a session", &Protocol { faults: SESSION, ..received(&[TWO, ONE]) });
     check("and a lapse", &Protocol { faults: LAPSE, ..received(&[TWO, ONE]) });
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
     check("and a cancel and a retry", &Protocol { requests, ..received(&[TWO, ONE]) });
     check("a worker and a receiver", &Protocol { receivers: 1, ..plain(&[TWO, ONE]) });
+}
+
+#[test]
+fn larger_bounds() {
+    if !is_deep() {
+        return;
+    }
     let requests = vec![Request::Cancel(0)];
     let on = Protocol { may_chain: true, ..plain(&[TWO, ONE]) };
     check("a chained turn, and a cancel", &Protocol { requests, ..on.clone() });

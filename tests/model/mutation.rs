@@ -17,7 +17,7 @@ pub enum Mutation {
     ParkKeepsFlags,
     /// An adopter that clears a flag waits for the job's row.
     ClearWithoutSkip,
-    /// A transaction retires a row that it has written before. (Finding 4.)
+    /// A transaction retires a row that it has written before.
     RetireWritten,
     /// An adopter clears flags because it saw a row of their group, without its lock.
     ClearWithoutLock,
@@ -34,11 +34,11 @@ pub enum Mutation {
     SuspicionOutlivesRestart,
     /// A recovery from a crash does not count as a start, as `pg_postmaster_start_time()` has it.
     RecoveryIsNoStart,
-    /// A promotion does not count as a start: it changes no start time. (Finding 8.)
+    /// A promotion does not count as a start: it changes no start time.
     PromotionIsNoStart,
-    /// The claims of a released node are taken over at once, though it may live. (Finding 7.)
+    /// The claims of a released node are taken over at once, though it may live.
     ReleaseNodeAtOnce,
-    /// A worker forgets the chained job whose hold failed behind a commit. (Finding 14.)
+    /// A worker forgets the chained job whose hold failed behind a commit.
     ChainForgetsNext,
     /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says
     /// 57P01 too.

@@ -20,13 +20,13 @@ pub const CONFINED: &str = "P3 an open claim has locked only what it starts";
 /// One broken rule of adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
-    /// A claim ends its pages at one whose flags it has cleared. (Finding 1.)
+    /// A claim ends its pages at one whose flags it has cleared.
     StopAtClearedFlags,
-    /// Flags are read in the order of their enqueues. (Finding 2.)
+    /// Flags are read in the order of their enqueues.
     OrderWithoutPriority,
-    /// A turn that starts nothing uses up a slot. (Finding 3.)
+    /// A turn that starts nothing uses up a slot.
     EmptyTurnsCount,
-    /// One adopter per queue, until its commit. (Finding 5.)
+    /// One adopter per queue, until its commit.
     OneAdopter,
     /// A claim locks all new groups of a page before it starts the first.
     LockThePage,
