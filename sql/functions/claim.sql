@@ -34,7 +34,7 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
+  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads; batches text[];
 begin
   jobs := '{}';
@@ -59,9 +59,10 @@ begin
       segment := case when taken < page then until_at else turns.last_at end;
     end if;
     if adopts then
-      select * into adoption from {schema}.adopt(of_queue, of_group, least(want, 256), flag_at,
-        case when of_group is null then segment else until_at end,
-        case when worker then case when line_at is null then 1 else 32 end end);
+      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at,
+        case when of_group is null then segment else until_at end, not worker);
+      crowded := crowded or adoption.crowded;
+      idle := idle || adoption.idle;
       groups_at := least(groups_at, adoption.first_at);
       flags_at := adoption.reached;
       if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '1 s' then
@@ -105,24 +106,23 @@ begin
       want := want - case when worker then started else brought end;
       room := room - brought;
     end if;
-    if started < ready then
-      -- Some are left for want of slots or bytes.
-      more := true;
-      return;
-    end if;
-    exit when want < 1 or (taken < page and flag_at is null);
-    if round >= 8 and clock_timestamp() > began + interval '50 ms' then
-      more := true;
-      return;
-    end if;
+    -- Some are left for want of slots or bytes, or of time.
+    more := started < ready;
+    exit when more or want < 1 or (taken < page and flag_at is null);
+    more := round >= 8 and clock_timestamp() > began + interval '50 ms';
+    exit when more;
     groups_at := case when taken < page then segment else turns.last_at end;
     page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
   end loop;
-  if taken < page then
+  if taken < page and not more then
     -- Other transactions hold what else is due, perhaps for hours.
     groups_at := until_at;
   end if;
-  more := more_flags or (flags_at is not null and flag_at is not null);
+  if worker and idle <> '{}' and (crowded or jobs = '{}') then
+    -- Or each claim would read them.
+    perform {schema}.clear_flags(of_queue, idle);
+  end if;
+  more := more or more_flags or (flags_at is not null and flag_at is not null);
 end $$;
 
 -- The claim of workers and receivers: limits and pauses, aging, take-overs, groups, jobs without a

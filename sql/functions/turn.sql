@@ -105,12 +105,12 @@ language plpgsql volatile
 as $$
 declare
   names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[];
-  ends bigint[]; sizes smallint[]; each integer; begun integer; groups integer;
+  ends bigint[]; sizes smallint[]; each integer; begun integer; groups integer; head_bytes bigint;
 begin
   select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
-      array_agg(h.line),
+      array_agg(h.line), sum(h.bytes),
       least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
-    into names, ids, words, fresh, bytes, lines, each
+    into names, ids, words, fresh, bytes, lines, head_bytes, each
   from (
     select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
       row_number() over (order by t.place) as nth,
@@ -148,11 +148,12 @@ begin
         union all
         select next.place, next.id, 'run', next.bytes, false, (next.id in (select locked.id from locked)) is true from next) m),
     within as (
-      select l.*, count(*) filter (where not l.first) over w as behind, sum(l.bytes) over w as total
+      select l.*, count(*) filter (where not l.first) over w as behind,
+        sum(l.bytes) filter (where not l.first) over w as bytes_behind
       from line l where coalesce(l.id < l.gap, true) window w as (order by l.place, l.id)),
     ours as (
       select i.place, i.id, i.word, i.first, max(i.id) over p as last, count(*) over p as size
-      from within i where i.first or i.behind <= at_most and i.total <= max_bytes window p as (partition by i.place))
+      from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes window p as (partition by i.place))
     select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
         array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
       into ids, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
