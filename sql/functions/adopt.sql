@@ -39,7 +39,7 @@ declare
   names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; drained text[]; still text[];
   new_names text[]; new_ids bigint[]; new_ats timestamptz[];
   lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
-  seen text[] := '{}';
+  seen text[] := '{}'; looked boolean := false; all_new boolean;
 begin
   adopted := 0;
   more := false;
@@ -64,47 +64,58 @@ begin
     end if;
     n := coalesce(cardinality(ids), 0);
     exit when n = 0;
+    -- A few flags are mostly of new groups, one each. If not, they are looked at again.
+    all_new := not receiver and not looked and n <= least(want, 8) and not true = any (ended)
+      and (n = 1 or n = (select count(distinct f.name) from unnest(groups) f(name)));
+    looked := true;
 
-    -- What each group's first flag calls for, in the order of the line.
-    with flagged as materialized (
-      select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at, bool_or(f.ended) as ended
-      from unnest(groups, ids, ats, ended) f(name, id, flag_at, ended) group by f.name),
-    call as materialized (
-      -- A new group's place is that of its head, whatever the priorities of those behind it.
-      select f.name, f.id, head.id as head_id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
-        when g.free is null then case
-          when head.id is null then 'drained'
-          when receiver and (head.turn_at > began or (
-            select s.group_id from {schema}.group_setting s
-            where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null) then 'idle'
-          else 'new' end
-        when not g.free then 'idle'
-        when f.id < g.head_id then 'woken'
-        when g.halted or g.ready_at <= began then 'idle'
-        -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
-        -- another transaction has locked is looked at again by itself.
-        when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
-            select j.id from {schema}.job j
-            where j.queue = f.queue and (j.group_id, j.id) >= (f.name, g.head_id) and j.group_id <= f.name
-              and j.group_id is not null and j.status in ('queued', 'started')
-            order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
-        else 'idle' end as what
-      from flagged f left join lateral (
-        select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
-        from {schema}.queue_group g
-        where g.queue = f.queue and g.group_id between f.name and f.name
-        order by g.group_id desc limit 1) g on true
-      left join lateral (
-        select j.id, j.turn_at from {schema}.job j
-        where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
-          and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit 1) head on true)
-    select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
-        array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
-        array_agg(c.head_id) filter (where c.what in ('new', 'woken')),
-        array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
-      into names, firsts, flag_ats, is_new, head_ids, drained, still
-    from (select call.* from call order by call.flag_at, call.id) c;
+    if all_new then
+      names := groups;
+      firsts := ids;
+      flag_ats := ats;
+      is_new := array_fill(true, array[n]);
+    else
+      -- What each group's first flag calls for, in the order of the line.
+      with flagged as materialized (
+        select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at, bool_or(f.ended) as ended
+        from unnest(groups, ids, ats, ended) f(name, id, flag_at, ended) group by f.name),
+      call as materialized (
+        -- A new group's place is that of its head, whatever the priorities of those behind it.
+        select f.name, f.id, head.id as head_id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
+          when g.free is null then case
+            when head.id is null then 'drained'
+            when receiver and (head.turn_at > began or (
+              select s.group_id from {schema}.group_setting s
+              where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null) then 'idle'
+            else 'new' end
+          when not g.free then 'idle'
+          when f.id < g.head_id then 'woken'
+          when g.halted or g.ready_at <= began then 'idle'
+          -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
+          -- another transaction has locked is looked at again by itself.
+          when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
+              select j.id from {schema}.job j
+              where j.queue = f.queue and (j.group_id, j.id) >= (f.name, g.head_id) and j.group_id <= f.name
+                and j.group_id is not null and j.status in ('queued', 'started')
+              order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
+          else 'idle' end as what
+        from flagged f left join lateral (
+          select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
+          from {schema}.queue_group g
+          where g.queue = f.queue and g.group_id between f.name and f.name
+          order by g.group_id desc limit 1) g on true
+        left join lateral (
+          select j.id, j.turn_at from {schema}.job j
+          where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
+            and j.group_id is not null and j.status in ('queued', 'started')
+          order by j.group_id, j.id limit 1) head on true)
+      select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
+          array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
+          array_agg(c.head_id) filter (where c.what in ('new', 'woken')),
+          array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
+        into names, firsts, flag_ats, is_new, head_ids, drained, still
+      from (select call.* from call order by call.flag_at, call.id) c;
+    end if;
 
     -- One by one, up to as many as are wanted: one that another transaction has uses up nothing.
     new_names := '{}';
@@ -170,6 +181,15 @@ begin
       select least(first_at, min(e.ready_at) filter (where e.ready_at < 'infinity')) into first_at from earlier e;
     end if;
 
+    if all_new then
+      if cardinality(new_names) = n then
+        reached := ats[n];
+        more := false;
+        exit;
+      end if;
+      seen := seen || new_names;
+      continue;
+    end if;
     -- The flags of what was adopted go, but for a new group's first, which its start clears. So do
     -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its own.
     if new_names <> '{}' or woken <> '{}' or drained is not null then
