@@ -34,7 +34,9 @@ create type turn_heads as (
   ids bigint[],
   dispositions text[],
   fresh boolean[],                             -- no attempt counts yet
-  bytes bigint[]                               -- of the data, as stored
+  bytes bigint[],                              -- of the data, as stored
+  ready integer,                               -- how many ids are not null
+  all_bytes bigint                             -- of them together
 );
 
 -- Promotions, and keys for calls to other services.

@@ -15,37 +15,45 @@
 -- is the last as a rule.
 
 -- Adopts up to `want` groups with flags from `from_at` to `until_at`, in the order of the line, or
--- the flags of one group. Reads on behind flags that call for nothing, with pages that grow, for a
--- tenth of a second at most: no number of them hides another group (P8). Clears those that it met
--- if they are `clear_from` or more; null: never, as a receiver's transaction may stay open. Returns
--- how many groups it put in line, how many it shared for that, whether there may be more flags that
--- call for something, since when the first of its groups is due, and up to when it has read.
+-- the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
+-- number of them hides another group (P8). A worker's claim ends that after a tenth of a second, and
+-- the next one goes on there.
 --
--- Locks: groups' advisory locks, free rows that it wakes, all without waiting.
+-- Returns how many groups it put in line, whether there may be more flags that call for something,
+-- since when the first of its groups is due, and up to when it has read. `idle` are groups whose
+-- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page.
+--
+-- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
+-- those heads.
+--
+-- Locks: groups' advisory locks, rows that it wakes, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
-  until_at timestamptz, clear_from integer,
-  out adopted integer, out shared integer, out more boolean, out first_at timestamptz, out reached timestamptz)
+  until_at timestamptz, receiver boolean,
+  out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out idle text[], out crowded boolean)
 language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp();
   after_at timestamptz := from_at; after_id bigint := 0; page integer := least(want, 256) + 32;
   n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
-  names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; drained text[]; idle text[];
+  names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; drained text[]; still text[];
   new_names text[]; new_ids bigint[]; new_ats timestamptz[];
   lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
-  seen text[] := '{}'; left_names text[] := '{}'; left_ids bigint[] := '{}';
+  seen text[] := '{}'; looked boolean := false; all_new boolean;
 begin
   adopted := 0;
-  shared := 0;
   more := false;
+  crowded := false;
   reached := from_at;
+  idle := '{}';
   loop
     if of_group is null then
+      -- Of a group whose flags call for nothing, one is read.
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
         into ids, groups, ats, ended
       from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
         where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (after_at, after_id)
+          and (j.group_id in (select unnest(seen))) is not true
         order by {flag_at}, j.id limit page) f;
     else
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
@@ -56,44 +64,58 @@ begin
     end if;
     n := coalesce(cardinality(ids), 0);
     exit when n = 0;
+    -- A few flags are mostly of new groups, one each. If not, they are looked at again.
+    all_new := not receiver and not looked and n <= least(want, 8) and not true = any (ended)
+      and (n = 1 or n = (select count(distinct f.name) from unnest(groups) f(name)));
+    looked := true;
 
-    -- What each group's first flag calls for, in the order of the line.
-    with flag as materialized (
-      select f.* from unnest(groups, ids, ats, ended) f(name, id, flag_at, ended)
-      where (f.name in (select unnest(seen))) is not true),
-    flagged as materialized (
-      select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at, bool_or(f.ended) as ended
-      from flag f group by f.name),
-    call as materialized (
-      -- A new group's place is that of its head, whatever the priorities of those behind it.
-      select f.name, f.id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
-        when g.free is null then case when head.id is null then 'drained' else 'new' end
-        when not g.free then 'idle'
-        when f.id < g.head_id then 'woken'
-        when g.halted or g.ready_at <= began then 'idle'
-        -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
-        -- another transaction has locked is looked at again by itself.
-        when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
-            select j.id from {schema}.job j
-            where j.queue = f.queue and (j.group_id, j.id) >= (f.name, g.head_id) and j.group_id <= f.name
-              and j.group_id is not null and j.status in ('queued', 'started')
-            order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
-        else 'idle' end as what
-      from flagged f left join lateral (
-        select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
-        from {schema}.queue_group g
-        where g.queue = f.queue and g.group_id between f.name and f.name
-        order by g.group_id desc limit 1) g on true
-      left join lateral (
-        select j.id, j.turn_at from {schema}.job j
-        where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
-          and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit 1) head on true)
-    select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
-        array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
-        array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
-      into names, firsts, flag_ats, is_new, drained, idle
-    from (select call.* from call order by call.flag_at, call.id) c;
+    if all_new then
+      names := groups;
+      firsts := ids;
+      flag_ats := ats;
+      is_new := array_fill(true, array[n]);
+    else
+      -- What each group's first flag calls for, in the order of the line.
+      with flagged as materialized (
+        select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at, bool_or(f.ended) as ended
+        from unnest(groups, ids, ats, ended) f(name, id, flag_at, ended) group by f.name),
+      call as materialized (
+        -- A new group's place is that of its head, whatever the priorities of those behind it.
+        select f.name, f.id, head.id as head_id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
+          when g.free is null then case
+            when head.id is null then 'drained'
+            when receiver and (head.turn_at > began or (
+              select s.group_id from {schema}.group_setting s
+              where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null) then 'idle'
+            else 'new' end
+          when not g.free then 'idle'
+          when f.id < g.head_id then 'woken'
+          when g.halted or g.ready_at <= began then 'idle'
+          -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
+          -- another transaction has locked is looked at again by itself.
+          when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
+              select j.id from {schema}.job j
+              where j.queue = f.queue and (j.group_id, j.id) >= (f.name, g.head_id) and j.group_id <= f.name
+                and j.group_id is not null and j.status in ('queued', 'started')
+              order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
+          else 'idle' end as what
+        from flagged f left join lateral (
+          select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
+          from {schema}.queue_group g
+          where g.queue = f.queue and g.group_id between f.name and f.name
+          order by g.group_id desc limit 1) g on true
+        left join lateral (
+          select j.id, j.turn_at from {schema}.job j
+          where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
+            and j.group_id is not null and j.status in ('queued', 'started')
+          order by j.group_id, j.id limit 1) head on true)
+      select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
+          array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
+          array_agg(c.head_id) filter (where c.what in ('new', 'woken')),
+          array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
+        into names, firsts, flag_ats, is_new, head_ids, drained, still
+      from (select call.* from call order by call.flag_at, call.id) c;
+    end if;
 
     -- One by one, up to as many as are wanted: one that another transaction has uses up nothing.
     new_names := '{}';
@@ -110,8 +132,12 @@ begin
         exit;
       end if;
       -- A receiver adopts only what it takes.
-      continue when clear_from is null and flag_ats[i] > until_at;
+      continue when receiver and flag_ats[i] > until_at;
       if is_new[i] then
+        if receiver then
+          perform from {schema}.job j where j.id = head_ids[i] for no key update skip locked;
+          continue when not found;
+        end if;
         continue when not pg_try_advisory_xact_lock(hashtextextended(
           'seriatim adopt ' || {schema_text} || ' ' || of_queue || ' ' || names[i], 0));
         new_names := new_names || names[i];
@@ -155,6 +181,15 @@ begin
       select least(first_at, min(e.ready_at) filter (where e.ready_at < 'infinity')) into first_at from earlier e;
     end if;
 
+    if all_new then
+      if cardinality(new_names) = n then
+        reached := ats[n];
+        more := false;
+        exit;
+      end if;
+      seen := seen || new_names;
+      continue;
+    end if;
     -- The flags of what was adopted go, but for a new group's first, which its start clears. So do
     -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its own.
     if new_names <> '{}' or woken <> '{}' or drained is not null then
@@ -171,40 +206,35 @@ begin
         update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
       end if;
     end if;
-    if clear_from is not null and cardinality(left_ids) < 1024 then
-      select left_names || array_agg(f.name), left_ids || array_agg(f.id) into left_names, left_ids
-      from (select f.name, f.id from unnest(groups, ids) f(name, id)
-        where (f.name in (select unnest(idle || seen))) is true limit 1024) f;
-      left_names := coalesce(left_names, '{}');
-      left_ids := coalesce(left_ids, '{}');
+    if cardinality(idle) < 1024 then
+      idle := (idle || still)[1:1024];
     end if;
-
     more := reached is not null;
     exit when more;
     reached := ats[n];
     exit when n < page or of_group is not null;
-    more := adopted >= want or clock_timestamp() > began + interval '0.1 s';
+    crowded := true;
+    more := adopted >= want or not receiver and clock_timestamp() > began + interval '0.1 s';
     exit when more;
     after_at := ats[n];
     after_id := ids[n];
-    -- Of a group with many flags one is enough.
-    seen := seen || array(
-      select f.name from unnest(groups) f(name) where (f.name in (select unnest(idle))) is true group by f.name having count(*) > 1);
+    if cardinality(seen) < 4096 then
+      seen := seen || still;
+    end if;
     page := least(page * 8, 4096);
   end loop;
-  if cardinality(left_ids) > 0 and cardinality(left_ids) >= clear_from then
-    shared := {schema}.clear_flags(of_queue, left_names, left_ids);
-  end if;
 end $$;
 
--- Clears flags of groups that have a row: one that is free and can be locked, or that is claimed
--- and can be shared. Returns how many groups. An id below head_id keeps its flag, as nothing else
--- brings that job in. So does the head of a group that sleeps: the flag may wake it.
-create or replace function {schema}.clear_flags(of_queue text, groups text[], ids bigint[]) returns integer
+-- Clears flags of groups that have a row, 1,024 or so: the row must be free and be locked, or be
+-- claimed and be shared. Returns how many groups. An id below head_id keeps its flag, as nothing
+-- else brings that job in. So does the head of a group that sleeps: the flag may wake it.
+--
+-- Locks: free rows and the jobs NO KEY UPDATE, claimed rows KEY SHARE, skips; gives up after 5 ms.
+create or replace function {schema}.clear_flags(of_queue text, groups text[]) returns integer
 language plpgsql volatile
 as $$
 declare
-  free text[]; claimed text[]; safe text[]; safe_from bigint[]; shared text[]; shared_from bigint[]; from_ids jsonb; clear bigint[];
+  free text[]; claimed text[]; safe text[]; safe_from bigint[]; shared text[]; shared_from bigint[];
 begin
   -- By the newest version: its filter would read on to older ones.
   with flag as materialized (select distinct of_queue as queue, f.name from unnest(groups) f(name))
@@ -224,8 +254,7 @@ begin
     -- A version that an open transaction has written and then deleted is waited for, not skipped.
     perform set_config('lock_timeout', '5ms', true);
     -- Not `claim is not null`, by which all claims could be read.
-    with flag as materialized (
-      select of_queue as queue, f.name from unnest(claimed) f(name))
+    with flag as materialized (select of_queue as queue, f.name from unnest(claimed) f(name))
     select array_agg(g.group_id), array_agg(g.head_id) into shared, shared_from from flag join lateral (
       select g.group_id, g.head_id from {schema}.queue_group g
       where g.queue = flag.queue and g.group_id between flag.name and flag.name and coalesce(g.job_id, 0) > 0
@@ -234,11 +263,11 @@ begin
     shared := null;
   end;
   perform set_config('lock_timeout', {lock_timeout}, true);
-  -- By name: a join would compare each flag with each group.
-  from_ids := jsonb_object(safe || shared, (safe_from || shared_from)::text[]);
-  clear := array(select f.id from unnest(groups, ids) f(name, id) where f.id >= (from_ids ->> f.name)::bigint);
   with flag as materialized (
-    select j.id from {schema}.job j where j.id = any (clear) and coalesce(j.flagged, false) for no key update skip locked)
+    select f.id from unnest(safe || shared, safe_from || shared_from) g(name, from_id) join lateral (
+      select j.id from {schema}.job j
+      where j.queue = of_queue and j.group_id between g.name and g.name and j.flagged and j.id >= g.from_id
+      order by j.group_id, j.id limit 1 + 1024 / cardinality(safe || shared) for no key update skip locked) f on true)
   update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
   return coalesce(cardinality(safe || shared), 0);
 end $$;

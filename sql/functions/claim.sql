@@ -34,8 +34,8 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
-  adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads; batches text[];
+  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
+  adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
   tokens := '{}';
@@ -59,9 +59,10 @@ begin
       segment := case when taken < page then until_at else turns.last_at end;
     end if;
     if adopts then
-      select * into adoption from {schema}.adopt(of_queue, of_group, least(want, 256), flag_at,
-        case when of_group is null then segment else until_at end,
-        case when worker then case when line_at is null then 1 else 32 end end);
+      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at,
+        case when of_group is null then segment else until_at end, not worker);
+      crowded := crowded or adoption.crowded;
+      idle := idle || adoption.idle;
       groups_at := least(groups_at, adoption.first_at);
       flags_at := adoption.reached;
       if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '1 s' then
@@ -69,7 +70,7 @@ begin
       end if;
       adopted := adoption.adopted;
       more_flags := adoption.more;
-      flag_at := case when of_group is null then (
+      flag_at := case when of_group is null and (more_flags or segment < until_at) then (
         select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged and {flag_at} <= until_at
           and {flag_at} > case when more_flags then flags_at - interval '1 us' else segment end
@@ -83,46 +84,47 @@ begin
     started := 0;
     brought := 0;
     if taken > 0 then
-      batches := array(select t.name from unnest(turns.names, turns.batch_ends, turns.suspected) t(name, batch_end, suspected)
-        where t.suspected and t.batch_end is not null);
-      if batches <> '{}' then
-        perform {schema}.return_batches(of_queue, batches);
+      if true = any (turns.suspected) then
+        perform {schema}.return_batches(of_queue, array(
+          select t.name from unnest(turns.names, turns.batch_ends, turns.suspected) t(name, batch_end, suspected)
+          where t.suspected and t.batch_end is not null));
       end if;
       heads := {schema}.read_heads(of_queue, turns, default_attempts, ignore_before);
-      ready := (select count(h.id) from unnest(heads.ids) h(id));
-      select * into came from {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
-        processor, ignore_before, per_turn,
-        least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes, not worker);
-      started := (select count(c.token) from unnest(came.tokens) c(token));
-      brought := coalesce(cardinality(came.jobs), 0);
-      jobs := jobs || came.jobs;
-      tokens := tokens || came.tokens;
-      dispositions := dispositions || came.dispositions;
-      if array_position(heads.ids, null) is not null then
+      ready := heads.ready;
+      if ready > 0 then
+        came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
+          processor, ignore_before, per_turn,
+          least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes, not worker);
+        started := cardinality(array_remove(came.tokens, null));
+        brought := cardinality(came.jobs);
+        jobs := jobs || came.jobs;
+        tokens := tokens || came.tokens;
+        dispositions := dispositions || came.dispositions;
+      end if;
+      if ready < taken then
         perform {schema}.defer_turns(of_queue, turns, heads, may_retire);
       end if;
       -- A worker's followers wait for their head's slot; a receiver gets them now.
       want := want - case when worker then started else brought end;
       room := room - brought;
     end if;
-    if started < ready then
-      -- Some are left for want of slots or bytes.
-      more := true;
-      return;
-    end if;
-    exit when want < 1 or (taken < page and flag_at is null);
-    if round >= 8 and clock_timestamp() > began + interval '50 ms' then
-      more := true;
-      return;
-    end if;
+    -- Some are left for want of slots or bytes, or of time.
+    more := started < ready;
+    exit when more or want < 1 or (taken < page and flag_at is null);
+    more := round >= 8 and clock_timestamp() > began + interval '50 ms';
+    exit when more;
     groups_at := case when taken < page then segment else turns.last_at end;
     page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
   end loop;
-  if taken < page then
+  if taken < page and not more then
     -- Other transactions hold what else is due, perhaps for hours.
     groups_at := until_at;
   end if;
-  more := more_flags or (flags_at is not null and flag_at is not null);
+  if worker and idle <> '{}' and (crowded or jobs = '{}') then
+    -- Or each claim would read them.
+    perform {schema}.clear_flags(of_queue, idle);
+  end if;
+  more := more or more_flags or (flags_at is not null and flag_at is not null);
 end $$;
 
 -- The claim of workers and receivers: limits and pauses, aging, take-overs, groups, jobs without a
@@ -228,7 +230,7 @@ begin
         lease_seconds, own_lease, processor, ignore_before, max_bytes);
     else
       continue when line_at is null and (part = 0 or flag_at is null);
-      select * into came from {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
+      came := {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
         case when part > 0 then flag_at end, began, default_attempts, lease_seconds, own_lease, processor, ignore_before,
         per_turn, at_most, max_bytes, worker, may_retire);
       more := more or came.more;
@@ -239,8 +241,7 @@ begin
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;
-    n := n + case when worker then (select count(c.token) from unnest(came.tokens) c(token))
-      else coalesce(cardinality(came.jobs), 0) end;
+    n := n + coalesce(cardinality(case when worker then array_remove(came.tokens, null) else came.tokens end), 0);
     if part > 0 then
       room := room - coalesce(cardinality(came.jobs), 0);
     end if;
@@ -311,7 +312,7 @@ begin
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  select * into claimed from {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
+  claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
     own_lease, processor, ignore_before, groups_from, flags_from, ungrouped_from, per_turn, at_most, max_bytes, true, true);
   return query
     select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,

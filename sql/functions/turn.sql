@@ -61,8 +61,9 @@ as $$
 declare
   heads {schema}.turn_heads;
 begin
-  select array_agg(j.id), array_agg(j.disposition), array_agg(j.fresh and turn.job_id is null), array_agg(j.bytes)
-    into heads.ids, heads.dispositions, heads.fresh, heads.bytes
+  select array_agg(j.id), array_agg(j.disposition), array_agg(j.fresh and turn.job_id is null), array_agg(j.bytes),
+      count(j.id), coalesce(sum(j.bytes), 0)
+    into heads.ids, heads.dispositions, heads.fresh, heads.bytes, heads.ready, heads.all_bytes
   from unnest(turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected)
     turn(name, head_id, job_id, batch_end, suspected)
   left join lateral (
@@ -105,25 +106,32 @@ language plpgsql volatile
 as $$
 declare
   names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[];
-  ends bigint[]; sizes smallint[]; each integer; begun integer; groups integer;
+  ends bigint[]; sizes smallint[]; each integer; begun integer; claims integer; n integer; head_bytes bigint;
 begin
-  select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
-      array_agg(h.line),
-      least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
-    into names, ids, words, fresh, bytes, lines, each
-  from (
-    select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
-      row_number() over (order by t.place) as nth,
-      sum(t.bytes) over (order by t.place rows between unbounded preceding and 1 preceding) as before
-    from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs)
-      with ordinality t(name, id, word, fresh, bytes, line, lapsed_job, place)
-    where t.id is not null) h
-  where h.nth <= slots and coalesce(h.before < max_bytes, true);
+  if heads.ready = cardinality(heads.ids) and heads.ready <= slots and heads.all_bytes <= max_bytes and per_turn = 1 then
+    ids := heads.ids;
+    words := heads.dispositions;
+    lines := turns.lines;
+  else
+    select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
+        array_agg(h.line), sum(h.bytes),
+        least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
+      into names, ids, words, fresh, bytes, lines, head_bytes, each
+    from (
+      select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
+        row_number() over (order by t.place) as nth,
+        sum(t.bytes) over (order by t.place rows between unbounded preceding and 1 preceding) as before
+      from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs)
+        with ordinality t(name, id, word, fresh, bytes, line, lapsed_job, place)
+      where t.id is not null) h
+    where h.nth <= slots and coalesce(h.before < max_bytes, true);
+  end if;
   if ids is null then
     return;
   end if;
+  n := cardinality(ids);
   sizes := array_fill(1::smallint, array[cardinality(ids)]);
-  if each > 0 and true = any (fresh) then
+  if each > 0 and at_most > 0 and true = any (fresh) then
     with turn as materialized (
       select t.* from unnest(names, ids, words, fresh, bytes) with ordinality t(name, id, word, fresh, bytes, place)),
     next as materialized (
@@ -148,18 +156,19 @@ begin
         union all
         select next.place, next.id, 'run', next.bytes, false, (next.id in (select locked.id from locked)) is true from next) m),
     within as (
-      select l.*, count(*) filter (where not l.first) over w as behind, sum(l.bytes) over w as total
+      select l.*, count(*) filter (where not l.first) over w as behind,
+        sum(l.bytes) filter (where not l.first) over w as bytes_behind
       from line l where coalesce(l.id < l.gap, true) window w as (order by l.place, l.id)),
     ours as (
       select i.place, i.id, i.word, i.first, max(i.id) over p as last, count(*) over p as size
-      from within i where i.first or i.behind <= at_most and i.total <= max_bytes window p as (partition by i.place))
+      from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes window p as (partition by i.place))
     select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
         array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
       into ids, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
   end if;
-  tokens := array(select case when s.size is not null then gen_random_uuid() end from unnest(sizes) with ordinality s(size, place) order by s.place);
   with turn as materialized (
-    select t.* from unnest(ids, words, ends, sizes, lines, tokens) t(id, disposition, batch_end, batch_size, line, token)),
+    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token
+    from unnest(ids, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
   started as (
     {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
     returning j.id, j.lease_ms, turn.batch_end, turn.batch_size, turn.line, turn.token),
@@ -172,9 +181,9 @@ begin
         secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
     from started where g.ctid = started.line
     returning 1)
-  select count(*) filter (where w.claimed), count(*) filter (where not w.claimed) into groups, begun
-  from (select true as claimed from claimed union all select false from started) w;
-  if begun < cardinality(ids) or groups < cardinality(names) then
+  select (select array_agg(turn.token) from turn), (select count(*) from started), (select count(*) from claimed)
+    into tokens, begun, claims;
+  if begun < cardinality(ids) or claims < n then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
   end if;
   jobs := ids;

@@ -33,3 +33,4 @@ mod support;
 mod suspicion;
 mod upgrades;
 mod wake_ups;
+mod worst_backlogs;

@@ -7,16 +7,25 @@ use std::time::Instant;
 use stateright::{Checker, Model};
 
 use crate::ending::walk;
+use crate::mutants::violates;
 use crate::operator::Request;
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
-use crate::story::{steps_to, tell};
+use crate::story::tell;
 
 pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false, delayed: false };
 pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false, delayed: false };
 const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
-pub const NO_FAULTS: Faults =
-    Faults { crashes: 0, sessions: 0, restarts: 0, recoveries: 0, terminations: 0, lapses: 0 };
+pub const NO_FAULTS: Faults = Faults {
+    crashes: 0,
+    sessions: 0,
+    restarts: 0,
+    recoveries: 0,
+    terminations: 0,
+    promotions: 0,
+    lapses: 0,
+    holds: 0,
+};
 const CRASH: Faults = Faults { crashes: 1, ..NO_FAULTS };
 const SESSION: Faults = Faults { sessions: 1, ..NO_FAULTS };
 const RESTART: Faults = Faults { restarts: 1, ..NO_FAULTS };
@@ -26,9 +35,11 @@ const LAPSE: Faults = Faults { lapses: 1, ..NO_FAULTS };
 pub fn plain(producers: &[Enqueue]) -> Protocol {
     Protocol {
         producers: producers.to_vec(),
+        workers: 2,
         requests: Vec::new(),
         faults: NO_FAULTS,
         hold: Hold::Transaction,
+        receivers: 0,
         tx: false,
         presence: false,
         max_attempts: 2,
@@ -37,6 +48,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         may_release: false,
         may_chain: false,
         deadly: None,
+        symmetric: false,
         mutation: None,
     }
 }
@@ -50,25 +62,36 @@ pub fn present(producers: &[Enqueue]) -> Protocol {
 }
 
 /// Returns a configuration in which the first error is the last.
-fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol {
+pub fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol {
     Protocol { out_of_attempts, may_fail: true, max_attempts: 1, ..plain(producers) }
 }
 
-/// Explores all states: each property with Stateright, and whether everything ends.
+/// Explores all states: each property, and whether everything ends. Stateright explores the smaller
+/// ones as well, and has to come to the same.
 pub fn check(name: &str, model: &Protocol) {
     let begun = Instant::now();
-    let checker = model.clone().checker().spawn_bfs().join();
-    if let Some((promise, path)) = checker.discoveries().into_iter().next() {
-        let steps = steps_to(path, model, promise);
-        panic!("{name}: {promise} is violated:\n{}", tell(model, &steps));
+    let alike = model.with_symmetry();
+    let graph = walk(&alike);
+    if let Some(promise) = graph.violated {
+        violates(name, model, promise);
+        panic!("{name}: {promise} is violated: the story is above");
     }
-    let graph = walk(model);
-    if let Some(steps) = &graph.stuck {
-        panic!("{name}: not everything ends:\n{}", tell(model, steps));
+    if graph.stuck.is_some() {
+        let steps = walk(model).stuck.unwrap_or_default();
+        panic!("{name}: not everything ends:\n{}", tell(model, &steps));
     }
-    assert_eq!(checker.unique_state_count(), graph.states, "both explore the same");
+    if graph.states < 20_000 {
+        let checker = alike.checker().spawn_bfs().join();
+        assert_eq!(checker.unique_state_count(), graph.states, "both explore the same");
+        assert!(checker.discoveries().is_empty());
+    }
     let seconds = begun.elapsed().as_secs_f64();
     println!("{name}: {} states, {} deep, {seconds:.1} s\n    {model}", graph.states, graph.depth);
+}
+
+/// Whether the environment asks for larger bounds.
+pub fn is_deep() -> bool {
+    std::env::var_os("SERIATIM_MODEL_DEEP").is_some()
 }
 
 #[test]
@@ -126,8 +149,65 @@ fn turns_that_are_chained() {
 }
 
 #[test]
+fn chained_jobs_whose_hold_fails() {
+    let faults = Faults { holds: 1, ..NO_FAULTS };
+    let on = |jobs: &[Enqueue]| Protocol { faults, may_chain: true, ..plain(jobs) };
+    check("a hold that fails behind a commit", &on(&[ONE, ONE]));
+    let requests = vec![Request::Cancel(1)];
+    check("and a cancel", &Protocol { requests, ..on(&[TWO]) });
+}
+
+#[test]
+fn receivers_with_several_calls_in_a_transaction() {
+    let received = |jobs: &[Enqueue]| Protocol { receivers: 1, ..plain(jobs) };
+    check("a worker and a receiver", &received(&[ONE, ONE]));
+    check("and a crash", &Protocol { faults: CRASH, ..received(&[ONE]) });
+    check("two receivers", &Protocol { receivers: 3, ..plain(&[ONE, ONE]) });
+    check("and a lapse", &Protocol { receivers: 3, faults: LAPSE, ..plain(&[ONE, ONE]) });
+    check("two receivers, three jobs", &Protocol { receivers: 3, ..plain(&[TWO, ONE]) });
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    check("and a cancel and a retry", &Protocol { requests, ..received(&[ONE, ONE]) });
+}
+
+#[test]
+fn three_adopters_side_by_side() {
+    let three = |jobs: &[Enqueue]| Protocol { workers: 3, ..plain(jobs) };
+    check("three workers", &three(&[ONE, ONE]));
+    check("three receivers", &Protocol { receivers: 7, ..three(&[ONE, ONE]) });
+}
+
+#[test]
+fn flags_that_are_cleared_beside_a_retry() {
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    check("a cancel and a retry", &Protocol { requests, ..plain(&[ONE, ONE]) });
+}
+
+#[test]
+fn nodes_that_are_released() {
+    let requests = vec![Request::ReleaseNode];
+    check("a lease", &Protocol { requests: requests.clone(), ..leased(&[ONE, ONE]) });
+    let faults = Faults { crashes: 1, lapses: 1, ..NO_FAULTS };
+    check("and a crash", &Protocol { requests: requests.clone(), faults, ..leased(&[ONE]) });
+    check("a transaction", &Protocol { requests: requests.clone(), ..plain(&[ONE]) });
+    check("with presence", &Protocol { requests, faults: SESSION, ..present(&[ONE]) });
+}
+
+#[test]
+fn a_standby_that_is_promoted() {
+    let faults = Faults { promotions: 1, ..NO_FAULTS };
+    check("a promotion", &Protocol { faults, ..plain(&[ONE]) });
+    check("under a lease", &Protocol { faults, ..leased(&[ONE]) });
+    check("with presence", &Protocol { faults, ..present(&[ONE]) });
+    let faults = Faults { sessions: 1, ..faults };
+    check("a session, then a promotion", &Protocol { faults, ..present(&[ONE]) });
+}
+
+#[test]
 fn handlers_that_return_errors() {
     check("errors", &Protocol { may_fail: true, ..plain(&[ONE, ONE]) });
+    let requests = vec![Request::Cancel(1)];
+    let errors = Protocol { may_fail: true, ..plain(&[ONE, ONE]) };
+    check("errors and a cancel", &Protocol { requests, ..errors });
     check("errors under a lease", &Protocol { may_fail: true, ..leased(&[ONE, ONE]) });
 }
 
@@ -193,6 +273,9 @@ fn a_halt_that_is_ended_or_retried() {
 fn jobs_that_step_aside_and_come_back() {
     let requests = vec![Request::RedriveParked];
     check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[THREE]) });
+    let requests = vec![Request::RedriveParked];
+    let flagged = stops(OutOfAttempts::Park, &[ONE, ONE]);
+    check("parked, each with a flag", &Protocol { requests, ..flagged });
 }
 
 #[test]
@@ -202,8 +285,33 @@ fn dead_letters_that_are_redriven() {
 }
 
 #[test]
+fn larger_bounds_of_adopters() {
+    if !is_deep() {
+        return;
+    }
+    let three = Protocol { workers: 3, ..plain(&[ONE, ONE]) };
+    check("three workers, and a crash", &Protocol { faults: CRASH, ..three.clone() });
+    check("a worker and two receivers", &Protocol { receivers: 6, ..three.clone() });
+    let requests = vec![Request::Cancel(0)];
+    check("three workers, and a cancel", &Protocol { requests, ..three });
+}
+
+#[test]
+fn larger_bounds_of_receivers() {
+    if !is_deep() {
+        return;
+    }
+    let received = |jobs: &[Enqueue]| Protocol { receivers: 3, ..plain(jobs) };
+    check("two receivers, and a session", &Protocol { faults: SESSION, ..received(&[TWO, ONE]) });
+    check("and a lapse", &Protocol { faults: LAPSE, ..received(&[TWO, ONE]) });
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    check("and a cancel and a retry", &Protocol { requests, ..received(&[TWO, ONE]) });
+    check("a worker and a receiver", &Protocol { receivers: 1, ..plain(&[TWO, ONE]) });
+}
+
+#[test]
 fn larger_bounds() {
-    if std::env::var_os("SERIATIM_MODEL_DEEP").is_none() {
+    if !is_deep() {
         return;
     }
     let requests = vec![Request::Cancel(0)];

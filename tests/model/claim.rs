@@ -1,5 +1,5 @@
-//! Claim: adopt, take the group's turn, read heads in a new statement, write. One short
-//! transaction.
+//! Claim: take the group's turn, read heads in a new statement, write. One short transaction, which
+//! adopts before (`adopt`). A receiver's may stay open, and have other calls before and after it.
 
 use crate::database::Lock;
 use crate::mutation::Mutation;
@@ -12,110 +12,6 @@ use crate::state::{
 const NOTHING_SEEN: HeadSnapshot = HeadSnapshot { head: None, drained: false };
 
 impl Protocol {
-    /// The peek. If jobs are flagged, it takes the adopter's lock, and with it the snapshot of the
-    /// flags.
-    pub fn begin_claim(&self, s: &mut State, w: usize) -> bool {
-        let rows = s.snapshot(w);
-        let flags = rows.adoptable();
-        let due = rows.group.is_some_and(|row| row.ready == Ready::Due);
-        s.workers[w].step =
-            if flags != 0 && (s.locks.adopter.is_none() || self.is(Mutation::AdoptWithoutLock)) {
-                s.locks.adopter = Some(w as u8);
-                Step::FlagsLock { flags }
-            } else if due {
-                Step::TakeSee
-            } else {
-                return false;
-            };
-        true
-    }
-
-    pub fn lock_flags(&self, s: &mut State, w: usize, seen: u8) {
-        let mut flags = 0;
-        for job in each(seen) {
-            if s.lock_job(w, job).is_some_and(JobRow::is_adoptable) {
-                flags |= 1 << job;
-            }
-        }
-        s.workers[w].step = if flags == 0 { Step::TakeSee } else { Step::WakeSee { flags } };
-    }
-
-    pub fn see_free(&self, s: &mut State, w: usize, flags: u8) {
-        s.workers[w].step = match s.snapshot(w).group {
-            Some(row) if row.claim.is_none() => Step::WakeLock { flags },
-            Some(_) => Step::ShareSee { flags },
-            None => Step::Insert { flags },
-        };
-    }
-
-    /// Locks a free row and clears all its flags, since every later claim reads heads after this
-    /// lock. `head_id` must be lowered to them.
-    pub fn wake_free(&self, s: &mut State, w: usize, flags: u8) {
-        let Some(row) = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.claim.is_none()) else {
-            s.workers[w].step = Step::ShareSee { flags };
-            return;
-        };
-        let head = row.head.min(lowest(flags).unwrap_or(row.head));
-        let ready = if row.halted_by.is_none() { Ready::Due } else { row.ready };
-        if (head, ready) != (row.head, row.ready) {
-            s.write_group(w, GroupRow { head, ready, ..row });
-        }
-        self.clear(s, w, flags);
-    }
-
-    pub fn see_claimed(&self, s: &mut State, w: usize, flags: u8) {
-        let claimed = s.snapshot(w).group.is_some_and(|row| row.claim.is_some());
-        let step = if claimed { Step::ShareLock { flags } } else { Step::InsertSee { flags } };
-        s.workers[w].step = step;
-    }
-
-    /// Shares a claimed row: its settle has not locked it alone yet, so a later head snapshot sees
-    /// the job. A flag below `head_id` stays, because nothing else brings that job in.
-    pub fn share_claimed(&self, s: &mut State, w: usize, flags: u8) {
-        let Some(row) = s.lock_group(w, Lock::KeyShare).filter(|row| row.claim.is_some()) else {
-            s.workers[w].step = Step::InsertSee { flags };
-            return;
-        };
-        let from = if self.is(Mutation::ClearBelowHead) { 0 } else { row.head };
-        self.clear(s, w, each(flags).filter(|id| *id >= from).fold(0, |bits, id| bits | 1 << id));
-    }
-
-    pub fn see_none(&self, s: &mut State, w: usize, flags: u8) {
-        if s.snapshot(w).group.is_none() {
-            s.workers[w].step = Step::Insert { flags };
-        } else {
-            let clears = self.is(Mutation::ClearWithoutLock);
-            self.clear(s, w, if clears { flags } else { 0 });
-        }
-    }
-
-    /// Inserts the row. No other worker has inserted one since `see_none`: that takes the adopter's
-    /// lock.
-    pub fn insert_new(&self, s: &mut State, w: usize, flags: u8) {
-        let row = GroupRow {
-            claim: None,
-            job: None,
-            suspect: None,
-            claimed_by: None,
-            head: lowest(flags).unwrap_or(0),
-            ready: Ready::Due,
-            halted_by: None,
-            park_to: None,
-        };
-        s.insert_group(w, row);
-        self.clear(s, w, flags);
-    }
-
-    /// Clears flags. The jobs' rows are locked since their flags were read.
-    fn clear(&self, s: &mut State, w: usize, flags: u8) {
-        for job in each(flags) {
-            if let Some(row) = s.snapshot(w).jobs[job as usize] {
-                s.write_job(w, job, JobRow { flagged: false, ..row });
-            }
-        }
-        s.workers[w].step = Step::TakeSee;
-    }
-
     pub fn see_due(&self, s: &mut State, w: usize) {
         let rows = s.snapshot(w);
         let due = rows.group.filter(|row| row.ready == Ready::Due);
@@ -188,6 +84,10 @@ impl Protocol {
                 (true, true) if self.is(Mutation::ReadHeadsInTheStatementThatLocks) => {
                     s.workers[w].step = Step::RetireFreeLock { drained: true };
                 }
+                // A row that its own transaction has written stays for the next claim.
+                (true, true) if s.has_written_group(w) && !self.is(Mutation::RetireWritten) => {
+                    self.write_nothing(s, w);
+                }
                 (true, true) => s.workers[w].step = Step::RetireFreeSee,
                 // Another session is changing the job.
                 (true, false) => self.write_nothing(s, w),
@@ -201,7 +101,8 @@ impl Protocol {
         };
         if free && rows.jobs[head as usize].is_some_and(|job| !job.due) {
             s.write_group(w, GroupRow { ready: Ready::Sleep(head), head, ..row });
-            return self.write_nothing(s, w);
+            s.workers[w].step = Step::SleepClear { head };
+            return;
         }
         let wrong = free && lowest(rows.unfinished()) != Some(head);
         let alone = self.is(Mutation::TakeOverRetires) && rows.unfinished() == 1 << head;
@@ -221,25 +122,35 @@ impl Protocol {
             s.workers[w].step = Step::RetireFreeLock { drained: alone };
             return;
         }
+        let row = self.start_job(s, w, head, job, &group);
+        s.write_group(w, GroupRow { head: if free { head } else { group.head }, ..row });
+        s.seen.wrong_head |= wrong;
+    }
+
+    /// Writes a job as started; returns its group's row as claimed for it.
+    pub fn start_job(
+        &self,
+        s: &mut State,
+        w: usize,
+        id: u8,
+        job: JobRow,
+        group: &GroupRow,
+    ) -> GroupRow {
+        let exhausted = job.counted() >= self.max_attempts;
         let counts = !exhausted && !self.is(Mutation::CountInSettle);
         let attempts = job.attempts + u8::from(counts);
-        s.write_job(w, head, JobRow { status: Status::Started, flagged: false, attempts, ..job });
+        s.write_job(w, id, JobRow { status: Status::Started, flagged: false, attempts, ..job });
         let token = s.fresh_token();
-        s.write_group(
-            w,
-            GroupRow {
-                claim: Some(token),
-                job: Some(head),
-                suspect: None,
-                claimed_by: self.presence.then_some(w as u8),
-                head: if free { head } else { group.head },
-                ready: Ready::Lease,
-                ..group
-            },
-        );
-        s.seen.wrong_head |= wrong;
-        let claim = Some(Claim { token, job: head, attempts, exhausted });
+        let claim = Some(Claim { token, job: id, attempts, exhausted });
         s.workers[w].step = Step::ClaimCommit { claim };
+        GroupRow {
+            claim: Some(token),
+            job: Some(id),
+            suspect: None,
+            claimed_by: self.presence.then_some(w as u8),
+            ready: Ready::Lease,
+            ..*group
+        }
     }
 
     /// The statement that retires reads once more, and locks the row alone. No adopter can share
@@ -260,7 +171,7 @@ impl Protocol {
         self.write_nothing(s, w);
     }
 
-    fn write_nothing(&self, s: &mut State, w: usize) {
+    pub fn write_nothing(&self, s: &mut State, w: usize) {
         if s.has_written(w) {
             s.workers[w].step = Step::ClaimCommit { claim: None };
         } else {
@@ -269,13 +180,13 @@ impl Protocol {
         }
     }
 
+    /// Commits; with an ack that a receiver has made in the same transaction before.
     pub fn commit_claim(&self, s: &mut State, w: usize, claim: Option<Claim>) {
-        s.commit(w);
-        s.workers[w].step = Step::Idle;
+        self.commit_settle(s, w, true);
         let Some(claim) = claim else { return };
         let asked = s.rows.asked & 1 << claim.job != 0;
         s.workers[w].claim = Some(claim);
-        s.workers[w].step = match self.hold {
+        s.workers[w].step = match self.hold_of(w) {
             Hold::Transaction => Step::HoldSee { then: Then::Handle },
             Hold::Lease if asked => Step::HoldSee { then: Then::Record(RunResult::Cancelled) },
             Hold::Lease if claim.exhausted => {

@@ -12,9 +12,8 @@ use crate::state::{GroupRow, JobRow, Ready, State, Step, WORKERS};
 impl Protocol {
     pub fn lease_ends(&self, s: &mut State) -> bool {
         let Some(row) = s.rows.group.filter(|row| row.ready == Ready::Lease) else { return false };
-        if self.hold == Hold::Lease
-            && s.workers.iter().any(|w| w.claim.map(|claim| claim.token) == row.claim)
-        {
+        let mut leased = (0..WORKERS).filter(|w| self.hold_of(*w) == Hold::Lease);
+        if leased.any(|w| s.workers[w].claim.map(|claim| claim.token) == row.claim) {
             // Its process extends it at a third of its time.
             if s.faults.lapses == 0 {
                 return false;

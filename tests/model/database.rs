@@ -7,7 +7,7 @@
 use crate::state::{GroupRow, JOBS, JobRow, Rows, State, Status};
 
 /// The version of the group's row in an open transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Written {
     #[default]
     Nothing,
@@ -15,10 +15,13 @@ pub enum Written {
     Delete,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Transaction {
     pub jobs: [Option<JobRow>; JOBS],
     pub group: Written,
+    /// It has written the committed row before it had that locked alone: a share of the committed
+    /// version follows its writes.
+    pub updated: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -28,8 +31,8 @@ pub struct Locks {
     pub group: Option<GroupLock>,
     /// `FOR KEY SHARE` of the group's row, a bit for each session.
     pub shared: u8,
-    /// The adopter's advisory lock, until its transaction ends.
-    pub adopter: Option<u8>,
+    /// The group's advisory lock, until its transaction ends.
+    pub advisory: Option<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,7 +74,13 @@ impl State {
         let shared_by_others = self.locks.shared & !(1 << own) != 0;
         let alone_before = self.locks.group.is_some_and(|lock| lock.alone);
         match lock {
-            Lock::KeyShare if others.is_some_and(|lock| lock.alone) => return None,
+            Lock::KeyShare if others.is_some_and(|lock| lock.alone) => {
+                // `SKIP LOCKED` is of the version that it comes to first. If the other transaction
+                // only updated that, it goes on to the next version, and waits there.
+                let holder = others.map_or(own, |lock| lock.session);
+                self.waited |= self.transactions[holder as usize].updated;
+                return None;
+            }
             Lock::KeyShare => self.locks.shared |= 1 << own,
             Lock::NoKeyUpdate | Lock::Update if others.is_some() => return None,
             Lock::Update if shared_by_others => return None,
@@ -101,7 +110,16 @@ impl State {
     }
 
     pub fn write_group(&mut self, session: usize, row: GroupRow) {
-        self.transactions[session].group = Written::Row(row);
+        let own = session as u8;
+        let alone = self.locks.group.is_some_and(|lock| lock.alone && lock.session == own);
+        let transaction = &mut self.transactions[session];
+        transaction.updated |= self.rows.group.is_some() && !alone;
+        transaction.group = Written::Row(row);
+    }
+
+    /// Returns whether the session's open transaction has written the group's row.
+    pub fn has_written_group(&self, session: usize) -> bool {
+        matches!(self.transactions[session].group, Written::Row(_))
     }
 
     /// Deletes the group's row, which needs the stronger lock.
@@ -112,9 +130,13 @@ impl State {
 
     /// Inserts a row of the group. No constraint prevents a second one.
     pub fn insert_group(&mut self, session: usize, row: GroupRow) {
-        let by_others = self.transactions.iter().any(|other| other.group != Written::default());
-        self.two_rows |= self.rows.group.is_some() || by_others;
-        self.write_group(session, row);
+        let own = self.transactions[session].group;
+        let others = self.transactions.iter().enumerate().filter(|(other, _)| *other != session);
+        let by_others = others.map(|(_, other)| other.group).any(|it| it != Written::Nothing);
+        // Its own transaction may have retired the group before.
+        let there = self.rows.group.is_some() && own != Written::Delete;
+        self.two_rows |= there || matches!(own, Written::Row(_)) || by_others;
+        self.transactions[session].group = Written::Row(row);
     }
 
     pub fn has_written(&self, session: usize) -> bool {
@@ -133,13 +155,13 @@ impl State {
     pub fn rollback(&mut self, session: usize) {
         let own = session as u8;
         self.transactions[session] = Transaction::default();
-        let Locks { jobs, group, shared, adopter } = &mut self.locks;
+        let Locks { jobs, group, shared, advisory } = &mut self.locks;
         for lock in jobs {
             *lock = lock.filter(|other| *other != own);
         }
         *group = group.filter(|lock| lock.session != own);
         *shared &= !(1 << own);
-        *adopter = adopter.filter(|other| *other != own);
+        *advisory = advisory.filter(|other| *other != own);
     }
 
     /// Returns an unused token, as a random one would be.

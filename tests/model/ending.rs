@@ -2,9 +2,9 @@
 //!
 //! Stateright's `eventually` misses a run that goes round in a circle, and here many do: a worker
 //! polls again, a lease is extended. So the graph is walked here. From every state, a state without
-//! unfinished committed jobs must be reachable by ordinary steps alone: no fault, no request and no
-//! producer has to help. Then a fair run, which takes in the end each step that stays possible,
-//! ends every job.
+//! unfinished committed jobs, flags and row must be reachable by ordinary steps alone: no fault, no
+//! request and no producer has to help. Then a fair run, which takes in the end each step that
+//! stays possible, ends every job.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -14,18 +14,20 @@ use stateright::Model;
 use crate::protocol::{Action, Protocol};
 use crate::state::State;
 
-/// The reachable states, walked in full.
+/// The reachable states, walked in full, with each property checked on the way.
 pub struct Graph {
     pub states: usize,
     pub depth: usize,
+    /// A promise that some state violates.
+    pub violated: Option<&'static str>,
     /// The path to the first state from which not all jobs can end.
     pub stuck: Option<Vec<(State, Action)>>,
 }
 
-/// Returns whether no committed job is unfinished, or the group is halted, which only a request
-/// ends.
+/// Returns whether no committed job is unfinished, and neither a flag nor the group's row is left;
+/// or the group is halted, which only a request ends.
 fn ended(s: &State) -> bool {
-    s.rows.unfinished() == 0
+    s.rows.unfinished() == 0 && s.rows.flagged() == 0 && s.rows.group.is_none()
         || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
 }
 
@@ -83,6 +85,8 @@ pub fn walk(model: &Protocol) -> Graph {
         frontier.push((0, state));
     }
     let mut depth = 0;
+    let mut violated = None;
+    let properties = model.properties();
     let mut actions = Vec::new();
     while !frontier.is_empty() {
         depth += 1;
@@ -95,6 +99,8 @@ pub fn walk(model: &Protocol) -> Graph {
                 let number = goal.len() as u32;
                 let to = *found.entry(key(&after)).or_insert(number);
                 if to == number {
+                    let broken = properties.iter().find(|it| !(it.condition)(model, &after));
+                    violated = violated.or(broken.map(|it| it.name));
                     goal.push(ended(&after));
                     came_from.push(Some((from, *action)));
                     into.push(Vec::new());
@@ -109,7 +115,7 @@ pub fn walk(model: &Protocol) -> Graph {
     }
     let states = goal.len();
     let stuck = stuck(goal, &into).map(|last| story(model, &came_from, last));
-    Graph { states, depth, stuck }
+    Graph { states, depth, violated, stuck }
 }
 
 /// Walks backwards from the states in which all has ended; returns the first state that this does

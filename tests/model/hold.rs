@@ -140,7 +140,7 @@ impl Protocol {
                 s.workers[w].handler = false;
                 s.workers[w].unrecorded = result;
                 s.workers[w].step = match result {
-                    RunResult::Success => Step::ManySee,
+                    RunResult::Success if !self.is_receiver(w) => Step::ManySee,
                     _ => Step::HoldSee { then: Then::Record(result) },
                 };
             }
@@ -191,7 +191,7 @@ impl Protocol {
             .group
             .filter(|row| stands(row) && (row.suspect.is_some() || row.ready != Ready::Lease));
         let seen = !self.presence || worker.present;
-        let Some(row) = to_extend.filter(|_| self.hold == Hold::Lease && free && seen) else {
+        let Some(row) = to_extend.filter(|_| self.hold_of(w) == Hold::Lease && free && seen) else {
             return false;
         };
         s.seen.stale_write |= row.claim != Some(claim.token);

@@ -1,8 +1,8 @@
 //! The protocol of a job's life as a model, explored in every interleaving within small bounds.
 //!
-//! The model has one group, three jobs and two workers, and uses nothing of the crate. It writes
-//! the statements down again, each with a snapshot of its own that is older than the locks it
-//! takes. See "The model" in ARCHITECTURE.md.
+//! The model has one group, three jobs and two or three workers, and uses nothing of the crate. It
+//! writes the statements down again, each with a snapshot of its own that is older than the locks
+//! it takes. `adoption` is a second, smaller one, of several groups. See `README.md`.
 
 // A test states its expectations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
@@ -11,6 +11,8 @@
 // An action is a method of the model, whether or not it depends on the configuration.
 #![allow(clippy::unused_self)]
 
+mod adopt;
+mod adoption;
 mod checks;
 mod claim;
 mod clock;
@@ -25,7 +27,9 @@ mod presence;
 mod producer;
 mod properties;
 mod protocol;
+mod receiver;
 mod settle;
 mod state;
 mod story;
+mod symmetry;
 mod worker;

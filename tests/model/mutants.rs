@@ -1,17 +1,15 @@
 //! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
-use std::collections::BTreeSet;
-
-use stateright::{Checker, HasDiscoveries, Model};
-
-use crate::checks::{NO_FAULTS, ONE, TWO, plain, present};
+use crate::checks::{NO_FAULTS, ONE, TWO, plain, present, stops};
 use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
-use crate::properties::{ATTEMPTS, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE};
-use crate::protocol::{Hold, Protocol};
+use crate::properties::{
+    ATTEMPTS, AWAKE, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
+};
+use crate::protocol::{Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
-use crate::story::{steps_to, tell};
+use crate::story::{shortest, tell};
 
 fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
     violates(&format!("{mutation:?}"), &model.with(mutation), promise);
@@ -19,17 +17,8 @@ fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
 
 /// Finds and prints the shortest story that violates this promise.
 pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
-    let mut shortest = None;
-    let mut deep = usize::MAX;
-    loop {
-        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
-        let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
-        let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
-        let steps = steps_to(path, model, promise);
-        deep = steps.len() + 1;
-        shortest = Some(steps);
-    }
-    let steps = shortest.unwrap_or_else(|| panic!("{name} does not break {promise}"));
+    let steps =
+        shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
     println!("{name} breaks {promise}:\n{}", tell(model, &steps));
 }
 
@@ -44,18 +33,76 @@ fn two_adopters_give_a_group_two_rows() {
 }
 
 #[test]
+fn an_adopter_that_does_not_look_again_inserts_a_second_row() {
+    breaks(Mutation::InsertByOldSnapshot, plain(&[ONE, ONE]), ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_flag_cleared_unseen_strands_a_retried_job() {
+    let requests = vec![Request::Cancel(0), Request::Retry(0)];
+    breaks(Mutation::ClearWithoutCheck, Protocol { requests, ..plain(&[ONE, ONE]) }, NOTHING_LOST);
+}
+
+#[test]
+fn a_row_retired_after_a_write_makes_an_adopter_wait() {
+    let model = Protocol { receivers: 1, ..plain(&[ONE, ONE]) };
+    breaks(Mutation::RetireWritten, model, NO_WAIT);
+}
+
+#[test]
+fn a_cleared_flag_of_a_sleeping_groups_head_wakes_nothing() {
+    let requests = vec![Request::Cancel(0)];
+    let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
+    breaks(Mutation::ClearOfSleeper, model, AWAKE);
+}
+
+#[test]
+fn flags_of_parked_jobs_stay_in_the_page() {
+    let model = stops(OutOfAttempts::Park, &[ONE, ONE]);
+    let begun = walk(&model.with(Mutation::ParkKeepsFlags));
+    assert!(begun.stuck.is_some());
+}
+
+#[test]
+fn a_clear_that_does_not_skip_waits_for_another_adopter() {
+    let faults = Faults { crashes: 1, ..NO_FAULTS };
+    breaks(Mutation::ClearWithoutSkip, Protocol { faults, ..plain(&[ONE, ONE]) }, NO_WAIT);
+}
+
+#[test]
+fn a_released_node_that_lives_runs_beside_its_successor() {
+    let requests = vec![Request::ReleaseNode];
+    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE]) };
+    breaks(Mutation::ReleaseNodeAtOnce, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_promotion_that_is_no_start_suspects_living_processes() {
+    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::PromotionIsNoStart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_chained_job_that_is_forgotten_loses_an_attempt() {
+    let faults = Faults { holds: 1, ..NO_FAULTS };
+    let model = Protocol { faults, may_chain: true, ..plain(&[TWO]) };
+    breaks(Mutation::ChainForgetsNext, model, NOT_LEFT);
+}
+
+#[test]
 fn a_flag_cleared_without_its_groups_lock_strands_its_job() {
     breaks(Mutation::ClearWithoutLock, plain(&[ONE, ONE]), NOTHING_LOST);
 }
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_is_not_the_head() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), ORDER);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), ORDER);
 }
 
 #[test]
 fn a_head_read_in_the_statement_that_locks_strands_a_job() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[ONE, ONE]), NOTHING_LOST);
+    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), NOTHING_LOST);
 }
 
 #[test]
@@ -152,6 +199,13 @@ fn a_chained_turn_that_reads_only_behind_skips_a_late_job() {
 #[test]
 fn a_suspicion_that_outlives_a_restart_is_due_too_early() {
     let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
+    let model = Protocol { faults, ..present(&[ONE]) };
+    breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_suspicion_that_outlives_a_promotion_is_due_too_early() {
+    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
 }

@@ -5,8 +5,20 @@
 pub enum Mutation {
     /// A settle deletes a drained group's row by a snapshot that is older than its lock.
     RetireInOneStatement,
-    /// Two adopters are possible.
+    /// An adopter inserts a row without its group's lock.
     AdoptWithoutLock,
+    /// An adopter that has its group's lock does not look for a row once more.
+    InsertByOldSnapshot,
+    /// An adopter clears a flag of a job that was over when it read heads, without a check.
+    ClearWithoutCheck,
+    /// An adopter clears the flag of the job that a row sleeps for, and does not wake the row.
+    ClearOfSleeper,
+    /// A job that steps aside keeps its flag.
+    ParkKeepsFlags,
+    /// An adopter that clears a flag waits for the job's row.
+    ClearWithoutSkip,
+    /// A transaction retires a row that it has written before.
+    RetireWritten,
     /// An adopter clears flags because it saw a row of their group, without its lock.
     ClearWithoutLock,
     /// The statement that locks the group's row also reads its heads.
@@ -22,6 +34,12 @@ pub enum Mutation {
     SuspicionOutlivesRestart,
     /// A recovery from a crash does not count as a start, as `pg_postmaster_start_time()` has it.
     RecoveryIsNoStart,
+    /// A promotion does not count as a start: it changes no start time.
+    PromotionIsNoStart,
+    /// The claims of a released node are taken over at once, though it may live.
+    ReleaseNodeAtOnce,
+    /// A worker forgets the chained job whose hold failed behind a commit.
+    ChainForgetsNext,
     /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says
     /// 57P01 too.
     TerminationIsAShutdown,

@@ -2,6 +2,7 @@
 //! one statement.
 
 use crate::database::Lock;
+use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::state::{
     GroupRow, JobRow, OPERATOR, OperatorStep, Ready, Rows, State, Status, each, lowest,
@@ -15,6 +16,8 @@ pub enum Request {
     Redrive,
     Unhalt,
     RedriveParked,
+    /// Of the node that has the claim: its claims are suspected.
+    ReleaseNode,
 }
 
 /// Returns the parked jobs and the failed ones that they are parked with.
@@ -65,6 +68,17 @@ impl Protocol {
                 let Some(row) = row else { return false };
                 s.write_group(OPERATOR, unhalted(&row));
                 s.commit(OPERATOR);
+            }
+            Request::ReleaseNode => {
+                let claimed = |row: &GroupRow| row.claim.is_some() && row.suspect != row.claim;
+                let row = s.rows.group.filter(claimed).filter(|_| s.locks.group.is_none());
+                let Some(row) = row else { return false };
+                let ready = if self.is(Mutation::ReleaseNodeAtOnce) {
+                    Ready::Due
+                } else {
+                    Ready::Grace { by_detector: false }
+                };
+                s.rows.group = Some(GroupRow { suspect: row.claim, ready, ..row });
             }
             Request::RedriveParked => {
                 let unit = unit(&rows);

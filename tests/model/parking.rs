@@ -3,6 +3,7 @@
 
 use crate::claim::freed;
 use crate::database::Lock;
+use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::state::{
     GroupRow, JobRow, MAINTENANCE, MaintenanceStep, Ready, Rows, State, Status, Step, each,
@@ -18,7 +19,7 @@ fn queued_behind(rows: &Rows, failed: u8, to: Option<u8>) -> u8 {
 }
 
 /// Parks a batch of the jobs that the statement saw; returns the last id that is left.
-fn park(s: &mut State, session: usize, failed: u8, behind: u8) -> Option<u8> {
+fn park(s: &mut State, session: usize, failed: u8, behind: u8, keeps: bool) -> Option<u8> {
     let mut next = 0_u8;
     for id in each(behind) {
         if next.count_ones() == BATCH {
@@ -27,7 +28,10 @@ fn park(s: &mut State, session: usize, failed: u8, behind: u8) -> Option<u8> {
         if let Some(job) = s.lock_job(session, id).filter(|job| job.status == Status::Queued) {
             next |= 1 << id;
             let parked_with = Some(failed);
-            s.write_job(session, id, JobRow { status: Status::Parked, parked_with, ..job });
+            // Nothing is to be adopted for it, and no start would clear its flag.
+            let flagged = job.flagged && keeps;
+            let status = Status::Parked;
+            s.write_job(session, id, JobRow { status, flagged, parked_with, ..job });
         }
     }
     each(behind & !next).last()
@@ -42,7 +46,7 @@ impl Protocol {
 
     pub fn park_behind(&self, s: &mut State, w: usize, followed: bool, behind: u8) {
         let Some(claim) = s.workers[w].claim else { return };
-        let Some(park_to) = park(s, w, claim.job, behind) else {
+        let Some(park_to) = park(s, w, claim.job, behind, self.is(Mutation::ParkKeepsFlags)) else {
             return self.end_turn(s, w, followed);
         };
         if let Some(row) = s.snapshot(w).group {
@@ -74,7 +78,8 @@ impl Protocol {
             }
             MaintenanceStep::ParkLock { behind } => {
                 let Some(row) = s.snapshot(MAINTENANCE).group else { return false };
-                let rest = park(s, MAINTENANCE, row.halted_by.unwrap_or(0), behind);
+                let keeps = self.is(Mutation::ParkKeepsFlags);
+                let rest = park(s, MAINTENANCE, row.halted_by.unwrap_or(0), behind, keeps);
                 let row = if rest.is_some() {
                     GroupRow { park_to: rest, ..row }
                 } else {

@@ -3,7 +3,7 @@
 
 use crate::mutation::Mutation;
 use crate::protocol::Protocol;
-use crate::state::{GroupRow, Ready, State, Step, WORKERS, Worker};
+use crate::state::{GroupRow, Ready, State, Step, Worker};
 
 impl Protocol {
     /// A process whose presence session was lost takes a new lock and announces it. It waits for a
@@ -24,7 +24,7 @@ impl Protocol {
     /// all locks are free. So a process that announced itself before it is suspected only when
     /// every process has had the time to come back.
     pub fn find_dead(&self, s: &mut State, w: usize) -> bool {
-        let other = WORKERS - 1 - w;
+        let other = self.workers - 1 - w;
         let detector = s.workers[w];
         let may = s.rows.processors[other] == s.start
             || s.all_back

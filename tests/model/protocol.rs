@@ -38,9 +38,12 @@ pub struct Enqueue {
 #[allow(clippy::struct_excessive_bools)] // What there is and what is not.
 pub struct Protocol {
     pub producers: Vec<Enqueue>,
+    pub workers: usize,
     pub requests: Vec<Request>,
     pub faults: Faults,
     pub hold: Hold,
+    /// The workers that are receivers, a bit for each.
+    pub receivers: u8,
     /// Handlers may ask for their transaction: `job.tx()`.
     pub tx: bool,
     pub presence: bool,
@@ -54,6 +57,8 @@ pub struct Protocol {
     pub may_chain: bool,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
+    /// States that differ only in which worker is which are one state.
+    pub symmetric: bool,
     pub mutation: Option<Mutation>,
 }
 
@@ -67,6 +72,10 @@ pub enum Action {
     Returns(usize, RunResult),
     FirstTx(usize),
     Release(usize),
+    ReceiveAgain(usize),
+    AckAtOnce(usize),
+    RollBack(usize),
+    FailNext(usize),
     DropHandler(usize),
     Extend(usize),
     /// The handler of a deadly job.
@@ -88,6 +97,7 @@ pub enum Action {
     Terminate(usize),
     Restart,
     Recover,
+    Promote,
 }
 
 impl Action {
@@ -107,6 +117,11 @@ impl Action {
                 | Self::Terminate(_)
                 | Self::Restart
                 | Self::Recover
+                | Self::Promote
+                | Self::ReceiveAgain(_)
+                | Self::AckAtOnce(_)
+                | Self::RollBack(_)
+                | Self::FailNext(_)
         )
     }
 }
@@ -114,15 +129,18 @@ impl Action {
 /// Prints its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { crashes, sessions, restarts, recoveries, terminations, lapses } = self.faults;
+        let Faults { crashes, sessions, restarts, lapses, holds, .. } = self.faults;
+        let Faults { recoveries, terminations, promotions, .. } = self.faults;
         let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
-        write!(f, "1 group, {WORKERS} workers, jobs {jobs:?}, hold: {:?}", self.hold)?;
+        write!(f, "1 group, {} workers, jobs {jobs:?}, hold: {:?}", self.workers, self.hold)?;
+        write!(f, ", receivers {}", self.receivers.count_ones())?;
         write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
         write!(
             f,
             "; crashes {crashes}, sessions {sessions}, restarts {restarts}, lapses {lapses}"
         )?;
         write!(f, ", recoveries {recoveries}, terminations {terminations}")?;
+        write!(f, ", promotions {promotions}, holds {holds}")?;
         write!(f, "; requests {:?}", self.requests)
     }
 }
@@ -130,6 +148,10 @@ impl fmt::Display for Protocol {
 impl Protocol {
     pub fn is(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
+    }
+
+    pub fn hold_of(&self, w: usize) -> Hold {
+        if self.is_receiver(w) { Hold::Lease } else { self.hold }
     }
 
     pub fn with(mut self, mutation: Mutation) -> Self {
@@ -148,6 +170,10 @@ impl Protocol {
             Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
             Action::FirstTx(w) => self.first_tx(s, w),
             Action::Release(w) => self.release(s, w),
+            Action::ReceiveAgain(w) => self.receive_again(s, w),
+            Action::AckAtOnce(w) => self.ack_at_once(s, w),
+            Action::RollBack(w) => self.roll_back(s, w),
+            Action::FailNext(w) => self.fault(s, |f| &mut f.holds, |p, s| p.fail_next(s, w)),
             Action::DropHandler(w) => self.drop_handler(s, w),
             Action::Extend(w) => self.extend(s, w),
             Action::Kills(w) => self.runs_deadly(s, w) && self.crash(s, w),
@@ -178,6 +204,10 @@ impl Protocol {
                 let told = !self.is(Mutation::RecoveryIsNoStart);
                 self.fault(s, |f| &mut f.recoveries, |p, s| p.restart(s, told))
             }
+            Action::Promote => {
+                let told = !self.is(Mutation::PromotionIsNoStart);
+                self.fault(s, |f| &mut f.promotions, |p, s| p.restart(s, told))
+            }
         }
     }
 
@@ -201,6 +231,8 @@ impl Model for Protocol {
             knows_down: false,
             found_dead: None,
         };
+        let mut workers = [worker; WORKERS];
+        workers[self.workers..].fill(Worker { step: Step::Dead, present: false, ..worker });
         let mut producers = [Producer::Done; JOBS];
         producers[..self.producers.len()].fill(Producer::Waiting);
         vec![State {
@@ -209,9 +241,10 @@ impl Model for Protocol {
             locks: <_>::default(),
             producers,
             next_id: 0,
-            workers: [worker; WORKERS],
+            workers,
             operator: OperatorStep::Idle,
             two_rows: false,
+            waited: false,
             requested: 0,
             maintenance: MaintenanceStep::Idle,
             start: 0,
@@ -233,10 +266,20 @@ impl Model for Protocol {
                 Producer::Done => {}
             }
         }
-        for w in 0..WORKERS {
+        for w in 0..self.workers {
             actions.push(Action::Step(w));
             if self.may_release {
                 actions.push(Action::Release(w));
+            }
+            if self.is_receiver(w) {
+                actions.extend([
+                    Action::ReceiveAgain(w),
+                    Action::AckAtOnce(w),
+                    Action::RollBack(w),
+                ]);
+            }
+            if s.faults.holds > 0 {
+                actions.push(Action::FailNext(w));
             }
             if s.workers[w].step == Step::TakeSee {
                 actions.push(Action::PassBy(w));
@@ -284,8 +327,11 @@ impl Model for Protocol {
         if s.faults.recoveries > 0 {
             actions.push(Action::Recover);
         }
+        if s.faults.promotions > 0 {
+            actions.push(Action::Promote);
+        }
         if s.faults.terminations > 0 {
-            actions.extend((0..WORKERS).map(Action::Terminate));
+            actions.extend((0..self.workers).map(Action::Terminate));
         }
         if self.out_of_attempts == OutOfAttempts::Park {
             actions.push(Action::Maintenance);
@@ -306,6 +352,9 @@ impl Model for Protocol {
         let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
         for before in &mut s.seen.before {
             *before &= !over;
+        }
+        if self.symmetric {
+            s.sort_workers(self.workers);
         }
         Some(s)
     }

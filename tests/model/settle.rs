@@ -14,8 +14,8 @@ impl Protocol {
         let rows = s.snapshot(w);
         let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
         // A success counts only with its commit.
-        s.workers[w].unrecorded =
-            if result == RunResult::Success { RunResult::Error } else { result };
+        let counts = result != RunResult::Success || self.is_receiver(w);
+        s.workers[w].unrecorded = if counts { result } else { RunResult::Error };
         let asked = rows.asked & 1 << claim.job != 0;
         let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
         let job = JobRow { attempts, ..job };
@@ -39,7 +39,7 @@ impl Protocol {
                 s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
                 s.workers[w].step = Step::ParkSee { followed };
             }
-            (Status::Succeeded, _) if self.may_chain && self.hold == Hold::Transaction => {
+            (Status::Succeeded, _) if self.may_chain && self.hold_of(w) == Hold::Transaction => {
                 s.workers[w].step = Step::ChainSee { followed };
             }
             // A retry passes the turn on: the job itself is unfinished.
@@ -65,8 +65,13 @@ impl Protocol {
         s.workers[w].step = Step::SettleCommit;
     }
 
-    /// Fails while an adopter shares the row; then the row stays for another claim.
+    /// Fails while an adopter shares the row; then the row stays for another claim. So does a row
+    /// that its own transaction has written: a share of its committed version would follow it to
+    /// the deletion, and wait.
     pub fn lock_alone(&self, s: &mut State, w: usize) {
+        if s.has_written_group(w) && !self.is(Mutation::RetireWritten) {
+            return self.pass_turn(s, w);
+        }
         if self.is(Mutation::RetireInOneStatement) {
             let drained = s.snapshot(w).unfinished() == 0;
             s.workers[w].step = Step::RetireAtOnce { drained };
@@ -208,15 +213,33 @@ impl Protocol {
         }
     }
 
+    /// The commit gets through, and the next job's hold behind it fails. The worker has the claim
+    /// all the same, and releases it at once.
+    pub fn fail_next(&self, s: &mut State, w: usize) -> bool {
+        let Step::ChainCommit { claim } = s.workers[w].step else { return false };
+        self.commit_settle(s, w, true);
+        if !self.is(Mutation::ChainForgetsNext) {
+            s.workers[w].claim = Some(claim);
+            s.workers[w].step = Step::HoldSee { then: Then::Release };
+        }
+        true
+    }
+
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
         let then = match s.workers[w].step {
             Step::ReleaseCommit => Then::Release,
             _ => Then::Record(s.workers[w].unrecorded),
         };
+        let Some(settled) = s.workers[w].claim else {
+            // A claim alone, perhaps with the ack of the job that it has just started.
+            s.commit(w);
+            s.workers[w].step = Step::Idle;
+            return;
+        };
         // P10: a session that writes has the claim as of now.
-        let token = s.workers[w].claim.map(|claim| claim.token);
         let writes = s.transactions[w].group != Written::Nothing;
-        s.seen.stale_write |= writes && s.rows.group.and_then(|row| row.claim) != token;
+        let token = s.rows.group.and_then(|row| row.claim);
+        s.seen.stale_write |= writes && token != Some(settled.token);
         s.commit(w);
         let worker = &mut s.workers[w];
         if answered {

@@ -3,13 +3,13 @@
 use crate::database::{Locks, Transaction};
 
 pub const JOBS: usize = 3;
-pub const WORKERS: usize = 2;
+pub const WORKERS: usize = 3;
 /// Sessions: one for each worker, whatever it does in the database, and these two.
 pub const OPERATOR: usize = WORKERS;
 pub const MAINTENANCE: usize = WORKERS + 1;
 pub const SESSIONS: usize = WORKERS + 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     Queued,
     Started,
@@ -26,7 +26,7 @@ impl Status {
 }
 
 /// A row of `job`. Its place in the array is its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobRow {
     pub status: Status,
     pub flagged: bool,
@@ -42,16 +42,20 @@ impl JobRow {
         self.attempts - self.forgiven
     }
 
-    /// Returns whether an adopter takes its flag: a group that waits for its time needs no row
+    /// Ended for good, as far as anything but a request is concerned.
+    pub fn is_over(self) -> bool {
+        !self.status.unfinished() && self.status != Status::Parked
+    }
+
+    /// Returns whether a page of flags has its flag: a group that waits for its time needs no row
     /// until then.
     pub fn is_adoptable(self) -> bool {
-        let over = !self.status.unfinished() && self.status != Status::Parked;
-        self.flagged && (self.due || over)
+        self.flagged && (self.due || self.is_over())
     }
 }
 
 /// Meaning of `ready_at`: a time that is over, or the kind of time that it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ready {
     Due,
     Lease,
@@ -68,7 +72,7 @@ pub enum Ready {
 }
 
 /// The row of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,
@@ -127,7 +131,7 @@ pub fn each(bits: u8) -> impl Iterator<Item = u8> {
 }
 
 /// The result of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum RunResult {
     #[default]
     Success,
@@ -137,7 +141,7 @@ pub enum RunResult {
 }
 
 /// A worker's claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     pub token: u8,
     pub job: u8,
@@ -146,7 +150,7 @@ pub struct Claim {
 }
 
 /// Purpose of locking the rows by the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Then {
     /// To run the handler, in that transaction.
     Handle,
@@ -160,31 +164,28 @@ pub enum Then {
 
 /// A worker's step. `See` takes a statement's snapshot, `Lock` is when that statement locks the
 /// row; between them the snapshot may age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     Dead,
     Idle,
-    // Claim: adopt.
-    FlagsLock {
-        flags: u8,
-    },
-    WakeSee {
-        flags: u8,
-    },
+    // Claim: adopt, by the flags that were seen. None of them is locked.
     WakeLock {
         flags: u8,
-    },
-    ShareSee {
-        flags: u8,
+        wakes: bool,
     },
     ShareLock {
         flags: u8,
     },
-    InsertSee {
+    GroupLock {
+        flags: u8,
+    },
+    GroupSee {
         flags: u8,
     },
     Insert {
         flags: u8,
+        head: Option<u8>,
+        wrong: bool,
     },
     // Claim: take turns, read heads, write.
     TakeSee,
@@ -198,6 +199,9 @@ pub enum Step {
         head: u8,
         wrong: bool,
         alone: bool,
+    },
+    SleepClear {
+        head: u8,
     },
     RetireFreeSee,
     RetireFreeLock {
@@ -258,14 +262,14 @@ pub enum Step {
 }
 
 /// The heads that a snapshot shows of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HeadSnapshot {
     /// The candidate with the lowest id.
     pub head: Option<u8>,
     pub drained: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Worker {
     pub step: Step,
     pub claim: Option<Claim>,
@@ -320,8 +324,12 @@ pub struct Faults {
     pub recoveries: u8,
     /// Presence sessions that are terminated, with the same words as a shutdown.
     pub terminations: u8,
+    /// Promotions of a standby, with a new timeline.
+    pub promotions: u8,
     /// Leases of living workers that are not extended in time.
     pub lapses: u8,
+    /// Holds of a chained job that fail though the commit before them got through.
+    pub holds: u8,
 }
 
 /// Record for the properties alone; not in the database.
@@ -349,6 +357,8 @@ pub struct State {
     pub operator: OperatorStep,
     /// The group had two rows.
     pub two_rows: bool,
+    /// A step waited for an open transaction.
+    pub waited: bool,
     /// The configuration's requests that were made, a bit for each.
     pub requested: u8,
     pub maintenance: MaintenanceStep,

@@ -1,8 +1,10 @@
 //! A counterexample, printed as a numbered list.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::hash::Hash;
 
-use stateright::{Model, Path};
+use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use crate::protocol::{Action, Protocol};
 use crate::state::{JOBS, State, Step};
@@ -16,13 +18,36 @@ pub fn tell(model: &Protocol, steps: &[(State, Action)]) -> String {
     text
 }
 
+/// Finds the shortest story that violates this promise.
+pub fn shortest<M>(model: &M, promise: &'static str) -> Option<Vec<(M::State, M::Action)>>
+where
+    M: Model<State: Clone + PartialEq + Hash + Send + Sync + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    M::Action: Clone + PartialEq,
+{
+    let mut shortest = None;
+    let mut deep = usize::MAX;
+    loop {
+        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
+        let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
+        let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
+        let steps = steps_to(path, model, promise);
+        deep = steps.len() + 1;
+        shortest = Some(steps);
+    }
+    shortest
+}
+
 /// Returns the steps of a path up to the first state that violates the promise; Stateright's path
 /// may be longer.
-pub fn steps_to(
-    path: Path<State, Action>,
-    model: &Protocol,
+fn steps_to<M: Model>(
+    path: Path<M::State, M::Action>,
+    model: &M,
     promise: &'static str,
-) -> Vec<(State, Action)> {
+) -> Vec<(M::State, M::Action)> {
     let property = model.property(promise);
     let fine = path.into_vec().into_iter().take_while(|(s, _)| (property.condition)(model, s));
     fine.filter_map(|(state, action)| Some((state, action?))).collect()
@@ -37,6 +62,10 @@ fn say(before: &State, action: Action) -> String {
         Action::PassBy(w) => format!("worker {w} has no slot left for the group"),
         Action::Returns(w, result) => format!("worker {w}'s handler returns: {result:?}"),
         Action::Release(w) => format!("no slot comes free for the job of worker {w}"),
+        Action::ReceiveAgain(w) => format!("receiver {w} receives in the same transaction"),
+        Action::AckAtOnce(w) => format!("receiver {w} acks in the transaction that received"),
+        Action::RollBack(w) => format!("receiver {w} rolls back"),
+        Action::FailNext(w) => format!("worker {w}'s commit gets through, the next hold fails"),
         Action::FirstTx(w) => format!("worker {w}'s handler asks for its transaction"),
         Action::DropHandler(w) => format!("worker {w} notices its loss and drops its handler"),
         Action::Extend(w) => format!("worker {w} extends its lease"),
@@ -58,23 +87,24 @@ fn say(before: &State, action: Action) -> String {
         Action::Terminate(w) => format!("worker {w}'s presence session is terminated"),
         Action::Restart => "the server restarts".into(),
         Action::Recover => "the server recovers from a crash, its postmaster lives on".into(),
+        Action::Promote => "a standby that has all of it is promoted".into(),
     }
 }
 
 fn step(step: Step) -> String {
     let said = match step {
-        Step::Idle => "polls",
-        Step::FlagsLock { .. } => "adopts: locks the flagged jobs it saw",
-        Step::WakeSee { .. } => "adopts: searches a free row",
+        Step::Idle => "reads flags, and the group's row",
         Step::WakeLock { .. } => "adopts: locks the free row it saw",
-        Step::ShareSee { .. } => "adopts: searches a claimed row",
         Step::ShareLock { .. } => "adopts: shares the claimed row it saw",
-        Step::InsertSee { .. } => "adopts: checks whether there is a row",
-        Step::Insert { .. } => "adopts: inserts a row, as it has seen none",
+        Step::GroupLock { .. } => "adopts: tries the lock of the group, as it saw no row",
+        Step::GroupSee { .. } => "adopts: looks again, and reads the head",
+        Step::Insert { head: Some(_), .. } => "adopts: starts the head and inserts the row",
+        Step::Insert { head: None, .. } => "adopts: clears flags, as no job is unfinished",
         Step::TakeSee => "checks whether the group is due",
         Step::TakeLock { .. } => "locks the group that was due",
         Step::HeadSee { .. } => "reads the head",
         Step::HeadLock { .. } => "locks the head and starts it",
+        Step::SleepClear { .. } => "lets the group sleep, and clears flags behind its head",
         Step::RetireFreeSee => "checks whether the group is drained",
         Step::RetireFreeLock { .. } => "locks the row alone and retires the group",
         Step::ClaimCommit { claim: Some(_) } => "commits its claim",

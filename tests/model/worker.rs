@@ -13,17 +13,16 @@ impl Protocol {
         match s.workers[w].step {
             Step::Dead | Step::Held { .. } | Step::HoldLost | Step::Leased => return false,
             Step::Idle => return self.begin_claim(s, w),
-            Step::FlagsLock { flags } => self.lock_flags(s, w, flags),
-            Step::WakeSee { flags } => self.see_free(s, w, flags),
-            Step::WakeLock { flags } => self.wake_free(s, w, flags),
-            Step::ShareSee { flags } => self.see_claimed(s, w, flags),
+            Step::WakeLock { flags, wakes } => self.wake_row(s, w, flags, wakes),
             Step::ShareLock { flags } => self.share_claimed(s, w, flags),
-            Step::InsertSee { flags } => self.see_none(s, w, flags),
-            Step::Insert { flags } => self.insert_new(s, w, flags),
+            Step::GroupLock { flags } => self.lock_new(s, w, flags),
+            Step::GroupSee { flags } => self.see_new(s, w, flags),
+            Step::Insert { flags, head, wrong } => self.insert_new(s, w, flags, head, wrong),
             Step::TakeSee => self.see_due(s, w),
             Step::TakeLock { seen } => self.take(s, w, seen),
             Step::HeadSee { seen } => self.see_head(s, w, seen),
             Step::HeadLock { head, wrong, alone } => self.start(s, w, head, wrong, alone),
+            Step::SleepClear { head } => self.clear_behind(s, w, head),
             Step::RetireFreeSee => self.see_drained(s, w),
             Step::RetireFreeLock { drained } => self.retire_free(s, w, drained),
             Step::ClaimCommit { claim } => self.commit_claim(s, w, claim),
@@ -94,7 +93,7 @@ impl Protocol {
             | Step::ChainCommit { .. }
             | Step::SettleCommit => Step::HoldSee { then: Then::Record(worker.unrecorded) },
             // In a claim.
-            _ => Step::Idle,
+            _ => worker.without_transaction(),
         };
         s.rollback(w);
         s.workers[w].step = step;
@@ -104,19 +103,17 @@ impl Protocol {
     /// A commit gets through, and its answer does not.
     pub fn lose_answer(&self, s: &mut State, w: usize) -> bool {
         match s.workers[w].step {
-            Step::ClaimCommit { .. } => {
-                s.commit(w);
-                s.workers[w].step = Step::Idle;
+            Step::ClaimCommit { .. } | Step::SettleCommit | Step::ReleaseCommit => {
+                self.commit_settle(s, w, false);
             }
-            Step::SettleCommit | Step::ReleaseCommit => self.commit_settle(s, w, false),
             Step::ChainCommit { claim } => self.commit_next(s, w, claim, false),
             _ => return false,
         }
         true
     }
 
-    /// All sessions are gone, and all locks, those of presences too. `told`: the server's start
-    /// time changes.
+    /// All sessions are gone, and all locks, those of presences too. `told`: the server says that
+    /// all holds have become uncertain.
     pub fn restart(&self, s: &mut State, told: bool) -> bool {
         for w in 0..WORKERS {
             self.lose_session(s, w);
@@ -139,7 +136,7 @@ impl Protocol {
         s.maintenance = MaintenanceStep::Idle;
         s.start += u8::from(told);
         s.all_back = false;
-        let counts = self.is(Mutation::SuspicionOutlivesRestart);
+        let counts = !told || self.is(Mutation::SuspicionOutlivesRestart);
         s.old_suspect = s.rows.group.and_then(|row| row.suspect).filter(|_| !counts);
         true
     }
@@ -148,7 +145,7 @@ impl Protocol {
     /// shutdown.
     pub fn lose_presence(&self, s: &mut State, w: usize, word: bool) -> bool {
         let worker = &mut s.workers[w];
-        let lost = self.presence && worker.present && self.hold == Hold::Lease;
+        let lost = self.presence && worker.present && self.hold_of(w) == Hold::Lease;
         if lost {
             worker.present = false;
             worker.knows_down = word;

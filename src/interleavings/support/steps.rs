@@ -242,8 +242,8 @@ pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
 /// Adopts in the open transaction.
 pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
-        "select (a.adopted + a.shared)::int8 from \
-         seriatim.adopt('{Q}', null, {limit}, '-infinity', clock_timestamp(), 1) a"
+        "select (a.adopted + seriatim.clear_flags('{Q}', a.idle))::int8 from \
+         seriatim.adopt('{Q}', null, {limit}, '-infinity', clock_timestamp(), false) a"
     );
     usize::try_from(number(conn, &sql).await).unwrap()
 }

@@ -1,0 +1,240 @@
+//! One claim finds the job of an idle group behind the worst that the tables may have (P8), and an
+//! open transaction delays only groups that it has touched (P3).
+
+use sqlx::{PgConnection, Row};
+
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
+use crate::interleavings::support::session::{begin, commit, number, rollback, run};
+use crate::job::disposition::Disposition;
+use crate::{Client, NewJob};
+
+/// Flagged jobs of a backlog, as single enqueues leave them.
+const FLAGS: u32 = 20_000;
+
+async fn backlog(scene: &Scene, groups: u32) {
+    let sql = format!(
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+         select '{Q}', 'g' || n % {groups}, '1', true, now() - interval '1 s', now() - interval '1 s' \
+         from generate_series(1, {FLAGS}) n"
+    );
+    scene.run(&sql).await;
+}
+
+async fn receive_one(conn: &mut PgConnection) -> Option<(i64, String)> {
+    let receive = format!("select id, receipt from seriatim.receive('{Q}')");
+    let row = sqlx::query(sqlx::AssertSqlSafe(receive)).fetch_optional(conn).await.unwrap();
+    row.map(|row| (row.get(0), row.get(1)))
+}
+
+/// One claim of four slots, and one receive, each bring the job of an idle group.
+async fn is_found(scene: &Scene) {
+    let mut conn = scene.session().await;
+    let received = scene.enqueue("idle").await;
+    assert_eq!(receive_one(&mut conn).await.map(|(id, _)| id), Some(received), "by a receiver");
+    let claimed = scene.enqueue("idle too").await;
+    let claim = scene.claim_all(&mut conn, 4).await;
+    assert!(claim.jobs.iter().any(|claim| claim.job == claimed), "by a worker: {claim:?}");
+}
+
+#[tokio::test]
+async fn flags_of_a_busy_group_hide_no_idle_one() {
+    let scene = Scene::new().await;
+    scene.enqueue("g0").await;
+    let mut receiver = scene.session().await;
+    assert!(receive_one(&mut receiver).await.is_some());
+    backlog(&scene, 1).await;
+    is_found(&scene).await;
+    // A claim that filled its page with them has cleared some.
+    assert!(scene.number("select count(*) from seriatim.job where flagged").await < FLAGS.into());
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_priority_counts_before_its_group_is_in_line() {
+    for receives in [true, false] {
+        let scene = Scene::new().await;
+        backlog(&scene, FLAGS).await;
+        let mut conn = scene.session().await;
+        let urgent = NewJob::new(Q, &1).group("urgent").priority(9);
+        let urgent = crate::enqueue(&mut conn, urgent).await.unwrap().id();
+        let first = if receives {
+            receive_one(&mut conn).await.unwrap().0
+        } else {
+            scene.claim_all(&mut conn, 1).await.jobs[0].job
+        };
+        assert_eq!(first, urgent, "by a receiver: {receives}");
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn heads_that_are_locked_hide_no_idle_group() {
+    let scene = Scene::new().await;
+    backlog(&scene, 100).await;
+    let mut locker = scene.session().await;
+    begin(&mut locker).await;
+    run(&mut locker, "select from seriatim.job for update").await;
+    is_found(&scene).await;
+    // The worker has put them off, and the next look at each is later.
+    let later = "select count(*) from seriatim.queue_group where rechecks > 0";
+    assert_eq!(scene.number(later).await, 100);
+    rollback(&mut locker).await;
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn flags_of_paused_groups_hide_no_idle_one() {
+    let scene = Scene::new().await;
+    backlog(&scene, 100).await;
+    scene
+        .run("insert into seriatim.group_setting (queue, group_id, paused_at) select distinct queue, group_id, now() from seriatim.job")
+        .await;
+    is_found(&scene).await;
+    // A further enqueue wakes none of them.
+    scene.enqueue("g1").await;
+    let mut worker = scene.session().await;
+    assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
+    let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at < 'infinity'";
+    assert_eq!(scene.number(woken).await, 0);
+    Client::default().unpause_group(&mut worker, Q, "g1").await.unwrap();
+    assert_eq!(scene.claim_all(&mut worker, 4).await.jobs.len(), 1);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn flags_of_sleeping_groups_hide_no_idle_one() {
+    let scene = Scene::new().await;
+    scene
+        .run(
+            "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+             select 'q', 'g' || n, '1', true, now() + interval '1 h', now() + interval '1 h' \
+             from generate_series(0, 99) n",
+        )
+        .await;
+    backlog(&scene, 100).await;
+    is_found(&scene).await;
+    scene.enqueue("g1").await;
+    let mut worker = scene.session().await;
+    assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
+    let woken =
+        "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at <= now()";
+    assert_eq!(scene.number(woken).await, 0, "a job behind the head wakes no sleeper");
+    scene.end().await;
+}
+
+/// Python's psycopg opens a transaction by itself, and leaves it open.
+#[tokio::test]
+async fn an_open_receive_keeps_only_the_group_it_received() {
+    let scene = Scene::new().await;
+    let mut jobs = Vec::new();
+    for group in ["a", "b", "c"] {
+        jobs.push(scene.enqueue(group).await);
+    }
+    let mut open = scene.session().await;
+    begin(&mut open).await;
+    assert_eq!(receive_one(&mut open).await.map(|(id, _)| id), Some(jobs[0]));
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    assert_eq!(receive_one(&mut other).await.map(|(id, _)| id), Some(jobs[1]));
+    assert_eq!(scene.claim_one(&mut worker).await.job, jobs[2]);
+    // New ones too, and behind a job of its own group.
+    scene.enqueue("a").await;
+    let new = scene.enqueue("new").await;
+    assert_eq!(scene.claim_one(&mut worker).await.job, new);
+    rollback(&mut open).await;
+    assert_eq!(receive_one(&mut other).await.map(|(id, _)| id), Some(jobs[0]));
+    scene.end().await;
+}
+
+/// The chain of versions that such a transaction leaves, if it deletes the last one, makes a share
+/// lock wait.
+#[tokio::test]
+async fn an_open_ack_and_receive_hold_up_no_other_group() {
+    for receive_first in [true, false] {
+        let scene = Scene::new().await;
+        scene.enqueue("g").await;
+        scene.enqueue("other").await;
+        let mut open = scene.session().await;
+        let (_, receipt) = receive_one(&mut open).await.unwrap();
+        begin(&mut open).await;
+        if receive_first {
+            assert!(receive_one(&mut open).await.is_some());
+        }
+        let extend = format!("select seriatim.extend('{receipt}', '1 min')");
+        run(&mut open, &extend).await;
+        run(&mut open, &format!("select seriatim.ack('{receipt}')")).await;
+        if !receive_first {
+            assert!(receive_one(&mut open).await.is_some());
+        }
+        // Flags of its groups, and more than a claim leaves as they are.
+        for _ in 0..40 {
+            scene.enqueue("g").await;
+        }
+        let new = scene.enqueue("new").await;
+        let mut worker = scene.session().await;
+        assert_eq!(scene.claim_one(&mut worker).await.job, new);
+        assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty(), "and reports no error");
+        commit(&mut open).await;
+        assert_eq!(scene.claim_one(&mut worker).await.group.as_deref(), Some("g"));
+        assert!(!scene.rescue("g").await);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_claim_brings_a_bounded_number_of_bytes() {
+    const SIZE: usize = 1 << 20;
+    let mut scene = Scene::new().await;
+    scene.options = scene.options.clone().jobs_per_turn(20);
+    let mut worker = scene.session().await;
+    for n in 0..10 {
+        // Random, or it would be stored in less.
+        let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+        let groups = (0..2).map(|_| {
+            NewJob::bytes(Q, "application/octet-stream", bytes.clone()).group(format!("g{}", n % 5))
+        });
+        crate::enqueue_many(&mut worker, groups).await.unwrap();
+    }
+    let mut brought = Vec::new();
+    while brought.len() < 20 {
+        let claims = scene.claim(&mut worker, 16).await;
+        let jobs: usize = claims.iter().map(|claim| 1 + claim.followers.len()).sum();
+        assert!((1..=5).contains(&jobs), "{jobs} jobs of 1 MiB");
+        for claim in claims {
+            scene.run_job(&mut worker, &claim).await;
+            brought.push(claim.job);
+        }
+        assert!(brought.len() <= 20);
+    }
+    let received = format!("select count(*) from seriatim.receive('{Q}', 10)");
+    for _ in 0..10 {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+        crate::enqueue(&mut worker, NewJob::bytes(Q, "application/octet-stream", bytes).group("h"))
+            .await
+            .unwrap();
+    }
+    let received = number(&mut worker, &received).await;
+    assert!((1..=5).contains(&received), "{received} jobs of 1 MiB");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_job_both_expired_and_out_of_attempts_has_expired() {
+    let scene = Scene::new().await;
+    for group in ["by a worker", "by a receiver"] {
+        scene.enqueue(group).await;
+    }
+    scene.run("update seriatim.job set attempts = 3, max_attempts = 3, expires_at = now()").await;
+    scene
+        .run("insert into seriatim.group_setting (queue, group_id, out_of_attempts) select queue, group_id, 'halt' from seriatim.job")
+        .await;
+    let mut conn = scene.session().await;
+    let claim = scene.claim(&mut conn, 1).await.remove(0);
+    assert!(matches!(claim.disposition, Disposition::Expired(_)), "{claim:?}");
+    assert!(receive_one(&mut conn).await.is_none());
+    let ended = "select count(*) from seriatim.job where error->>'kind' = 'expired'";
+    assert_eq!(scene.number(ended).await, 1);
+    let halted = "select count(*) from seriatim.queue_group where halted_at is not null";
+    assert_eq!(scene.number(halted).await, 0);
+    scene.end().await;
+}
