@@ -183,10 +183,15 @@ begin
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at <= began and g.ready_at < 'infinity' and g.ready_at >= groups_from
         order by g.ready_at limit 1),
-      (select {flag_at} from {schema}.job j
+      least((
+        select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged
           and {flag_at} <= began and {flag_at} >= flags_from
         order by {flag_at} limit 1),
+        case when flags_from > '-infinity' then (
+          select j.turn_at from {schema}.job j
+          where j.queue = of_queue and j.flagged and j.priority > 0 and j.turn_at <= began
+          order by j.turn_at limit 1) end),
       (select j.lease_until from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'started'
           and j.lease_until <= began and j.lease_until >= ungrouped_from
