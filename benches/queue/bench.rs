@@ -6,13 +6,15 @@ use crate::limit::Limit;
 use crate::report::Report;
 use crate::settings::{Scenario, Settings, Sizes, Way};
 use crate::{
-    Result, beside, cost, drain, enqueue, horizon, host, idle, latency, life, memory, mixed,
+    Result, beside, cost, drain, enqueue, horizon, host, idle, latency, life, memory, mixed, worst,
 };
 
 pub(crate) struct Bench {
     pub(crate) server: Server,
     pub(crate) sizes: Sizes,
     pub(crate) ways: Vec<Way>,
+    /// Those for handlers that take time.
+    pub(crate) work_ways: Vec<Way>,
     /// Run time of a handler, in microseconds.
     pub(crate) work: u64,
     pub(crate) report: Report,
@@ -24,11 +26,13 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn run(settings: &Settings) -> Result<()> {
+        let sizes = settings.sizes();
         let mut bench = Self {
             server: server().await?,
-            sizes: settings.sizes(),
             ways: settings.ways(),
-            work: settings.work,
+            work_ways: settings.work_ways(),
+            work: sizes.work.first().copied().unwrap_or(0),
+            sizes,
             report: Report::new(settings.json.as_deref())?,
             life: life::Plan::of(settings),
             found: Vec::new(),
@@ -69,6 +73,7 @@ impl Bench {
             Scenario::Cost => cost::run(self).await,
             Scenario::Memory => memory::run(self).await,
             Scenario::Idle => idle::run(self).await,
+            Scenario::Worst => worst::run(self).await,
             Scenario::Life => life::run(self).await,
             Scenario::Limit => Ok(()),
         }

@@ -31,8 +31,12 @@ mod settings;
 mod sizes;
 mod statements;
 mod table;
+mod taker;
 mod witness;
 mod work;
+mod worst;
+mod worst_cases;
+mod worst_checks;
 
 use std::error::Error;
 use std::sync::Arc;

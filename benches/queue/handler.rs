@@ -1,5 +1,6 @@
 //! The handler, which only shows its jobs to the witness.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -39,13 +40,21 @@ pub(crate) struct Shown {
     /// microseconds.
     delays: Mutex<Vec<(u64, u64)>>,
     work: Duration,
+    /// The time that handlers took, in microseconds.
+    took: AtomicU64,
 }
 
 impl Shown {
     /// Returns a handler that runs for `work` microseconds.
     pub(crate) fn to(witness: Witness, work: u64) -> Arc<Self> {
         let work = Duration::from_micros(work);
-        Arc::new(Self { witness: Arc::new(witness), delays: Mutex::default(), work })
+        let took = AtomicU64::new(0);
+        Arc::new(Self { witness: Arc::new(witness), delays: Mutex::default(), work, took })
+    }
+
+    /// Returns the time that all handlers took, in microseconds.
+    pub(crate) fn took(&self) -> u64 {
+        self.took.load(Ordering::Relaxed)
     }
 
     /// Returns the delays of jobs enqueued from `since` on.
@@ -80,7 +89,9 @@ impl JobHandler for Shown {
         } else {
             tokio::time::sleep(self.work).await;
         }
-        run.finish(now());
+        let ended = now();
+        self.took.fetch_add(ended.saturating_sub(began), Ordering::Relaxed);
+        run.finish(ended);
         Ok(())
     }
 }

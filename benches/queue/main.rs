@@ -28,8 +28,11 @@ mod settings;
 mod sizes;
 mod statements;
 mod table;
+mod taker;
 mod witness;
 mod work;
+mod worst;
+mod worst_cases;
 
 use std::error::Error;
 use std::process::ExitCode;

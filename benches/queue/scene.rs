@@ -5,7 +5,7 @@ use std::time::Duration;
 use seriatim::testing::{Server, TestDatabase};
 use seriatim::{JobHandler, Processor, Running};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::Result;
 use crate::backlog::{self, Groups};
@@ -36,6 +36,11 @@ impl Scene {
 
     pub(crate) fn url(&self) -> String {
         self.database.url()
+    }
+
+    /// Returns a session of its own.
+    pub(crate) async fn connect(&self) -> Result<PgConnection> {
+        Ok(self.database.connect().await?)
     }
 
     /// Returns a pool of `connections`, all of them open.
@@ -75,7 +80,7 @@ impl Scene {
         enqueued: u32,
     ) -> Result<()> {
         // Closed then, so that its counts reach the server's statistics.
-        let mut session = self.database.connect().await?;
+        let mut session = self.connect().await?;
         sqlx::query(AssertSqlSafe(backlog::load(groups)))
             .bind(i64::from(from))
             .bind(i64::from(to))

@@ -26,11 +26,12 @@ pub(crate) struct Settings {
     /// How jobs are held
     #[arg(long, value_enum, default_value = "both")]
     hold: HoldArg,
-    /// Slots of the processor
-    #[arg(long, value_delimiter = ',', default_value = "8")]
+    /// Slots of the processor [default: 8; of `drain --work`: 8,16,32]
+    #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
-    /// Jobs of a group in one turn: a number, or what the library does by itself
-    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    /// Jobs of a group in one turn: a number, or what the library does by itself [default: auto;
+    /// of `drain --work`: auto,50]
+    #[arg(long, value_delimiter = ',')]
     jobs_per_turn: Vec<Turn>,
     /// Whether succeeded jobs are kept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "keep")]
@@ -57,10 +58,14 @@ pub(crate) struct Settings {
     /// Draw the last `life` that this file of `--json` has, and run nothing
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub(crate) redraw: Option<PathBuf>,
-    /// How long a handler takes, in microseconds, rounded up to a millisecond: more than 0 makes
-    /// overlaps easier to find, and is no rate
-    #[arg(long, default_value_t = 0)]
-    pub(crate) work: u64,
+    /// How long a handler takes, in microseconds, rounded up to a millisecond. `drain` measures
+    /// each of a list; more than 0 makes it one of 100 groups, in which a slot's own time shows.
+    /// Other scenarios take the first: it makes overlaps easier to find, and is no rate
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    work: Vec<u64>,
+    /// Jobs before the one that `worst` waits for [default: 20000; with --quick: 2000]
+    #[arg(long, value_delimiter = ',')]
+    ahead: Vec<u32>,
     /// Append the figures to this file, as lines of JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -93,6 +98,8 @@ pub(crate) enum Scenario {
     Memory,
     /// What a processor without work does
     Idle,
+    /// A job in an idle group, behind the worst that the tables may have. Only when it is named
+    Worst,
     /// Half an hour under both holds at a steady rate: does anything grow? Only when it is named
     Life,
     /// Only the limit
@@ -226,10 +233,23 @@ const LEASE: Duration = Duration::from_secs(30);
 impl Settings {
     /// Returns each combination of settings that the command line asks for.
     pub(crate) fn ways(&self) -> Vec<Way> {
+        self.ways_or(&[8], &[Turn::Auto])
+    }
+
+    /// Returns those for handlers that take time.
+    pub(crate) fn work_ways(&self) -> Vec<Way> {
+        self.ways_or(&[8, 16, 32], &[Turn::Auto, Turn::Jobs(50)])
+    }
+
+    /// Returns each combination, with these settings where the command line names none.
+    fn ways_or(&self, concurrency: &[usize], jobs_per_turn: &[Turn]) -> Vec<Way> {
+        fn given<'a, T>(given: &'a [T], default: &'a [T]) -> &'a [T] {
+            if given.is_empty() { default } else { given }
+        }
         let mut ways = Vec::new();
         for leased in self.holds() {
-            for &concurrency in &self.concurrency {
-                for &jobs_per_turn in &self.jobs_per_turn {
+            for &concurrency in given(&self.concurrency, concurrency) {
+                for &jobs_per_turn in given(&self.jobs_per_turn, jobs_per_turn) {
                     for &keep in &self.retention {
                         let beside = false;
                         ways.push(Way { leased, concurrency, jobs_per_turn, keep, beside });
@@ -244,7 +264,7 @@ impl Settings {
     pub(crate) fn chosen(&self) -> Vec<Scenario> {
         let all = Scenario::value_variants().iter().copied();
         all.filter(|scenario| match self.scenarios[..] {
-            [] => !matches!(scenario, Scenario::Limit | Scenario::Life),
+            [] => !matches!(scenario, Scenario::Limit | Scenario::Life | Scenario::Worst),
             _ => self.scenarios.contains(scenario),
         })
         .collect()
@@ -272,6 +292,12 @@ impl Settings {
             memory: 1_000_000,
             cost: 20_000,
             idle: Duration::from_mins(2),
+            work: self.work.clone(),
+            worked: 30_000,
+            ahead: if self.ahead.is_empty() { thousands(&[20]) } else { self.ahead.clone() },
+            tries: 3,
+            patience: Duration::from_secs(15),
+            drains: 6_000,
         };
         if self.quick {
             sizes.probe = Duration::from_millis(200);
@@ -279,6 +305,11 @@ impl Settings {
             sizes.backlogs = thousands(&[10]);
             (sizes.delayed, sizes.held, sizes.memory) = (10_000, 100, 100_000);
             (sizes.cost, sizes.idle) = (2_000, Duration::from_secs(4));
+            sizes.worked = 3_000;
+            (sizes.tries, sizes.patience, sizes.drains) = (2, Duration::from_secs(3), 500);
+            if self.ahead.is_empty() {
+                sizes.ahead = thousands(&[2]);
+            }
             sizes.pinned = Duration::from_secs(self.seconds.unwrap_or(5));
             sizes.life = Duration::from_secs(self.seconds.unwrap_or(20));
         }
@@ -318,4 +349,16 @@ pub(crate) struct Sizes {
     pub(crate) cost: u32,
     /// Time for which a processor without work is watched.
     pub(crate) idle: Duration,
+    /// Run times of handlers, in microseconds.
+    pub(crate) work: Vec<u64>,
+    /// The backlog of handlers that take time.
+    pub(crate) worked: u32,
+    /// Jobs before the one that is waited for.
+    pub(crate) ahead: Vec<u32>,
+    /// How many jobs are waited for, one after the other.
+    pub(crate) tries: u32,
+    /// Limit of the wait for each.
+    pub(crate) patience: Duration,
+    /// Jobs of one group that drains with each, beside a pinned horizon.
+    pub(crate) drains: u32,
 }
