@@ -184,19 +184,41 @@ impl BuildError {
     }
 }
 
+/// Returns what to do about a pool that gave no connection in time.
+fn pool_advice(error: &sqlx::Error) -> &'static str {
+    match error {
+        sqlx::Error::PoolTimedOut => {
+            " in time: if all are in use, raise its max_connections, or lower the concurrency"
+        }
+        _ => "",
+    }
+}
+
 /// An error that no caller gets: it goes to `tracing` and to the hook of
 /// [`ProcessorBuilder::on_error`](crate::ProcessorBuilder::on_error). The processor goes on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackgroundError {
-    /// The pool gave no connection.
-    #[error("queue {queue:?} got no connection from the pool")]
+    /// The pool gave no connection to a claim. It is tried again.
+    #[error("queue {queue:?} got no connection from the pool{}", pool_advice(source))]
     Connection {
         /// The queue.
         queue: String,
         /// The error of the pool.
         #[source]
         source: sqlx::Error,
+    },
+    /// Handlers under a lease wait in [`ActiveJob::tx`](crate::ActiveJob::tx) for connections of the
+    /// pool, longer than its `acquire_timeout`. They wait on, until their jobs' timeouts. Reported at
+    /// most once a minute.
+    #[error(
+        "handlers of queue {queue:?} wait in tx() for a connection: all {connections} connections of the pool are in use. Raise its max_connections, or lower the queue's concurrency"
+    )]
+    PoolExhausted {
+        /// The queue of the handler that waited.
+        queue: String,
+        /// `max_connections` of the pool.
+        connections: u32,
     },
     /// A claim failed. It is tried again.
     #[error("queue {queue:?} could not claim jobs")]

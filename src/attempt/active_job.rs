@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Postgres, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::failure::{broken, broken_transaction};
+use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::job::job::FailureKind;
@@ -62,6 +64,8 @@ pub(crate) enum HoldGuard {
 pub(crate) struct Locks {
     pub(crate) conn: SlotConnection,
     pub(crate) session: SessionId,
+    /// The transaction's id.
+    pub(crate) xid: Option<i64>,
     pub(crate) watch: SessionWatch,
 }
 
@@ -72,6 +76,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) time: Duration,
     pub(crate) guard: LeaseGuard,
+    /// True while a first `tx()` waits for a connection of the pool.
+    pub(crate) waits: Arc<AtomicBool>,
     /// Asks for the record of the turn's earlier successes: the handler's own transaction would
     /// lock their rows.
     pub(crate) record_first: Option<mpsc::UnboundedSender<oneshot::Sender<()>>>,
@@ -91,15 +97,14 @@ impl Lease {
             // Dropped unanswered if the handler is dropped.
             let _ = recorded.await;
         }
-        let (context, pool, queue) =
-            (Arc::clone(&self.context), self.pool.clone(), Arc::clone(queue));
+        let mut conn = SlotConnection::from(self.connect(queue).await?);
+        let (context, queue) = (Arc::clone(&self.context), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
         // unknown state.
         let locking = tokio::spawn(async move {
-            let mut conn = SlotConnection::from(pool.acquire().await?);
             match hold(&context, &queue, &claim, lease, &mut conn).await {
-                Ok(Some((held, since))) => Ok(Some((conn, held.session, since))),
+                Ok(Some((held, since))) => Ok(Some((conn, held, since))),
                 Ok(None) => Ok(None),
                 Err(error) => {
                     conn.close();
@@ -110,12 +115,44 @@ impl Lease {
         let locked =
             locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
         let signals = &self.guard.signals;
-        let Some((conn, session, since)) = locked? else {
+        let Some((conn, held, since)) = locked? else {
             return Err(taken_over(signals));
         };
         let watch =
-            self.context.session_monitor.watch(self.claim.job, session, since, signals.clone());
-        Ok(Locks { conn, session, watch })
+            self.context.session_monitor.watch(self.claim.job, &held, since, signals.clone());
+        Ok(Locks { conn, session: held.session, xid: held.xid, watch })
+    }
+}
+
+impl Lease {
+    /// Waits for a connection of the pool, as long as the job's own timeout allows. The lease holds
+    /// the job meanwhile.
+    async fn connect(&self, queue: &str) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        let _waiting = Waiting::begin(&self.waits);
+        loop {
+            match self.pool.acquire().await {
+                Err(sqlx::Error::PoolTimedOut) => {
+                    self.context.report_exhausted_pool(queue, &self.pool);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// A wait for a connection, over when it is dropped.
+struct Waiting<'a>(&'a AtomicBool);
+
+impl<'a> Waiting<'a> {
+    fn begin(waits: &'a AtomicBool) -> Self {
+        waits.store(true, Ordering::Relaxed);
+        Self(waits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -195,11 +232,22 @@ impl ActiveJob {
     /// values that are bound beside it, such as `job.group()`, before the call.
     ///
     /// Its isolation level is READ COMMITTED, and it has no statement timeout: the job's timeout
-    /// counts. Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Writes that were
-    /// committed so stay, while the attempt fails and runs again.
+    /// counts.
+    ///
+    /// Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Such a job has failed for good
+    /// ([`FailureKind::TransactionEnded`](crate::FailureKind::TransactionEnded)), whatever its
+    /// handler returns. Another attempt would write again what was committed, and what was sent
+    /// behind it, each statement of which commits by itself. A handler that goes on is dropped about
+    /// 0.6 s later. If its process dies before, or its session is lost, the job runs again. For parts
+    /// of the work use a savepoint, for what must stay in any case a connection of your own.
+    ///
+    /// Under a lease the first call waits for a connection until the job's own timeout, however
+    /// short the pool's `acquire_timeout` is. An attempt whose timeout passes meanwhile does not
+    /// count, and the job keeps its place.
     ///
     /// # Cancel safety
-    /// A first call that is dropped before it returns ends the attempt as failed.
+    /// A first call that is dropped before it returns ends the attempt as failed. Under a lease it may
+    /// be dropped while it waits for a connection.
     ///
     /// # Errors
     /// The database's error. The hold is lost then, and the attempt will be retried.
@@ -231,6 +279,14 @@ impl ActiveJob {
             }
         }
         Ok(conn)
+    }
+
+    /// Returns what says whether a first `tx()` waits for a connection now.
+    pub(crate) fn waits_for_connection(&self) -> Option<Arc<AtomicBool>> {
+        match &self.guard {
+            HoldGuard::Leased(lease) => Some(Arc::clone(&lease.waits)),
+            HoldGuard::Locked(_) => None,
+        }
     }
 
     /// Returns whether a lease holds the job, and no transaction is open for it.
@@ -287,12 +343,12 @@ pub(crate) async fn leave_savepoint(
     };
     // A nested transaction that the handler left open.
     while PgTransactionManager::get_transaction_depth(conn) > expected {
-        if PgTransactionManager::rollback(conn).await.is_err() {
-            return Err(broken_transaction(result));
+        if let Err(error) = PgTransactionManager::rollback(conn).await {
+            return Err(not_left(&error, result));
         }
     }
     if PgTransactionManager::get_transaction_depth(conn) < expected {
-        return Err(broken_transaction(result));
+        return Err(ended_by_hand());
     }
     if expected == held {
         return Ok(result);
@@ -306,7 +362,10 @@ pub(crate) async fn leave_savepoint(
             match conn.execute(AssertSqlSafe(leave)).await {
                 Ok(_) => match PgTransactionManager::commit(conn).await {
                     Ok(()) => return Ok(RunResult::Succeeded(output)),
-                    Err(error) => return Err(broken(&error, true)),
+                    Err(error) => {
+                        let result = broken(&error, true);
+                        return Err(not_left(&error, result));
+                    }
                 },
                 Err(error) => match broken(&error, true) {
                     lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
@@ -318,7 +377,7 @@ pub(crate) async fn leave_savepoint(
     };
     match PgTransactionManager::rollback(conn).await {
         Ok(()) => Ok(result),
-        Err(_) => Err(broken_transaction(result)),
+        Err(error) => Err(not_left(&error, result)),
     }
 }
 
@@ -342,6 +401,6 @@ async fn leave_own_savepoint(
     };
     match sqlx::raw_sql(UNDO).execute(&mut **conn).await {
         Ok(_) => Ok(result),
-        Err(_) => Err(broken_transaction(result)),
+        Err(error) => Err(not_left(&error, result)),
     }
 }

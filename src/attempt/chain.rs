@@ -3,7 +3,8 @@
 //! The next job has a token of its own. A turn chains for up to 20 ms and 50 jobs, while no other
 //! group waits, and only if a claim would start the job as well. The head is read by a statement
 //! younger than the group's lock. `head_id` is lowered for a late job and never raised: an adopter
-//! that shares the row relies on it. A chain must not fail the job that ends.
+//! that shares the row relies on it. A chain must not fail the job that ends. A claim whose hold
+//! fails is released: no other worker knows of it.
 //!
 //! Tests: `chained_turns::*`, `interleavings::chain`.
 
@@ -42,7 +43,7 @@ impl ClaimedTurn {
     }
 
     /// Returns whether the turn has chained before, and so is likely to chain again.
-    fn has_chained(&self) -> bool {
+    pub(in crate::attempt) fn has_chained(&self) -> bool {
         self.open.as_ref().is_some_and(|turn| turn.jobs > 1)
     }
 
@@ -77,14 +78,18 @@ impl ClaimedTurn {
         let answer =
             self.context.store.settle_and_chain(conn, success, keep, then, options).await?;
         conn.finish_commit(then).await?;
-        if then == AfterSettle::Hold && !matches!(answer, ChainAnswer::To { held: Some(_), .. }) {
-            conn.rollback().await?;
+        match &answer {
+            _ if then != AfterSettle::Hold => {}
+            ChainAnswer::To { held: Some(_), .. } => {}
+            // If the connection is lost, the next hold finds that, and releases the job.
+            ChainAnswer::To { held: None, .. } => drop(conn.rollback().await),
+            ChainAnswer::Passed | ChainAnswer::Drained => conn.rollback().await?,
         }
         let end = self.log_end(outcome);
         Ok(match answer {
             ChainAnswer::To { claim, known, held } => {
                 let job = claim.job;
-                conn.preheld = held.map(|pid| PreheldJob { job, pid, asked_at });
+                conn.preheld = held.map(|receipt| PreheldJob { job, receipt, asked_at });
                 let after_handler_tx = then == AfterSettle::Nothing;
                 conn.next = Some(Box::new(NextJob { claim, known: *known, after_handler_tx }));
                 TurnEnd::Stays

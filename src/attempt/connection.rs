@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::store::{AfterSettle, Claim, HeldJob, SessionId};
+use crate::store::{AfterSettle, Claim, HeldJob, HoldReceipt, SessionId};
 
 /// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
 #[derive(Debug)]
@@ -42,8 +42,7 @@ pub(crate) struct NextJob {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreheldJob {
     pub(crate) job: i64,
-    /// The process id of the server's session.
-    pub(crate) pid: i32,
+    pub(crate) receipt: HoldReceipt,
     /// When the message was sent.
     pub(crate) asked_at: Instant,
 }

@@ -1,5 +1,7 @@
 //! Failures of an attempt, as results of its run.
 
+use sqlx::error::DatabaseError;
+
 use crate::job::job::FailureKind;
 use crate::job::job_error::storable_text;
 use crate::job::outcome::RunResult;
@@ -9,11 +11,30 @@ use crate::job::outcome::RunResult;
 pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
     match result {
         RunResult::Succeeded(_) => {
-            let message = "the job's transaction was ended or broken inside the handler";
+            let message = "the job's transaction was broken inside the handler";
             RunResult::Broken(FailureKind::Commit, message.to_owned())
         }
         other => other,
     }
+}
+
+/// Returns the result of a run whose handler has ended the job's transaction. What it committed
+/// stays, so another attempt would write it again.
+pub(crate) fn ended_by_hand() -> RunResult {
+    let message = "the handler ended the job's transaction (a COMMIT or ROLLBACK of its own), and what it committed stays: \
+                   use savepoints (begin() on job.tx()) for parts of the work, and a connection of its own for what must stay \
+                   in any case";
+    RunResult::Broken(FailureKind::TransactionEnded, message.to_owned())
+}
+
+/// Returns the result of a run whose savepoint could not be left. The savepoint goes with its
+/// transaction: 25P01 without another one, 3B001 within.
+pub(crate) fn not_left(error: &sqlx::Error, result: RunResult) -> RunResult {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    if code.is_some_and(|code| ["25P01", "3B001"].contains(&&*code)) {
+        return ended_by_hand();
+    }
+    broken_transaction(result)
 }
 
 /// Returns the failure that an error of the settle means for the attempt.

@@ -30,8 +30,8 @@ pub(crate) async fn hold_known(
     conn: &mut SlotConnection,
 ) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
     let preheld = conn.preheld.take().filter(|preheld| preheld.job == claim.job);
-    let (held, asked_at) = if let Some(PreheldJob { pid, asked_at, .. }) = preheld {
-        (Some(HoldReceipt { pid, session: None }), asked_at)
+    let (held, asked_at) = if let Some(PreheldJob { receipt, asked_at, .. }) = preheld {
+        (Some(receipt), asked_at)
     } else {
         let asked_at = Instant::now();
         conn.begun = true;
@@ -47,7 +47,7 @@ pub(crate) async fn hold_known(
             }
         }
     };
-    let Some(HoldReceipt { pid, session }) = held else {
+    let Some(HoldReceipt { pid, session, xid }) = held else {
         conn.rollback().await?;
         return hold(context, queue, claim, CLAIM_LEASE, conn).await;
     };
@@ -57,7 +57,7 @@ pub(crate) async fn hold_known(
         None => context.store.session(conn).await?,
     };
     conn.session = Some(session);
-    Ok(Some((HeldJob { session, ..known }, asked_at)))
+    Ok(Some((HeldJob { session, xid, ..known }, asked_at)))
 }
 
 /// Tells the server to notice when this process is gone.

@@ -135,6 +135,7 @@ impl ClaimedTurn {
                 claim: self.claim.clone(),
                 time,
                 guard: lease_guard,
+                waits: Arc::default(),
                 record_first: None,
             });
             let mut job = self.active_job(&held, guard);

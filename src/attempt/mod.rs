@@ -11,6 +11,7 @@ pub(crate) mod handler;
 pub(crate) mod hold;
 pub(crate) mod leased_turn;
 pub(crate) mod lost;
+pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod settle_batch;

@@ -5,18 +5,21 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
+use sqlx::PgConnection;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
-use crate::attempt::failure::run_result;
+use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
+use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -25,15 +28,20 @@ use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
 use crate::liveness::sessions::Signals;
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::HeldJob;
+use crate::store::{HeldJob, WorkConnection, in_short_tx};
 
 /// Bounds the time that a handler has to stop after [`ActiveJob::cancelled`] resolved. With
 /// `monitor::LIMIT` it stays below the grace of a take-over.
 const WIND_UP: Duration = Duration::from_millis(150);
 
+/// Bounds the look at the session of a handler that was dropped.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
 /// The reason why a handler was stopped before it returned.
 enum Stopped {
     TimedOut(Duration),
+    /// Timed out while it waited for a connection of the pool: no attempt of the job.
+    GotNoConnection,
     HoldLost,
     Deadline,
 }
@@ -77,23 +85,29 @@ impl ClaimedTurn {
         let context = Arc::clone(&self.context);
         let mut counted = context.counters.begin();
         let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
-        let (held, since) = match timeout(ANSWER_LIMIT, held).await {
-            Ok(Ok(Some(held))) => held,
-            Ok(Ok(None)) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
-            Ok(Err(error)) => return (TurnEnd::Lost, self.report_not_held(conn, Some(error))),
-            Err(_) => {
-                let error = io::Error::from(io::ErrorKind::TimedOut);
-                return (TurnEnd::Lost, self.report_not_held(conn, Some(error.into())));
+        let held = timeout(ANSWER_LIMIT, held)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        let (held, since) = match held {
+            Ok(Some(held)) => held,
+            Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
+            Err(error) => {
+                let conn = self.report_not_held(conn, Some(error));
+                if !self.has_chained() {
+                    return (TurnEnd::Lost, conn);
+                }
+                // Only in a chain: if each hold of a job fails, those of ordinary claims use up its
+                // attempts.
+                release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
+                counted.mark_released();
+                return (TurnEnd::Released, conn);
             }
         };
         let signals = Signals::default();
-        let watch = self.context.session_monitor.watch(
-            self.claim.job,
-            held.session,
-            since,
-            signals.clone(),
-        );
-        let guard = HoldGuard::Locked(Locks { conn, session: held.session, watch });
+        let watch =
+            self.context.session_monitor.watch(self.claim.job, &held, since, signals.clone());
+        let (session, xid) = (held.session, held.xid);
+        let guard = HoldGuard::Locked(Locks { conn, session, xid, watch });
         let mut job = self.active_job(&held, guard);
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let unrecorded = self.decide_success(&held, result);
@@ -163,6 +177,8 @@ impl ClaimedTurn {
             Disposition::Ignored => return (RunResult::Ignored, true),
         }
         let limit = held.timeout.or(self.queue.options.timeout);
+        let waits = job.waits_for_connection();
+        let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
         let cancelled = job.cancelled.clone();
         let stopped = {
             let run = async {
@@ -183,7 +199,10 @@ impl ClaimedTurn {
                     biased;
                     ended = &mut run => return ended,
                     () = signals.lost.cancelled() => break Stopped::HoldLost,
-                    () = &mut expired => break Stopped::TimedOut(limit.unwrap_or_default()),
+                    () = &mut expired => break match limit {
+                        Some(limit) if !waits() => Stopped::TimedOut(limit),
+                        _ => Stopped::GotNoConnection,
+                    },
                     () = self.context.release.cancelled() => break Stopped::Deadline,
                     () = signals.cancel.cancelled(), if !asked => {
                         asked = true;
@@ -192,17 +211,23 @@ impl ClaimedTurn {
                 }
             };
             cancelled.cancel();
-            if let Ok((result, clean)) = timeout(WIND_UP, &mut run).await
-                && matches!(stopped, Stopped::Deadline)
-            {
+            match timeout(WIND_UP, &mut run).await {
+                Ok((ended @ RunResult::Broken(FailureKind::TransactionEnded, _), clean)) => {
+                    return (ended, clean);
+                }
                 // An error after a shutdown's deadline is no failure of the job.
-                return match result {
-                    RunResult::Succeeded(_) => (result, clean),
-                    _ => (RunResult::Released, clean),
-                };
+                Ok((result, clean)) if matches!(stopped, Stopped::Deadline) => {
+                    return match result {
+                        RunResult::Succeeded(_) => (result, clean),
+                        _ => (RunResult::Released, clean),
+                    };
+                }
+                _ => stopped,
             }
-            stopped
         };
+        if self.has_ended_by_hand(job, &stopped).await {
+            return (ended_by_hand(), false);
+        }
         let clean = job.savepoint == Savepoint::None;
         let result = match stopped {
             Stopped::TimedOut(limit) => {
@@ -211,9 +236,33 @@ impl ClaimedTurn {
             }
             Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
             Stopped::HoldLost => return (session_lost(), false),
-            Stopped::Deadline => RunResult::Released,
+            Stopped::Deadline | Stopped::GotNoConnection => RunResult::Released,
         };
         (result, clean)
+    }
+
+    /// Returns whether a handler that was dropped had ended the job's transaction, as far as its
+    /// session still shows it.
+    async fn has_ended_by_hand(&self, job: &ActiveJob, stopped: &Stopped) -> bool {
+        let HoldGuard::Locked(Locks { session, xid, watch, .. }) = &job.guard else {
+            return false;
+        };
+        if matches!(stopped, Stopped::HoldLost) || job.savepoint == Savepoint::None {
+            return watch.was_ended();
+        }
+        let context = &self.context;
+        let look = async {
+            let mut conn = WorkConnection::from(context.side.acquire().await?);
+            let pids = vec![session.pid];
+            let look = async |conn: &mut PgConnection| context.store.sessions(conn, pids).await;
+            let found = in_short_tx(&mut conn, look).await?;
+            conn.done();
+            Ok::<_, sqlx::Error>(found)
+        };
+        let Ok(Ok(found)) = timeout(LOOK_LIMIT, look).await else {
+            return watch.was_ended();
+        };
+        found.get(session).is_some_and(|now| now != xid)
     }
 
     /// Settles the run: in the hold's own transaction if it stands, else by token on another
@@ -245,7 +294,8 @@ impl ClaimedTurn {
         unrecorded: Unrecorded,
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
-        let Locks { mut conn, session, watch } = locks;
+        let Locks { mut conn, session, watch, .. } = locks;
+        watch.begin_settle();
         let unrecorded = if clean {
             let settled = tokio::select! {
                 settled = self.settle_in_hold(&mut conn, &held, unrecorded) => settled,

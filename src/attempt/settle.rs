@@ -156,7 +156,9 @@ impl ClaimedTurn {
         conn.finish_commit(then).await?;
         if then == AfterSettle::Hold {
             match (settled.held, claim.followers.first()) {
-                (Some(pid), Some(&job)) => conn.preheld = Some(PreheldJob { job, pid, asked_at }),
+                (Some(receipt), Some(&job)) => {
+                    conn.preheld = Some(PreheldJob { job, receipt, asked_at });
+                }
                 _ => conn.rollback().await?,
             }
         }

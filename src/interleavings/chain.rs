@@ -238,3 +238,51 @@ async fn a_chained_claim_whose_answer_was_lost_is_taken_over() {
     commit(&mut other).await;
     scene.end().await;
 }
+
+/// The settle is committed, and the next job claimed, when the hold in the same message meets a
+/// lock. The worker knows the token and holds the job at once. If it took the whole message for
+/// refused, the job would wait for its lease and a grace, and lose an attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_fails_behind_its_chains_commit_is_tried_again() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let (mut worker, mut other) = (scene.session().await, scene.session().await);
+        run(&mut worker, "set application_name = 'chains'").await;
+        let jobs = enqueue(&mut worker, &["g"; 2]).await;
+        let claim = scene.claim_one(&mut worker).await;
+        scene.hold(&mut worker, &claim).await;
+        let (process, locker) = (pid(&mut worker).await, pid(&mut other).await);
+        scene.gate("chains", "update", "job").await;
+        begin(&mut other).await;
+        let success = Succeeded { queue: Q, claim: &claim, earlier: &[], result: "null" };
+        let options = ClaimOptions::new(&scene.options, None);
+        // Without `keep` the first job is deleted: the gate stops the start of the second one.
+        let settle =
+            scene.store.settle_and_chain(&mut worker, success, false, AfterSettle::Hold, options);
+        let lock = "lock table seriatim.cancel_request in access exclusive mode";
+        let (answer, _, ()) = tokio::join!(settle, run(&mut other, lock), async {
+            scene.until_waits(process, "advisory").await;
+            scene.until_waits(locker, "relation").await;
+            scene.open_gate().await;
+        });
+        let ChainAnswer::To { claim: next, held, .. } = answer.unwrap() else {
+            panic!("the second job is not claimed");
+        };
+        assert_eq!((next.job, held.is_none()), (jobs[1], true));
+        rollback(&mut worker).await;
+        rollback(&mut other).await;
+        if wrong {
+            scene.lease("g", -1).await;
+            assert!(scene.claim(&mut other, 10).await.is_empty());
+            scene.lease("g", -1).await;
+            let over = scene.claim_one(&mut other).await;
+            assert_eq!(over.job, jobs[1]);
+            assert_eq!(scene.hold(&mut other, &over).await.attempt, 2);
+            rollback(&mut other).await;
+        } else {
+            assert_eq!(scene.hold(&mut worker, &next).await.attempt, 1);
+            rollback(&mut worker).await;
+        }
+        scene.end().await;
+    }
+}

@@ -197,7 +197,8 @@ pub enum BuildMistake {
         /// The range that is allowed.
         range: &'static str,
     },
-    /// The pool has fewer connections than the queues have slots; each running job holds one.
+    /// The pool has fewer connections than the queues of its processors have slots; each running job
+    /// holds one.
     #[error(
         "the pool has {connections} connections for {slots} slots ({detail}): each running job holds one, so raise max_connections to {slots} or more, or lower the concurrency"
     )]
@@ -205,9 +206,9 @@ pub enum BuildMistake {
         /// `max_connections` of the pool.
         connections: u32,
         /// How many they need at once: the sum of the queues' concurrencies, or the slots that they
-        /// share.
+        /// share, and what other processors on the pool need.
         slots: usize,
-        /// The concurrency of each queue.
+        /// The concurrency of each queue, and the need of the others.
         detail: String,
     },
 }

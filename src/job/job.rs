@@ -227,13 +227,16 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
+    /// The handler ended the job's transaction by hand: no further attempt. What it committed stays.
+    TransactionEnded,
     /// The session that held the job was lost.
     ConnectionLost,
     /// The lease of the job ended, or the presence of its process could not be proved in time.
     LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
-    /// A shutdown ended the attempt; it does not count.
+    /// A shutdown ended the attempt, or its timeout passed while it waited in
+    /// [`tx`](crate::ActiveJob::tx) for a connection of the pool. It does not count.
     Released,
     /// Cancelled on request.
     Cancelled,

@@ -58,8 +58,22 @@ impl JobError {
             chain.push(storable(error));
             source = error.source();
         }
-        (Failure { kind, message: storable(self.error.as_ref()), chain, attempt }, self.decision)
+        let mut message = storable(self.error.as_ref());
+        if waited_for_a_pool(self.error.as_ref()) {
+            message.push_str(POOL_ADVICE);
+        }
+        (Failure { kind, message, chain, attempt }, self.decision)
     }
+}
+
+/// The advice for a handler that waited for a connection in vain.
+const POOL_ADVICE: &str = " (all connections of a pool were in use. If it is the processor's pool: write through job.tx(), whose \
+    connection the job has; or raise max_connections by what handlers take beside it; or lower the queue's concurrency)";
+
+/// Returns whether a pool gave no connection in time.
+fn waited_for_a_pool(error: &(dyn StdError + 'static)) -> bool {
+    matches!(error.downcast_ref::<sqlx::Error>(), Some(sqlx::Error::PoolTimedOut))
+        || error.source().is_some_and(waited_for_a_pool)
 }
 
 /// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.

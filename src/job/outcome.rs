@@ -27,7 +27,7 @@ pub(crate) enum RunResult {
     Ignored,
     /// It was cancelled before the handler ran.
     Cancelled,
-    /// A shutdown ended the attempt.
+    /// A shutdown ended the attempt, or it timed out while it waited for a connection of the pool.
     Released,
 }
 
@@ -72,7 +72,12 @@ pub(crate) fn decide(
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
             let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
-            (failure, FailureDecision::Retry(None))
+            let decision = match kind {
+                // Another attempt would write again what this one has committed.
+                FailureKind::TransactionEnded => FailureDecision::Fail,
+                _ => FailureDecision::Retry(None),
+            };
+            (failure, decision)
         }
         RunResult::Expired(at) => {
             let message =
@@ -157,6 +162,15 @@ mod tests {
         assert_eq!(decided(RunResult::Released, asked), Outcome::Cancelled);
         let done = RunResult::Succeeded("1".into());
         assert_eq!(decided(done, asked), Outcome::Succeeded { result: "1".into() });
+    }
+
+    #[test]
+    fn a_transaction_ended_by_hand_is_never_retried() {
+        let ended = RunResult::Broken(FailureKind::TransactionEnded, "by hand".into());
+        assert!(matches!(
+            decided(ended, attempt(1, 3)),
+            Outcome::Failed { then: OutOfAttempts::Halt, .. }
+        ));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What the parts of a processor share: its store, its side connections, its signals.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
@@ -19,6 +20,8 @@ use crate::store::{SessionLimits, Store};
 /// Connections beside the pool's, which never wait behind its jobs. One is for wake-ups, two are
 /// for maintenance and late records; the monitor opens one more.
 const SIDE_CONNECTIONS: u32 = 3;
+/// Time between two reports of an exhausted pool.
+const SAY_AGAIN: Duration = Duration::from_mins(1);
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
 /// What the parts of a processor share.
@@ -41,6 +44,8 @@ pub(crate) struct Context {
     /// The deadline of a shutdown, set when it begins.
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
+    /// When handlers that wait for the pool were last reported.
+    exhausted_pool: Mutex<Option<Instant>>,
 }
 
 impl Context {
@@ -60,7 +65,26 @@ impl Context {
             release: CancellationToken::new(),
             deadline: OnceLock::new(),
             on_error,
+            exhausted_pool: Mutex::default(),
         }
+    }
+
+    /// Reports that handlers wait for connections of the pool: once, and again after a while.
+    pub(crate) fn report_exhausted_pool(&self, queue: &str, pool: &PgPool) {
+        let (now, connections) = (Instant::now(), pool.options().get_max_connections());
+        if pool.size() < connections {
+            // The server gives no connection, which other parts of the processor report.
+            return;
+        }
+        {
+            // Nothing panics under the lock.
+            let mut last = self.exhausted_pool.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.is_some_and(|last| now < last + SAY_AGAIN) {
+                return;
+            }
+            *last = Some(now);
+        }
+        self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
     /// Logs an error that no caller gets, and passes it to the error hook.

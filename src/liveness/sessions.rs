@@ -5,6 +5,9 @@
 //! the group over a grace after the first suspicion. A handler may be using its hold's own
 //! connection, so the monitor asks for all holds. A hold that was not seen alive for `PROOF_LIMIT`
 //! counts as lost: its handler is dropped before the grace ends.
+//!
+//! A handler can end the transaction itself, and its session lives on without the locks. So the
+//! monitor asks for the sessions' transactions as well.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
-use crate::store::{SessionId, Sessions, Store, in_short_tx, keep_open};
+use crate::store::{HeldJob, SessionId, Sessions, Store, in_short_tx, keep_open};
 
 /// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -45,6 +48,12 @@ struct Holds {
 struct Watched {
     job: i64,
     session: SessionId,
+    /// The transaction that has the locks.
+    xid: Option<i64>,
+    /// The settle has begun, and may end the transaction at any time.
+    settling: bool,
+    /// The handler has ended the transaction.
+    ended: bool,
     /// When the statement that last proved the session alive was sent.
     proved: Instant,
     signals: Signals,
@@ -72,16 +81,32 @@ impl Drop for SessionWatch {
     }
 }
 
+impl SessionWatch {
+    /// From here on the end of the transaction is the settle's.
+    pub(crate) fn begin_settle(&self) {
+        if let Some(watched) = self.session_monitor.holds().watched.get_mut(&self.key) {
+            watched.settling = true;
+        }
+    }
+
+    /// Returns whether the hold was lost because the handler had ended its transaction.
+    pub(crate) fn was_ended(&self) -> bool {
+        self.session_monitor.holds().watched.get(&self.key).is_some_and(|watched| watched.ended)
+    }
+}
+
 impl SessionMonitor {
-    /// Watches a hold. `since` is when the statement that took it was sent.
+    /// Watches the hold of a job. `since` is when the statement that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,
-        session: SessionId,
+        held: &HeldJob,
         since: Instant,
         signals: Signals,
     ) -> SessionWatch {
-        let watched = Watched { job, session, proved: since, signals };
+        let HeldJob { session, xid, .. } = *held;
+        let (settling, ended) = (false, false);
+        let watched = Watched { job, session, xid, settling, ended, proved: since, signals };
         let mut holds = self.holds();
         let key = holds.next;
         holds.next += 1;
@@ -160,10 +185,14 @@ impl SessionMonitor {
             let Some(watched) = holds.watched.get_mut(key) else {
                 continue;
             };
-            if alive.contains(&watched.session) {
-                watched.proved = watched.proved.max(begun);
-            } else {
-                watched.signals.lost.cancel();
+            match alive.get(&watched.session) {
+                // The settle would have said that it begins before it was sent.
+                Some(xid) if *xid != watched.xid && !watched.settling => {
+                    watched.ended = true;
+                    watched.signals.lost.cancel();
+                }
+                Some(_) => watched.proved = watched.proved.max(begun),
+                None => watched.signals.lost.cancel(),
             }
             if cancels.contains(&watched.job) {
                 watched.signals.cancel.cancel();

@@ -14,6 +14,7 @@ use crate::job::name;
 use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::watchdog::Watchdog;
 use crate::processor::config::Config;
+use crate::processor::pool_needs::PoolNeeds;
 use crate::processor::processor::Processor;
 
 /// Collects a processor's settings; [`build`](Self::build) checks them all.
@@ -25,8 +26,10 @@ pub struct ProcessorBuilder {
 impl Processor {
     /// Begins a processor on `pool`, which must have a connection for each slot of each queue (at
     /// most as many as the [`slots`](ProcessorBuilder::slots) that they share), and one for each
-    /// queue under a lease. Beside the pool the processor opens up to five connections of its own,
-    /// with the pool's options.
+    /// queue under a lease. All processors on clones of one pool are added up, until they are
+    /// dropped or shut down. What the application takes of the pool comes on top. An idle queue gives
+    /// its connections back 2 s after its last job. Beside the pool the processor opens up to five
+    /// connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
         ProcessorBuilder { config: Config::new(pool) }
     }
@@ -154,11 +157,12 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings. Logs a warning if more handlers can run under leases than the pool has
+    /// connections: those that call [`tx`](crate::ActiveJob::tx) at once wait for each other.
     ///
     /// # Errors
     /// [`BuildError`] with every mistake: no queue, a queue twice, a value out of its range, a pool
-    /// too small for the slots.
+    /// too small for the slots of its processors.
     pub fn build(self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
         let Config {
@@ -215,22 +219,61 @@ impl ProcessorBuilder {
         if let Some(watchdog) = watchdog {
             watchdog.mistakes(&mut mistakes);
         }
-        mistakes.extend(pool_too_small(pool, queues.iter().map(|(options, _)| options), *slots));
-        if mistakes.is_empty() {
-            Ok(Processor { config: self.config })
-        } else {
-            Err(BuildError::new(mistakes))
+        let needs = PoolNeeds::lock();
+        let options = || queues.iter().map(|(options, _)| options);
+        let need = pool_need(options(), *slots, needs.of(pool));
+        let connections = pool.options().get_max_connections();
+        if !reaches(connections, need.all) {
+            let (slots, detail) = (need.all, need.detail);
+            mistakes.push(BuildMistake::PoolTooSmall { connections, slots, detail });
         }
+        if !mistakes.is_empty() {
+            return Err(BuildError::new(mistakes));
+        }
+        warn_of_many_leases(connections, options(), *slots);
+        let need = needs.add(pool.clone(), need.own);
+        Ok(Processor { config: self.config, need })
     }
 }
 
-/// Returns a mistake if the pool has fewer connections than all queues together may need at once.
-fn pool_too_small<'a>(
-    pool: &PgPool,
+/// The connections that may be needed at once.
+struct Need {
+    /// By the processor that is built.
+    own: usize,
+    /// By all processors on its pool.
+    all: usize,
+    detail: String,
+}
+
+fn reaches(connections: u32, needed: usize) -> bool {
+    usize::try_from(connections).map_or(true, |connections| connections >= needed)
+}
+
+/// Warns if more handlers may run under leases than the pool has connections.
+fn warn_of_many_leases<'a>(
+    connections: u32,
     queues: impl Iterator<Item = &'a QueueOptions>,
     bound: Option<usize>,
-) -> Option<BuildMistake> {
-    let connections = pool.options().get_max_connections();
+) {
+    let leased = queues.filter(|options| options.hold != Hold::Transaction);
+    let handlers = leased.fold(0, |sum: usize, options| sum.saturating_add(options.concurrency));
+    let handlers = bound.map_or(handlers, |bound| handlers.min(bound));
+    if !reaches(connections, handlers) {
+        tracing::warn!(
+            handlers,
+            connections,
+            "more handlers can run under leases than the pool has connections: those that call tx() at once wait for \
+             each other. If many do, raise max_connections or lower the concurrency"
+        );
+    }
+}
+
+/// Returns what the queues and the other processors on their pool may need at once.
+fn pool_need<'a>(
+    queues: impl Iterator<Item = &'a QueueOptions>,
+    bound: Option<usize>,
+    others: usize,
+) -> Need {
     let (mut each, mut held, mut leased) = (Vec::new(), 0_usize, 0_usize);
     for options in queues {
         each.push(format!("{} {}", options.name(), options.connections()));
@@ -240,7 +283,7 @@ fn pool_too_small<'a>(
         }
     }
     // A queue whose jobs are kept by leases claims beside the jobs that run.
-    let slots = match bound {
+    let own = match bound {
         Some(bound) if bound < held => {
             each.push(format!("of which {bound} at once"));
             bound
@@ -248,9 +291,10 @@ fn pool_too_small<'a>(
         _ => held,
     }
     .saturating_add(leased);
-    let enough = usize::try_from(connections).map_or(true, |connections| connections >= slots);
-    let detail = each.join(", ");
-    (!enough).then_some(BuildMistake::PoolTooSmall { connections, slots, detail })
+    if others > 0 {
+        each.push(format!("other processors on this pool {others}"));
+    }
+    Need { own, all: own.saturating_add(others), detail: each.join(", ") }
 }
 
 impl fmt::Debug for ProcessorBuilder {

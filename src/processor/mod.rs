@@ -5,6 +5,7 @@
 pub(crate) mod builder;
 mod config;
 pub(crate) mod listener;
+mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;
 mod spawn;

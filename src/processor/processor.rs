@@ -14,6 +14,7 @@ use crate::attempt::turn::QueueRuntime;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::processor::config::Config;
+use crate::processor::pool_needs::PoolNeed;
 use crate::processor::running::Running;
 use crate::processor::spawn::{
     spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
@@ -48,7 +49,8 @@ use crate::worker::worker::Worker;
 /// ```
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
-    pub(crate) config: Config,
+    pub(in crate::processor) config: Config,
+    pub(in crate::processor) need: Arc<PoolNeed>,
 }
 
 impl Processor {
@@ -123,7 +125,7 @@ impl Processor {
         // runtime's.
         let side_stop = side_stop.drop_guard();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
-        Running::new(stop, context, ended)
+        Running::new(stop, context, self.need, ended)
     }
 }
 

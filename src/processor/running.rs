@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::liveness::context::Context;
 use crate::liveness::shutdown::ShutdownReport;
+use crate::processor::pool_needs::PoolNeed;
 
 /// Bounds the time that released jobs may take after the deadline.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -20,15 +21,18 @@ pub struct Running {
     stop: CancellationToken,
     context: Arc<Context>,
     ended: JoinHandle<()>,
+    #[allow(dead_code)] // For its drop.
+    need: Arc<PoolNeed>,
 }
 
 impl Running {
     pub(in crate::processor) fn new(
         stop: CancellationToken,
         context: Arc<Context>,
+        need: Arc<PoolNeed>,
         ended: JoinHandle<()>,
     ) -> Self {
-        Self { stop, context, ended }
+        Self { stop, context, ended, need }
     }
 
     /// Stops claiming, waits for the running jobs until the deadline, then releases the rest. Their

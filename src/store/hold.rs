@@ -32,10 +32,10 @@ statements! {
                 and exists (select from held)
             for no key update of j skip locked
         )
-        select held.suspected, {columns}, set_config('lock_timeout', '0', true)
+        select held.suspected, {columns}, set_config('lock_timeout', '0', true), {xid}
         from held
         left join held_job as job on true",
-        &[("columns", &held_columns(names, &names.sql(FOLLOWED)))],
+        &[("columns", &held_columns(names, &names.sql(FOLLOWED))), ("xid", XID)],
     );
 
     /// Locks the job's own row by its token.
@@ -47,9 +47,9 @@ statements! {
             for no key update of j skip locked
         )
         select job.suspect is not null as suspected, {columns},
-            set_config('lock_timeout', '0', true)
+            set_config('lock_timeout', '0', true), {xid}
         from held_job as job",
-        &[("columns", &held_columns(names, "false"))],
+        &[("columns", &held_columns(names, "false")), ("xid", XID)],
     );
 
     /// A plain read: only another token, or no row, says that a claim is lost.
@@ -81,6 +81,9 @@ statements! {
         returning j.id",
     );
 }
+
+/// The id of the open transaction, as `pg_stat_activity` shows it. Row locks have given it one.
+pub(in crate::store) const XID: &str = "pg_current_xact_id_if_assigned()::xid::text::int8";
 
 /// Whether more unfinished jobs are behind `job` in its group.
 const FOLLOWED: &str = "exists(
@@ -125,6 +128,8 @@ pub(crate) struct HeldJob {
     /// More unfinished jobs were in the group: a hint that retiring is not worth trying.
     pub(crate) followed: bool,
     pub(crate) session: SessionId,
+    /// The transaction that holds it; `None` if none does, as under a lease.
+    pub(crate) xid: Option<i64>,
     /// The claim is suspected. That must be cleared before the handler runs, in a transaction of
     /// its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
@@ -154,6 +159,17 @@ pub(crate) struct HoldReceipt {
     pub(crate) pid: i32,
     /// Its session, if it was asked for.
     pub(crate) session: Option<SessionId>,
+    /// The transaction that holds it.
+    pub(crate) xid: Option<i64>,
+}
+
+impl HoldReceipt {
+    /// Reads the answer to a hold. `None` if it does not stand.
+    pub(in crate::store) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+        let pid: Option<i32> = row.try_get(0)?;
+        let xid = row.try_get(1)?;
+        Ok(pid.map(|pid| Self { pid, session: None, xid }))
+    }
 }
 
 /// The begin of the session, in microseconds: independent of how the session writes times.
@@ -182,7 +198,8 @@ impl Store {
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
-                Ok(HoldAnswer::Held(Box::new(held_job(&row)?)))
+                let xid = row.try_get(20)?;
+                Ok(HoldAnswer::Held(Box::new(HeldJob { xid, ..held_job(&row)? })))
             }
             // The group is ours, but the job's row is locked for a moment or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
@@ -210,12 +227,14 @@ impl Store {
             text = format!("begin; {}; commit; {text}; {SINCE}", notice(limits));
         }
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
-        let Some(pid) = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)? else {
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let Some(receipt) = HoldReceipt::read(row)? else {
             return Ok(None);
         };
         let since: Option<i64> = rows.get(1).map(|row| row.try_get(0)).transpose()?;
         let since = since.and_then(DateTime::from_timestamp_micros);
-        Ok(Some(HoldReceipt { pid, session: since.map(|since| SessionId { pid, since }) }))
+        let session = since.map(|since| SessionId { pid: receipt.pid, since });
+        Ok(Some(HoldReceipt { session, ..receipt }))
     }
 
     /// Returns the message that begins a transaction and holds a job in it.
@@ -226,7 +245,7 @@ impl Store {
         job: i64,
     ) -> String {
         let (begin, hold) = (begin_text(conn), self.names.quoted("hold_job"));
-        format!("{begin}; select {hold}({job}, '{}')", claim.token)
+        format!("{begin}; select {hold}({job}, '{}'), {XID}", claim.token)
     }
 
     /// Returns the session of the connection.
@@ -287,6 +306,7 @@ pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         cancel_requested: row.try_get(9)?,
         followed: row.try_get(10)?,
         session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)? },
+        xid: None,
         suspected: row.try_get(0)?,
     })
 }

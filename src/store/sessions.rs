@@ -1,6 +1,6 @@
 //! The sessions that hold a process's running jobs: whether they live, and requests to cancel.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use sqlx::{PgConnection, Row};
 
@@ -8,12 +8,13 @@ use crate::store::hold::SessionId;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
-/// The sessions that were found alive.
-pub(crate) type Sessions = HashSet<SessionId>;
+/// The sessions that were found alive, each with the id of its transaction. Without row locks or
+/// writes a transaction has none.
+pub(crate) type Sessions = HashMap<SessionId, Option<i64>>;
 
 statements! {
     SESSIONS = |names| names.sql(
-        "select pid, backend_start from pg_catalog.pg_stat_activity
+        "select pid, backend_start, backend_xid::text::int8 from pg_catalog.pg_stat_activity
         where pid = any($1) and backend_start is not null",
     );
 
@@ -36,7 +37,10 @@ impl Store {
     ) -> Result<Sessions, sqlx::Error> {
         let rows = self.query(&SESSIONS).bind(pids).fetch_all(conn).await?;
         rows.iter()
-            .map(|row| Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)? }))
+            .map(|row| {
+                let session = SessionId { pid: row.try_get(0)?, since: row.try_get(1)? };
+                Ok((session, row.try_get(2)?))
+            })
             .collect()
     }
 

@@ -91,7 +91,9 @@ impl Worker {
         state.prefetch.release_urgent();
         passed |= state.end_claim(claimed.more && brought > 0);
         if brought > 0 {
-            state.recheck.record_claim(Instant::now(), burst);
+            let now = Instant::now();
+            state.recheck.record_claim(now, burst);
+            state.last_job = Some(now);
         }
         state.busy = claimed.more && brought > 0;
         // A shared slot is not kept from other queues until the next poll.

@@ -6,11 +6,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::connection::SlotConnection;
+use crate::slots::queue_slots::QUICK;
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
-/// The number of connections that an idle queue keeps under a transaction hold.
-pub(in crate::worker) const KEPT: usize = 2;
+/// The number of connections that a queue keeps under a transaction hold while jobs follow each
+/// other: for the next job and its recheck.
+const KEPT: usize = 2;
+/// How long they are kept after the last job. Then the application can have them.
+const KEEP_FOR: Duration = Duration::from_secs(2);
 /// Bounds a claim's wait for its first connection, and for each further one.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5);
 const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
@@ -28,6 +32,23 @@ impl WorkerState {
         }
     }
 
+    /// Returns how many connections to keep for the next job: none if the last one is long over.
+    fn kept_for_next(&self, now: Instant) -> usize {
+        if self.last_job.is_some_and(|at| now < at + KEEP_FOR) { KEPT } else { 0 }
+    }
+
+    /// Returns when to give back spare connections that no job will have used by then; `None` if
+    /// there are none.
+    pub(in crate::worker) fn trim_at(&self, now: Instant) -> Option<Instant> {
+        let soon = now + QUICK;
+        match self.spare.len() {
+            0 => None,
+            // Connections that were kept for jobs that ended lately.
+            spare if spare > KEPT => Some(soon),
+            _ => Some(self.last_job.map_or(soon, |at| (at + KEEP_FOR).max(soon))),
+        }
+    }
+
     /// Returns a connection for a claim: one that claimed before, if there is one.
     pub(in crate::worker) fn for_claim(&mut self) -> Option<SlotConnection> {
         let claims = self.spare.iter().position(|conn| conn.has_claimed);
@@ -42,12 +63,13 @@ impl WorkerState {
 }
 
 impl Worker {
-    /// Returns the number of connections to keep: for the next job and its recheck, and for as many
-    /// jobs as ended lately. Opening one costs round trips, and each slot of the queue's own may
-    /// keep one.
+    /// Returns the number of connections to keep: for the next job and its recheck if jobs follow
+    /// each other, and for as many jobs as ended lately. Opening one costs round trips, and each
+    /// slot of the queue's own may keep one.
     pub(in crate::worker) fn spares(&self, state: &WorkerState) -> usize {
         let own = !self.leased() && !self.slots.bounded();
-        let lately = || state.slot_usage.quick_ends(Instant::now()).max(KEPT);
+        let now = Instant::now();
+        let lately = || state.slot_usage.quick_ends(now).max(state.kept_for_next(now));
         if own { self.free(state).min(lately()) } else { 0 }
     }
 

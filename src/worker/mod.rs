@@ -9,7 +9,6 @@ pub(crate) mod cursor;
 pub(crate) mod orphans;
 pub(crate) mod prefetch;
 pub(crate) mod recheck;
-pub(crate) mod release;
 pub(crate) mod state;
 pub(crate) mod wait;
 pub(crate) mod worker;

@@ -27,11 +27,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
 use crate::attempt::connection::SlotConnection;
+use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::liveness::leases::LeaseGuard;
 use crate::slots::queue_slots::{SlotGuard, SlotUsage};
 use crate::store::HeldJob;
-use crate::worker::release::{UnstartedTurn, release};
 
 /// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
 /// extended.

@@ -41,6 +41,8 @@ pub(in crate::worker) struct WorkerState {
     /// The number of slots that the next claim gets connections for. It grows while claims leave
     /// more.
     pub(in crate::worker) reach: usize,
+    /// When the last job was claimed, or ended.
+    pub(in crate::worker) last_job: Option<Instant>,
     pub(in crate::worker) cursor: ClaimCursor,
     pub(in crate::worker) backoff: Duration,
     pub(in crate::worker) recheck: Recheck,
@@ -62,6 +64,7 @@ impl WorkerState {
             busy: false,
             all_taken: false,
             reach: 1,
+            last_job: None,
             cursor: ClaimCursor::default(),
             backoff: BACKOFF.0,
             recheck: Recheck::default(),
@@ -76,7 +79,9 @@ impl WorkerState {
         ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
     ) -> TurnEnd {
         let (end, conn) = ended.unwrap_or((TurnEnd::Lost, None));
-        self.recheck.record_end(Instant::now());
+        let now = Instant::now();
+        self.recheck.record_end(now);
+        self.last_job = Some(now);
         self.spare.extend(conn);
         end
     }

@@ -15,8 +15,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::attempt::turn::TurnEnd;
 use crate::job::stall::Activity;
 use crate::liveness::shared_poll::{LATE, PollHandle, PollTarget};
-use crate::slots::queue_slots::QUICK;
-use crate::worker::connections::KEPT;
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
@@ -65,7 +63,8 @@ impl Worker {
         };
         // Connections that were kept while jobs followed each other.
         let idle = matches!(pause, Pause::Poll { .. });
-        let mut trim_at = (idle && state.spare.len() > KEPT).then(|| now + QUICK);
+        let trim = |state: &WorkerState| state.trim_at(Instant::now()).filter(|_| idle);
+        let mut trim_at = trim(state);
         loop {
             let recheck_at =
                 state.orphan_checks.into_iter().chain([state.recheck.at()]).flatten().min();
@@ -77,6 +76,7 @@ impl Worker {
                     self.start_prefetched(state);
                     if end == TurnEnd::Drained && state.all_taken {
                         state.keep_spare(self.spares(state));
+                        trim_at = trim(state);
                         continue;
                     }
                 }
@@ -89,8 +89,8 @@ impl Worker {
                 () = self.slots.given(), if room => {}
                 () = self.wake.notified(), if until.is_some() => {}
                 () = sleep_until(trim_at.unwrap_or(now)), if trim_at.is_some() => {
-                    trim_at = None;
                     state.keep_spare(self.spares(state));
+                    trim_at = trim(state);
                     continue;
                 }
                 () = changed(poll_handle.as_ref()) => {

@@ -1,24 +1,23 @@
 //! Chain: a settle that starts the next job of the same group, in one round trip.
 
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{PgConnection, Row};
 
 use crate::job::group_plan::Disposition;
 use crate::store::claim::claim::{Claim, ClaimOptions};
-use crate::store::hold::{HeldJob, begin_text, held_job};
+use crate::store::hold::{HeldJob, HoldReceipt, XID, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
-use crate::store::settle::quick::AfterSettle;
+use crate::store::settle::quick::{AfterSettle, send};
 use crate::store::store::Store;
 
 /// What a settle that may chain came to.
 #[derive(Debug)]
 pub(crate) enum ChainAnswer {
-    /// The next job is claimed. `held` is the server's process that holds it, if it was to be held
-    /// and is.
+    /// The next job is claimed. `held` says who holds it, if it was to be held and is.
     To {
         claim: Claim,
         known: Box<HeldJob>,
-        held: Option<i32>,
+        held: Option<HoldReceipt>,
     },
     Passed,
     Drained,
@@ -26,7 +25,8 @@ pub(crate) enum ChainAnswer {
 
 impl Store {
     /// Settles a held job's success while no other group waits. Starts the next job of its group
-    /// with it, if that may be.
+    /// with it, if that may be. An error of the hold behind the commit leaves the transaction to be
+    /// rolled back, as if a row was locked.
     pub(crate) async fn settle_and_chain(
         &self,
         conn: &mut PgConnection,
@@ -44,7 +44,7 @@ impl Store {
             AfterSettle::Commit => String::from("; commit"),
             AfterSettle::Hold => {
                 let (begin, hold) = (begin_text(conn), self.names.quoted("hold_next"));
-                format!("; commit; {begin}; select {hold}()")
+                format!("; commit; {begin}; select {hold}(), {XID}")
             }
         };
         let ClaimOptions { max_attempts, lease, processor, ignore_before, .. } = options;
@@ -54,9 +54,9 @@ impl Store {
             "select * from {settle}({queue}, {group}, {job}, '{token}', {result}, {keep}, {max_attempts}, '{lease}', \
              {processor}, {ignore_before}){then}"
         );
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let rows = send(conn, text).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
         match row.try_get("state")? {
             "chained" => {
                 let job = row.try_get("id")?;

@@ -3,9 +3,12 @@
 //! sqlx counts nothing of such a commit. The arguments are literals: prepared statements would not
 //! fit in one message, and answers come as text.
 
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use futures::TryStreamExt;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Either, PgConnection, Row};
 
 use crate::store::claim::claim::Claim;
+use crate::store::hold::HoldReceipt;
 use crate::store::literal::literal;
 use crate::store::store::Store;
 
@@ -25,8 +28,33 @@ pub(crate) struct SettleAnswer {
     pub(crate) ended: bool,
     /// And nothing is left in the group, or the job has none.
     pub(crate) drained: bool,
-    /// The server's process that holds the next job, if it was to be held and is.
-    pub(crate) held: Option<i32>,
+    /// Who holds the next job, if it was to be held and is.
+    pub(crate) held: Option<HoldReceipt>,
+}
+
+/// Sends a settle and what follows it in one message. The settle's own answer is the first row.
+///
+/// An error behind the commit must not hide what was committed: nobody would know of the job that
+/// it claimed. The hold that failed is missing in the answer.
+pub(in crate::store) async fn send(
+    conn: &mut PgConnection,
+    text: String,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(conn);
+    let (mut rows, mut ended) = (Vec::new(), 0);
+    loop {
+        match answers.try_next().await {
+            Ok(Some(Either::Right(row))) => rows.push(row),
+            Ok(Some(Either::Left(_))) => ended += 1,
+            Ok(None) => return Ok(rows),
+            // The settle and the commit have ended.
+            Err(error) if ended >= 2 => {
+                tracing::debug!("the hold behind a settle failed: {error}");
+                return Ok(rows);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Store {
@@ -59,10 +87,10 @@ impl Store {
         };
         let text =
             format!("select {settle}({job}, '{token}', {result}, {keep}, {followers}){then}");
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let rows = send(conn, text).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
-        let held = rows.get(1).map(|row| row.try_get(0)).transpose()?.flatten();
+        let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
         Ok(SettleAnswer { ended, drained, held })
     }
 }

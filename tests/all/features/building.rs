@@ -10,6 +10,7 @@ use seriatim::{
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
+use crate::support::logged::Logged;
 use crate::support::{FnHandler, handler};
 
 /// No connection is made by `build()`.
@@ -109,6 +110,52 @@ async fn a_pool_need_not_be_larger_than_the_slots_that_queues_share() {
     let text = mistakes(builder(5, 5))[0].to_string();
     for part in ["5 connections", "6 slots", "mails 3", "bills 4", "films 1", "5 at once"] {
         assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn all_processors_on_one_pool_are_added_up() {
+    let (one, another) = (pool(6), pool(4));
+    let on = |pool: &PgPool| {
+        let options = QueueOptions::new("mails").concurrency(4);
+        Processor::builder(pool.clone()).queue(options, nothing())
+    };
+    let first = on(&one).build().unwrap();
+    let found = mistakes(on(&one));
+    assert!(
+        matches!(found[..], [BuildMistake::PoolTooSmall { connections: 6, slots: 8, .. }]),
+        "{found:?}"
+    );
+    let text = found[0].to_string();
+    for part in ["mails 4", "other processors on this pool 4"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // Neither a refused one, nor one on another pool, nor one that is dropped or has stopped.
+    assert!(on(&another).build().is_ok());
+    let small = QueueOptions::new("bills").concurrency(2);
+    let second = Processor::builder(one.clone()).queue(small, nothing()).build().unwrap();
+    assert_eq!(mistakes(on(&one)).len(), 1);
+    drop(first);
+    let third = on(&one).build().unwrap();
+    let running = third.start();
+    assert_eq!(mistakes(on(&one)).len(), 1);
+    running.shutdown(Duration::ZERO).await;
+    assert!(on(&one).build().is_ok());
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_pool_that_leased_handlers_may_wait_for_is_warned_of() {
+    let lease = Hold::Lease(Duration::from_secs(30));
+    for (slots, warned) in [(4, false), (24, true)] {
+        let logged = Logged::default();
+        let _guard = logged.start();
+        let options = QueueOptions::new("q").concurrency(slots).hold(lease);
+        let built = Processor::builder(pool(4)).queue(options, nothing()).build();
+        assert!(built.is_ok());
+        let text = logged.text();
+        assert_eq!(text.contains("handlers=24 connections=4"), warned, "{text}");
+        assert_eq!(text.contains("max_connections"), warned, "{text}");
     }
 }
 

@@ -185,3 +185,41 @@ async fn no_job_but_the_one_that_runs_is_claimed() {
     drained(pool, "q").await;
     assert_eq!(log.entries().len(), 6);
 }
+
+/// What makes the hold of a chained job fail, in the message that has committed the job before it.
+const FAILING_HOLDS: [&str; 3] = [
+    "raise exception 'no lock' using errcode = '55P03'",
+    "raise exception 'cancelled' using errcode = '57014'",
+    "perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(10)",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_hold_of_the_next_job_costs_no_attempt() {
+    for failing in FAILING_HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let hold = format!(
+            "create or replace function seriatim.hold_next() returns integer language plpgsql \
+             as $$ begin if current_setting('seriatim.next', true) <> '' then {failing}; end if; return null; end $$"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(hold)).execute(pool).await.unwrap();
+        let (log, errors) = (Log::default(), Errors::default());
+        let run = handler_with(log.clone(), async |log, job, data| {
+            log.add(format!("{data} {}", job.attempt()));
+            Ok(json!(null))
+        });
+        let builder = errors.of(processor(&database, 6).await);
+        let running = builder.queue(queue("q").concurrency(1), run).build().unwrap().start();
+        let begun = std::time::Instant::now();
+        fill(pool, "g", 30).await;
+        drained(pool, "q").await;
+        let took = begun.elapsed();
+        let expected: Vec<String> = (0..30).map(|n| format!("{n} 1")).collect();
+        assert_eq!(log.entries(), expected, "{failing}");
+        // The settle was committed, whatever became of the hold.
+        assert_eq!(errors.named("Settle"), [""; 0], "{failing}");
+        println!("{failing}: {took:?}, {} holds failed", errors.named("Hold").len());
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}

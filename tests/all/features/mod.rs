@@ -23,6 +23,7 @@ mod out_of_attempts;
 mod outcomes;
 mod parking;
 mod pausing;
+mod pool;
 mod prefetch;
 mod priorities;
 mod queue_settings;

@@ -57,9 +57,6 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
             let all = "rollback; begin; savepoint a; insert into public.written values ('sneaked')";
             sqlx::raw_sql(all).execute(tx).await?;
         }
-        "commit" | "commit, then error" => {
-            sqlx::raw_sql("commit").execute(tx).await?;
-        }
         "slow" | "slow, then error" => {
             let slow = "insert into public.written select 'slow' from pg_sleep(0.2)";
             let slow = sqlx::query(slow).execute(tx);
@@ -192,9 +189,9 @@ async fn a_failed_attempt_leaves_nothing_but_its_failure() {
         ("deferred", FailureKind::Commit, "violates foreign key"),
         ("swallowed", FailureKind::Commit, "transaction is aborted"),
         ("swallowed, then error", FailureKind::Permanent, "another error"),
-        ("rollback", FailureKind::Commit, ""),
-        ("rollback, then error", FailureKind::Error, "as asked"),
-        ("rollback to", FailureKind::Commit, ""),
+        ("rollback", FailureKind::TransactionEnded, "the handler ended"),
+        ("rollback, then error", FailureKind::TransactionEnded, "the handler ended"),
+        ("rollback to", FailureKind::TransactionEnded, "the handler ended"),
         ("slow, then error", FailureKind::Error, "as asked"),
         ("without an end, then error", FailureKind::Error, "as asked"),
     ] {
@@ -217,21 +214,6 @@ async fn a_failed_attempt_leaves_nothing_but_its_failure() {
     }
     let left: i64 = value(bench.pool(), "select count(*) from public.written").await;
     assert_eq!(left, 0);
-    bench.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_commits_by_hand_has_failed() {
-    let bench = Bench::new().await;
-    for (what, kind) in
-        [("commit", FailureKind::Commit), ("commit, then error", FailureKind::Error)]
-    {
-        let job = bench.run(what).await;
-        assert_eq!(job.status, JobStatus::Failed, "{what}");
-        assert_eq!(job.error.unwrap().kind, kind, "{what}");
-        // What it committed itself cannot be taken back.
-        assert_eq!(bench.made(what).await, (1, 1), "{what}");
-    }
     bench.end().await;
 }
 

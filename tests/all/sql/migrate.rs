@@ -11,6 +11,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, SqlSafeStr};
 
+use crate::support::logged::Logged;
 use crate::support::{
     Errors, by_hand, chain, database, ended, handler, job_of, processor, queue, value,
 };
@@ -363,27 +364,6 @@ async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
     .await;
 }
 
-/// What is logged meanwhile, by this thread.
-#[derive(Clone, Default)]
-struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Logged {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Logged {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
 #[tokio::test]
 async fn a_program_says_that_it_runs_on_a_newer_schema() {
     let database = database().await;
@@ -395,9 +375,7 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     )
     .await;
     let logged = Logged::default();
-    let writer = logged.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let _guard = logged.start();
     let words = "is at version 2; this program has version 1, and can run on it";
 
     seriatim::migrate(pool).await.expect("it can run on it");

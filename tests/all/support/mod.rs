@@ -3,6 +3,7 @@
 //! Machines for tests live here too: worker processes, proxies, poolers and network namespaces.
 //! What one file alone needs belongs in that file.
 
+pub mod logged;
 pub mod namespace;
 pub mod pooler;
 pub mod proxy;

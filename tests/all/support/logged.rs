@@ -1,0 +1,34 @@
+//! What the library logs in the thread of a test.
+
+use std::io::{Result, Write};
+use std::sync::{Arc, Mutex};
+
+use tracing::subscriber::{DefaultGuard, set_default};
+
+/// The lines of a log.
+#[derive(Clone, Default)]
+pub struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Logged {
+    /// Takes down what this thread logs, until the guard is dropped.
+    pub fn start(&self) -> DefaultGuard {
+        let writer = self.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        set_default(subscriber.with_writer(move || writer.clone()).finish())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
