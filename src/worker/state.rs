@@ -53,9 +53,10 @@ pub(in crate::worker) struct WorkerState {
 
 impl WorkerState {
     /// Returns the first state of a worker that `wake` wakes.
-    pub(in crate::worker) fn new(wake: &Arc<Notify>) -> Self {
+    pub(in crate::worker) fn new(concurrency: usize, wake: &Arc<Notify>) -> Self {
         let slot_usage = Arc::default();
-        let prefetch = Arc::new(Prefetch::new(Arc::clone(&slot_usage), Arc::clone(wake)));
+        let prefetch =
+            Arc::new(Prefetch::new(concurrency, Arc::clone(&slot_usage), Arc::clone(wake)));
         Self {
             slots: JoinSet::new(),
             slot_usage,
