@@ -61,7 +61,7 @@ struct Buffer<T> {
     waiting: VecDeque<Entry<T>>,
     /// The number of consecutive claimed jobs that could wait.
     safe_streak: usize,
-    /// True if the last claim left more. Only then do slots take the next job themselves.
+    /// True if the last claim left more.
     more: bool,
     claim: NextClaim,
     /// The number of jobs that are to wait after a claim.
@@ -155,10 +155,9 @@ impl<T> Buffer<T> {
     }
 
     fn next(&mut self, may_claim: bool) -> Next<T> {
-        if !self.more {
-            return Next::Nothing;
-        }
-        if may_claim && self.claim == NextClaim::Later && self.is_low(self.room) {
+        // What a turn has passed on may be claimed too.
+        let more = self.more || self.ended == Some(true);
+        if more && may_claim && self.claim == NextClaim::Later && self.is_low(self.room) {
             self.claim = NextClaim::Reserved;
             return Next::Claim;
         }
@@ -366,7 +365,15 @@ mod tests {
         assert_eq!(buffer.next(false), Next::Turn(5));
         buffer.record_end(false);
         assert_eq!(buffer.end_claim(false), Some(true), "one passed a turn on");
-        assert_eq!(buffer.next(false), Next::Nothing);
+        assert_eq!(
+            [buffer.next(true), buffer.next(true)],
+            [6, 7].map(Next::Turn),
+            "no more is due"
+        );
+        assert_eq!(buffer.next(true), Next::Nothing);
+        buffer.record_end(true);
+        assert_eq!(buffer.next(true), Next::Claim, "but what was passed on");
+        assert_eq!(buffer.end_claim(true), Some(true));
         assert_eq!(buffer.end_claim(true), None);
     }
 

@@ -72,7 +72,12 @@ pub(in crate::worker) async fn run(
                 slot.begin_next_job();
                 (turn, conn) = (next, left);
             }
-            Next::Claim | Next::Nothing => break (end, Some(left)),
+            Next::Claim => {
+                // The worker must not take it for the end of a group that was all.
+                passed = true;
+                break (end, Some(left));
+            }
+            Next::Nothing => break (end, Some(left)),
         }
     };
     drop(slot);
