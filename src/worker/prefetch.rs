@@ -3,7 +3,7 @@
 //! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
 //! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
 //! than slots are free: as many as are expected to come free in 20 ms, by the jobs that took less
-//! than 100 ms and ended lately; 128 at most (500 with followers).
+//! than 100 ms and ended lately; 64 at most (500 with followers).
 //!
 //! The next claim comes when half of them are left, or too few for slots whose handlers end
 //! together. By transaction each slot has its connection, and takes the next prefetched job itself

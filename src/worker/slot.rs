@@ -1,9 +1,10 @@
-//! A slot by transaction: runs a turn, and then prefetched turns while the worker's last claim left
-//! more.
+//! A slot by transaction: runs a turn, and then prefetched turns while there are any.
 //!
 //! The settle of a turn takes the locks of the next one in the same message, so that each job costs
 //! one round trip. The next turn is chosen when the handler has ended, not before: else it would
 //! wait for one handler although another slot is free.
+//!
+//! Tests: `prefetch::*`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
