@@ -21,7 +21,7 @@ struct SharedSlots {
 /// A job that took less than this counts as quick, and counts for this long after its end.
 pub(crate) const QUICK: Duration = Duration::from_millis(20);
 /// Bounds the number of quick jobs that are counted.
-pub(crate) const COUNTED: usize = 64;
+pub(crate) const COUNTED: usize = 128;
 /// Ends of jobs that took less than this say as well how many slots come free in [`QUICK`]: they
 /// are counted over this time.
 const STEADY: Duration = Duration::from_millis(100);

@@ -46,7 +46,7 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        let mut state = WorkerState::new(self.queue.options.concurrency, &self.wake);
+        let mut state = WorkerState::new(&self.queue.options, &self.wake);
         let prefetch = Arc::clone(&state.prefetch);
         tokio::select! {
             () = self.work(&mut state) => {}

@@ -3,7 +3,8 @@
 //! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
 //! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
 //! than slots are free: as many as are expected to come free in 20 ms, by the jobs that took less
-//! than 100 ms and ended lately; 64 at most (500 with followers).
+//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease 64: more would leave
+//! no group for the next claim.
 //!
 //! The next claim comes when half of them are left, or too few for slots whose handlers end
 //! together. By transaction each slot has its connection, and takes the next prefetched job itself
@@ -29,8 +30,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::turn::ClaimedTurn;
+use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::leases::LeaseGuard;
-use crate::slots::queue_slots::SlotUsage;
+use crate::slots::queue_slots::{COUNTED, SlotUsage};
 use crate::store::HeldJob;
 
 /// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
@@ -68,6 +70,8 @@ struct Buffer<T> {
     room: usize,
     /// The number of slots.
     slots: usize,
+    /// Bounds the room.
+    limit: usize,
     /// `Some` if jobs have ended since the last claim in slots that took the next job; true if one
     /// passed its group's turn on.
     ended: Option<bool>,
@@ -107,6 +111,7 @@ impl<T> Default for Buffer<T> {
             claim: NextClaim::Later,
             room: 0,
             slots: 0,
+            limit: COUNTED,
             ended: None,
         }
     }
@@ -121,7 +126,7 @@ impl<T> Buffer<T> {
 
     /// Returns how many jobs may wait if so many slots are expected to come free in 20 ms.
     fn room_at(&self, ends: usize) -> usize {
-        if self.safe_streak < SURE { 0 } else { ends }
+        if self.safe_streak < SURE { 0 } else { ends.min(self.limit) }
     }
 
     /// Returns whether to claim: half of `room` is left, or too few for all slots, whose handlers may
@@ -186,12 +191,14 @@ impl<T> Buffer<T> {
 impl Prefetch {
     /// Returns an empty buffer for these slots, of a worker that `wake` wakes.
     pub(in crate::worker) fn new(
-        concurrency: usize,
+        queue: &QueueOptions,
         slots: Arc<SlotUsage>,
         wake: Arc<Notify>,
     ) -> Self {
+        let leased = queue.hold != Hold::Transaction;
+        let limit = if leased { COUNTED / 2 } else { COUNTED };
         Self {
-            buffer: Mutex::new(Buffer { slots: concurrency, ..Buffer::default() }),
+            buffer: Mutex::new(Buffer { slots: queue.concurrency, limit, ..Buffer::default() }),
             slots,
             wake,
             pushed: Notify::new(),
