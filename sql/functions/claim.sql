@@ -65,7 +65,8 @@ begin
       idle := idle || adoption.idle;
       groups_at := least(groups_at, adoption.first_at);
       flags_at := adoption.reached;
-      if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '1 s' then
+      -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
+      if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '50 ms' then
         perform pg_notify({schema_text} || '.wake', of_queue);
       end if;
       adopted := adoption.adopted;
