@@ -8,6 +8,9 @@ create index job_flagged on job
   (queue, (case when finished_at is null then turn_at else 'epoch' end), id)
   where flagged;
 
+-- Flags with a priority: they come in before where a claim begins to read beside dead rows.
+create index job_flagged_prioritized on job (queue, turn_at) where flagged and priority > 0;
+
 -- What gets its priority's aging when it becomes due: jobs without a group, and flagged ones. A
 -- group that sleeps has an index of its own.
 drop index job_ungrouped_aging;

@@ -65,7 +65,8 @@ begin
       idle := idle || adoption.idle;
       groups_at := least(groups_at, adoption.first_at);
       flags_at := adoption.reached;
-      if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '1 s' then
+      -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
+      if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '50 ms' then
         perform pg_notify({schema_text} || '.wake', of_queue);
       end if;
       adopted := adoption.adopted;
@@ -183,10 +184,15 @@ begin
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at <= began and g.ready_at < 'infinity' and g.ready_at >= groups_from
         order by g.ready_at limit 1),
-      (select {flag_at} from {schema}.job j
+      least((
+        select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged
           and {flag_at} <= began and {flag_at} >= flags_from
         order by {flag_at} limit 1),
+        case when flags_from > '-infinity' then (
+          select j.turn_at from {schema}.job j
+          where j.queue = of_queue and j.flagged and j.priority > 0 and j.turn_at <= began
+          order by j.turn_at limit 1) end),
       (select j.lease_until from {schema}.job j
         -- A claim of one group leaves others' jobs unlocked.
         where of_group is null and j.queue = of_queue and j.group_id is null and j.status = 'started'

@@ -70,7 +70,7 @@ impl ClaimedTurn {
         let keep = self.queue.keep.succeeded;
         let options = ClaimOptions::new(&self.queue.options, Some(self.context.processor));
         let then = if then == AfterSettle::Commit && self.has_chained() {
-            AfterSettle::Hold
+            AfterSettle::HoldChained
         } else {
             then
         };
@@ -79,7 +79,7 @@ impl ClaimedTurn {
             self.context.store.settle_and_chain(conn, success, keep, then, options).await?;
         conn.finish_commit(then).await?;
         match &answer {
-            _ if then != AfterSettle::Hold => {}
+            _ if then != AfterSettle::HoldChained => {}
             ChainAnswer::To { held: Some(_), .. } => {}
             // If the connection is lost, the next hold finds that, and releases the job.
             ChainAnswer::To { held: None, .. } => drop(conn.rollback().await),

@@ -89,7 +89,21 @@ impl SlotConnection {
                 Ok(())
             }
             // The message committed and began the next transaction.
-            AfterSettle::Hold => Ok(()),
+            AfterSettle::Hold { .. } | AfterSettle::HoldChained => Ok(()),
+        }
+    }
+
+    /// Notes the answer of a settle that also held a job, or ends the transaction that did not get
+    /// its locks. If the connection is lost, the job's own hold finds that.
+    pub(crate) async fn set_preheld(
+        &mut self,
+        job: i64,
+        held: Option<HoldReceipt>,
+        asked_at: Instant,
+    ) {
+        match held {
+            Some(receipt) => self.preheld = Some(PreheldJob { job, receipt, asked_at }),
+            None => drop(self.rollback().await),
         }
     }
 

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 use tokio::time::Instant;
 
-use crate::attempt::connection::{PreheldJob, SlotConnection};
+use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::broken;
 use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
 use crate::job::job::FailureKind;
@@ -87,7 +87,7 @@ impl ClaimedTurn {
         };
         succeeded.map_err(|error| match then {
             // The database may have refused the next job, and not this job.
-            AfterSettle::Commit | AfterSettle::Hold if chains => {
+            AfterSettle::Commit if chains => {
                 Unrecorded::Outcome(Outcome::Succeeded { result: result.to_owned() })
             }
             _ => Unrecorded::Result(broken(&error, true)),
@@ -102,12 +102,33 @@ impl ClaimedTurn {
         then: AfterSettle,
     ) -> Result<TurnEnd, sqlx::Error> {
         let keep = self.queue.keep.succeeded;
+        let then = self.then_next_turn(conn, then);
+        let asked_at = Instant::now();
         let settled =
             self.context.store.quick_settle(conn, &self.claim, result, keep, then).await?;
         conn.finish_commit(then).await?;
+        if let AfterSettle::Hold { job, .. } = then {
+            conn.set_preheld(job, settled.held, asked_at).await;
+        }
         let end = self.log_end(outcome);
         // A handler that used the transaction may have enqueued in it.
-        Ok(if settled.drained && then == AfterSettle::Commit { TurnEnd::Drained } else { end })
+        Ok(if settled.drained && then != AfterSettle::Nothing { TurnEnd::Drained } else { end })
+    }
+
+    /// Lets the settle's message hold the slot's next turn as well, if it may commit and one waits:
+    /// one round trip less for each job.
+    fn then_next_turn(&self, conn: &SlotConnection, then: AfterSettle) -> AfterSettle {
+        let Some(next) = self
+            .next
+            .as_ref()
+            .filter(|_| then == AfterSettle::Commit && !self.context.stop.is_cancelled())
+        else {
+            return then;
+        };
+        match next.take(conn.has_claimed) {
+            Some((job, token)) => AfterSettle::Hold { job, token },
+            None => then,
+        }
     }
 
     /// Records a success and keeps the claim for the next job of the turn, unless the queue or the
@@ -146,21 +167,15 @@ impl ClaimedTurn {
         result: &str,
     ) -> Result<bool, sqlx::Error> {
         let (claim, keep) = (&self.claim, self.queue.keep.succeeded);
-        let then = if conn.after_settle() == AfterSettle::Commit {
-            AfterSettle::Hold
-        } else {
-            AfterSettle::Nothing
+        let then = match (conn.after_settle(), claim.followers.first()) {
+            (AfterSettle::Commit, Some(&job)) => AfterSettle::Hold { job, token: claim.token },
+            (then, _) => then,
         };
         let asked_at = Instant::now();
         let settled = self.context.store.quick_settle(conn, claim, result, keep, then).await?;
         conn.finish_commit(then).await?;
-        if then == AfterSettle::Hold {
-            match (settled.held, claim.followers.first()) {
-                (Some(receipt), Some(&job)) => {
-                    conn.preheld = Some(PreheldJob { job, receipt, asked_at });
-                }
-                _ => conn.rollback().await?,
-            }
+        if let AfterSettle::Hold { job, .. } = then {
+            conn.set_preheld(job, settled.held, asked_at).await;
         }
         Ok(settled.ended)
     }

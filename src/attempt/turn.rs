@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::attempt::handler::ErasedHandler;
 use crate::job::outcome::{Outcome, RunResult};
@@ -66,6 +67,16 @@ pub(crate) struct ClaimedTurn {
     pub(crate) idle: bool,
     /// The chain window; `None` if the turn must not chain.
     pub(crate) open: Option<ChainWindow>,
+    /// The turn that the slot runs next; `None` if it has none of its own.
+    pub(crate) next: Option<Arc<dyn NextTurn>>,
+}
+
+/// The turn that a slot runs after the one that ends.
+pub(crate) trait NextTurn: Send + Sync {
+    /// Takes it, so that the settle of the one that ends holds it as well. Returns its job and its
+    /// token; `None` if none waits, or if the next claim needs the slot's connection, which
+    /// `has_claimed` before.
+    fn take(&self, has_claimed: bool) -> Option<(i64, Uuid)>;
 }
 
 impl ClaimedTurn {
@@ -79,6 +90,7 @@ impl ClaimedTurn {
             last: false,
             idle: false,
             open: None,
+            next: None,
         }
     }
 

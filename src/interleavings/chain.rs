@@ -257,8 +257,13 @@ async fn a_hold_that_fails_behind_its_chains_commit_is_tried_again() {
         let success = Succeeded { queue: Q, claim: &claim, earlier: &[], result: "null" };
         let options = ClaimOptions::new(&scene.options, None);
         // Without `keep` the first job is deleted: the gate stops the start of the second one.
-        let settle =
-            scene.store.settle_and_chain(&mut worker, success, false, AfterSettle::Hold, options);
+        let settle = scene.store.settle_and_chain(
+            &mut worker,
+            success,
+            false,
+            AfterSettle::HoldChained,
+            options,
+        );
         let lock = "lock table seriatim.cancel_request in access exclusive mode";
         let (answer, _, ()) = tokio::join!(settle, run(&mut other, lock), async {
             scene.until_waits(process, "advisory").await;

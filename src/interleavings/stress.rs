@@ -166,6 +166,7 @@ fn is_harmless(wait: &str) -> bool {
     let request = wait.starts_with("operator") || wait.starts_with("drain");
     wait.contains("waits (extend)")
         || wait.contains("waits (object) in COMMIT")
+        || wait.contains("waits (object) in select * from \"seriatim\".\"claim_jobs\"")
         || request && wait.contains(" for claimer")
         || wait.starts_with("claimer waits (transactionid)")
         // The blocker was gone when the watcher asked for it.

@@ -21,7 +21,12 @@ struct SharedSlots {
 /// A job that took less than this counts as quick, and counts for this long after its end.
 pub(crate) const QUICK: Duration = Duration::from_millis(20);
 /// Bounds the number of quick jobs that are counted.
-pub(crate) const COUNTED: usize = 64;
+pub(crate) const COUNTED: usize = 128;
+/// Ends of jobs that took less than this say as well how many slots come free in [`QUICK`]: they
+/// are counted over this time.
+const STEADY: Duration = Duration::from_millis(100);
+/// How many times [`QUICK`] goes into [`STEADY`].
+const QUICKS: usize = 5;
 
 /// The part of one queue in the slots of its processor.
 #[derive(Debug)]
@@ -51,8 +56,9 @@ pub(crate) struct Slot {
 pub(crate) struct SlotUsage {
     taken: AtomicUsize,
     freed: Notify,
-    /// When each of the last quick jobs ended.
-    quick: Mutex<VecDeque<Instant>>,
+    /// When each of the last jobs ended that took less than [`STEADY`], the last one first, and
+    /// whether it was quick.
+    ends: Mutex<VecDeque<(Instant, bool)>>,
     /// The last claim left no due job, and no job that lacked only a slot.
     all_served: AtomicBool,
 }
@@ -75,21 +81,30 @@ impl SlotUsage {
 
     /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at wanted.
     pub(crate) fn quick_ends(&self, now: Instant) -> usize {
-        self.lock_quick().iter().filter(|at| now < **at + QUICK).count()
+        let ends = self.lock_ends();
+        let lately = ends.iter().take_while(|(at, _)| now < *at + QUICK);
+        lately.filter(|(_, quick)| *quick).count().min(COUNTED)
+    }
+
+    /// Returns how many jobs are expected to end in the next [`QUICK`], [`COUNTED`] at most: as
+    /// many quick ones as lately, or the mean of all that ended in the last [`STEADY`].
+    pub(crate) fn expected_ends(&self, now: Instant) -> usize {
+        let steady = self.lock_ends().iter().take_while(|(at, _)| now < *at + STEADY).count();
+        self.quick_ends(now).max(steady.div_ceil(QUICKS)).min(COUNTED)
     }
 
     /// Records the end of a job that began at `since`.
     pub(crate) fn record_end(&self, since: Instant, now: Instant) {
-        if now < since + QUICK {
-            let mut quick = self.lock_quick();
-            quick.truncate(COUNTED - 1);
-            quick.push_front(now);
+        if now < since + STEADY {
+            let mut ends = self.lock_ends();
+            ends.truncate(QUICKS * COUNTED - 1);
+            ends.push_front((now, now < since + QUICK));
         }
     }
 
-    fn lock_quick(&self) -> MutexGuard<'_, VecDeque<Instant>> {
+    fn lock_ends(&self) -> MutexGuard<'_, VecDeque<(Instant, bool)>> {
         // Nothing panics under the lock.
-        self.quick.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets, after a claim, whether it left no due job and no job that lacked only a slot.
@@ -270,6 +285,23 @@ mod tests {
         assert_eq!(slots.quick_ends(at(44)), 0);
         (0..1000).for_each(|_| slots.record_end(at(50), at(51)));
         assert_eq!(slots.quick_ends(at(52)), COUNTED);
+    }
+
+    #[test]
+    fn slower_jobs_count_by_their_mean_and_slow_ones_never() {
+        let slots = SlotUsage::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        (0..8).for_each(|n| slots.record_end(at(0), at(50 + n)));
+        assert_eq!((slots.quick_ends(at(60)), slots.expected_ends(at(60))), (0, 2));
+        slots.record_end(at(0), at(100));
+        assert_eq!(slots.expected_ends(at(145)), 2, "8 of 50 ms, none of 100");
+        assert_eq!(slots.expected_ends(at(156)), 1);
+        assert_eq!(slots.expected_ends(at(160)), 0);
+        (0..30).for_each(|_| slots.record_end(at(155), at(160)));
+        assert_eq!(slots.expected_ends(at(161)), 30, "quick ones as they came");
+        (0..1000).for_each(|_| slots.record_end(at(160), at(161)));
+        assert_eq!(slots.expected_ends(at(162)), COUNTED);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
+use uuid::Uuid;
 
 use crate::job::bytes::JobData;
 use crate::store::claim::Claim;
@@ -238,7 +239,7 @@ impl Store {
         claim: &Claim,
         first: Option<&SessionLimits>,
     ) -> Result<Option<HoldReceipt>, sqlx::Error> {
-        let mut text = self.hold_message(conn, claim, claim.job);
+        let mut text = self.hold_message(conn, claim.job, claim.token);
         if let Some(limits) = first {
             // In a transaction of its own: a job that fails must not undo it.
             let session = session_text(&self.names);
@@ -262,11 +263,11 @@ impl Store {
     pub(in crate::store) fn hold_message(
         &self,
         conn: &PgConnection,
-        claim: &Claim,
         job: i64,
+        token: Uuid,
     ) -> String {
         let (begin, hold) = (begin_text(conn), self.names.quoted("hold_job"));
-        format!("{begin}; select {hold}({job}, '{}'), {XID}", claim.token)
+        format!("{begin}; select {hold}({job}, '{token}'), {XID}")
     }
 
     /// Returns which server the session is on; `None` on a standby.

@@ -8,6 +8,7 @@ pub(crate) mod cursor;
 pub(crate) mod orphans;
 pub(crate) mod prefetch;
 pub(crate) mod recheck;
+pub(crate) mod slot;
 pub(crate) mod state;
 pub(crate) mod wait;
 pub(crate) mod worker;
@@ -44,7 +45,7 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        let mut state = WorkerState::new(&self.wake);
+        let mut state = WorkerState::new(&self.queue.options, &self.wake);
         let prefetch = Arc::clone(&state.prefetch);
         tokio::select! {
             () = self.work(&mut state) => {}

@@ -2,12 +2,14 @@
 //!
 //! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
 //! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
-//! than slots are free: as many as ended in the last 20 ms and took less than that, 64 at most (500
-//! with followers).
+//! than slots are free: as many as are expected to come free in 20 ms, by the jobs that took less
+//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease 64: more would leave
+//! no group for the next claim.
 //!
-//! By transaction each slot has its connection, and takes the next prefetched job itself. When half
-//! of them are left, the slot whose connection claims gives it to the next claim. Under a lease the
-//! worker starts the next job as soon as a handler ends, and extends leases while they wait.
+//! The next claim comes when half of them are left, or too few for slots whose handlers end
+//! together. By transaction each slot has its connection, and takes the next prefetched job itself
+//! (`slot.rs`); the slot whose connection claims gives it to the next claim. Under a lease the worker
+//! starts the next job as soon as a handler ends, and extends leases while they wait.
 //!
 //! After [`STALE`], and at a shutdown, prefetched jobs are released (`release.rs`): no attempt
 //! counted, no history, first in line. A job that was begun before, has one attempt or may expire
@@ -26,11 +28,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::connection::SlotConnection;
 use crate::attempt::release::{UnstartedTurn, release};
-use crate::attempt::turn::{ClaimedTurn, TurnEnd};
+use crate::attempt::turn::ClaimedTurn;
+use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::leases::LeaseGuard;
-use crate::slots::queue_slots::{SlotGuard, SlotUsage};
+use crate::slots::queue_slots::{COUNTED, SlotUsage};
 use crate::store::HeldJob;
 
 /// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
@@ -61,11 +63,15 @@ struct Buffer<T> {
     waiting: VecDeque<Entry<T>>,
     /// The number of consecutive claimed jobs that could wait.
     safe_streak: usize,
-    /// True if the last claim left more. Only then do slots take the next job themselves.
+    /// True if the last claim left more.
     more: bool,
     claim: NextClaim,
     /// The number of jobs that are to wait after a claim.
     room: usize,
+    /// The number of slots.
+    slots: usize,
+    /// Bounds the room.
+    limit: usize,
     /// `Some` if jobs have ended since the last claim in slots that took the next job; true if one
     /// passed its group's turn on.
     ended: Option<bool>,
@@ -78,6 +84,15 @@ enum NextClaim {
     /// A slot has given its connection to the claim.
     Reserved,
     Running,
+}
+
+/// What a slot does after its turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::worker) enum Next<T> {
+    Turn(T),
+    /// The slot gives its connection to the next claim.
+    Claim,
+    Nothing,
 }
 
 struct Entry<T> {
@@ -95,22 +110,29 @@ impl<T> Default for Buffer<T> {
             more: false,
             claim: NextClaim::Later,
             room: 0,
+            slots: 0,
+            limit: COUNTED,
             ended: None,
         }
     }
 }
 
 impl<T> Buffer<T> {
-    fn begin_claim(&mut self, quick_ends: usize) -> usize {
+    fn begin_claim(&mut self, ends: usize) -> usize {
         self.claim = NextClaim::Running;
-        self.room = self.room_at(quick_ends);
+        self.room = self.room_at(ends);
         self.room.saturating_sub(self.waiting.len())
     }
 
-    /// Returns how many jobs may wait after `quick_ends`: they wait no longer than these ends took,
-    /// if slots come free as quickly.
-    fn room_at(&self, quick_ends: usize) -> usize {
-        if self.safe_streak < SURE { 0 } else { quick_ends }
+    /// Returns how many jobs may wait if so many slots are expected to come free in 20 ms.
+    fn room_at(&self, ends: usize) -> usize {
+        if self.safe_streak < SURE { 0 } else { ends.min(self.limit) }
+    }
+
+    /// Returns whether to claim: half of `room` is left, or too few for all slots, whose handlers may
+    /// end together.
+    fn is_low(&self, room: usize) -> bool {
+        self.waiting.len() <= (room / 2).max(self.slots.min(room * 3 / 4))
     }
 
     fn end_claim(&mut self, more: bool) -> Option<bool> {
@@ -132,17 +154,18 @@ impl<T> Buffer<T> {
         self.waiting.pop_front().map(|entry| entry.job)
     }
 
-    fn next(&mut self, passed: bool, may_claim: bool) -> Option<T> {
-        if !self.more {
-            return None;
-        }
-        if may_claim && self.claim == NextClaim::Later && self.waiting.len() <= self.room / 2 {
+    fn next(&mut self, may_claim: bool) -> Next<T> {
+        // What a turn has passed on may be claimed too.
+        let more = self.more || self.ended == Some(true);
+        if more && may_claim && self.claim == NextClaim::Later && self.is_low(self.room) {
             self.claim = NextClaim::Reserved;
-            return None;
+            return Next::Claim;
         }
-        let next = self.pop()?;
+        self.pop().map_or(Next::Nothing, Next::Turn)
+    }
+
+    fn record_end(&mut self, passed: bool) {
         self.ended = Some(passed || self.ended.unwrap_or_default());
-        Some(next)
     }
 
     fn take_stale(&mut self, now: Instant) -> Vec<T> {
@@ -162,9 +185,15 @@ impl<T> Buffer<T> {
 
 impl Prefetch {
     /// Returns an empty buffer for these slots, of a worker that `wake` wakes.
-    pub(in crate::worker) fn new(slots: Arc<SlotUsage>, wake: Arc<Notify>) -> Self {
+    pub(in crate::worker) fn new(
+        queue: &QueueOptions,
+        slots: Arc<SlotUsage>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let leased = queue.hold != Hold::Transaction;
+        let limit = if leased { COUNTED / 2 } else { COUNTED };
         Self {
-            buffer: Mutex::default(),
+            buffer: Mutex::new(Buffer { slots: queue.concurrency, limit, ..Buffer::default() }),
             slots,
             wake,
             pushed: Notify::new(),
@@ -179,14 +208,14 @@ impl Prefetch {
 
     /// Begins a claim. Returns how many jobs it may bring beyond the free slots.
     pub(in crate::worker) fn begin_claim(&self) -> usize {
-        self.buffer().begin_claim(self.slots.quick_ends(Instant::now()))
+        self.buffer().begin_claim(self.slots.expected_ends(Instant::now()))
     }
 
     /// Returns whether to claim though no slot is free.
     pub(in crate::worker) fn runs_low(&self) -> bool {
         let buffer = self.buffer();
-        let room = buffer.room_at(self.slots.quick_ends(Instant::now()));
-        room > 0 && buffer.waiting.len() <= room / 2
+        let room = buffer.room_at(self.slots.expected_ends(Instant::now()));
+        room > 0 && buffer.is_low(room)
     }
 
     /// Ends a claim, which left `more` or not. Returns whether a job that ended meanwhile passed
@@ -209,6 +238,16 @@ impl Prefetch {
     /// Returns the number of slots, with their connections, that are reserved for the next claim.
     pub(in crate::worker) fn reserved(&self) -> usize {
         usize::from(self.buffer().claim == NextClaim::Reserved)
+    }
+
+    /// Returns what a slot does next, whose connection `has_claimed` before or not.
+    pub(in crate::worker) fn next(&self, has_claimed: bool) -> Next<PrefetchedTurn> {
+        self.buffer().next(has_claimed)
+    }
+
+    /// Records the end of a turn in a slot that goes on. It passed its group's turn on, or not.
+    pub(in crate::worker) fn record_end(&self, passed: bool) {
+        self.buffer().record_end(passed);
     }
 
     /// Returns the next turn for a free slot.
@@ -245,6 +284,15 @@ impl Prefetch {
         self.releasing.wait().await;
     }
 
+    pub(in crate::worker) fn slots(&self) -> &Arc<SlotUsage> {
+        &self.slots
+    }
+
+    /// Wakes the worker after a release: a slot may have come free meanwhile and found no job.
+    pub(in crate::worker) fn notify_released(&self) {
+        self.wake.notify_one();
+    }
+
     fn release(&self, waiting: Vec<PrefetchedTurn>) {
         if !waiting.is_empty() {
             let unstarted = |PrefetchedTurn { run, guard, .. }| UnstartedTurn { run, guard };
@@ -257,36 +305,6 @@ impl Prefetch {
             });
         }
     }
-}
-
-/// Runs a turn in its slot, and then prefetched turns while the worker's last claim left more.
-///
-/// Returns how the last one ended, and the connection if it can be used again.
-pub(in crate::worker) async fn run(
-    prefetch: Arc<Prefetch>,
-    mut next: PrefetchedTurn,
-    mut conn: SlotConnection,
-    mut slot: SlotGuard,
-) -> (TurnEnd, Option<SlotConnection>) {
-    let stop = next.run.context.stop.clone();
-    let mut passed = false;
-    let (end, conn) = loop {
-        let run = next.run.open(&prefetch.slots);
-        let (end, left) = run.into_end(next.known, conn).await;
-        passed |= end != TurnEnd::Drained;
-        let Some(left) = left.filter(|_| !stop.is_cancelled()) else { break (end, None) };
-        let waiting = prefetch.buffer().next(end != TurnEnd::Drained, left.has_claimed);
-        match waiting {
-            Some(waiting) => {
-                slot.begin_next_job();
-                (next, conn) = (waiting, left);
-            }
-            None => break (end, Some(left)),
-        }
-    };
-    drop(slot);
-    // A turn before may have passed its group's turn on.
-    (if passed && end == TurnEnd::Drained { TurnEnd::Finished } else { end }, conn)
 }
 
 #[cfg(test)]
@@ -338,15 +356,26 @@ mod tests {
         buffer.begin_claim(8);
         (0..8).for_each(|n| buffer.push(n, now, true));
         // Another claim is on its way.
-        assert_eq!(buffer.next(false, true), Some(0));
+        assert_eq!(buffer.next(true), Next::Turn(0));
+        buffer.record_end(false);
         assert_eq!(buffer.end_claim(true), Some(false));
-        assert_eq!(buffer.next(false, true), Some(1));
-        assert_eq!([buffer.next(false, false), buffer.next(false, false)], [Some(2), Some(3)]);
-        assert_eq!(buffer.next(false, true), None);
-        assert_eq!(buffer.next(false, true), Some(4), "only one does");
-        assert_eq!(buffer.next(true, false), Some(5));
+        assert_eq!(buffer.next(true), Next::Turn(1));
+        assert_eq!([buffer.next(false), buffer.next(false)], [2, 3].map(Next::Turn));
+        assert_eq!(buffer.next(true), Next::Claim);
+        assert_eq!(buffer.next(true), Next::Turn(4), "only one does");
+        buffer.record_end(true);
+        assert_eq!(buffer.next(false), Next::Turn(5));
+        buffer.record_end(false);
         assert_eq!(buffer.end_claim(false), Some(true), "one passed a turn on");
-        assert_eq!(buffer.next(false, false), None);
+        assert_eq!(
+            [buffer.next(true), buffer.next(true)],
+            [6, 7].map(Next::Turn),
+            "no more is due"
+        );
+        assert_eq!(buffer.next(true), Next::Nothing);
+        buffer.record_end(true);
+        assert_eq!(buffer.next(true), Next::Claim, "but what was passed on");
+        assert_eq!(buffer.end_claim(true), Some(true));
         assert_eq!(buffer.end_claim(true), None);
     }
 

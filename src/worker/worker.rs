@@ -85,7 +85,7 @@ impl Worker {
             });
         } else if let Some(conn) = state.for_job() {
             let prefetch = Arc::clone(&state.prefetch);
-            state.slots.spawn(crate::worker::prefetch::run(prefetch, waiting, conn, slot));
+            state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
         }
     }
 

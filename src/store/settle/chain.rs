@@ -41,8 +41,8 @@ impl Store {
         let result = if keep { literal(result) } else { String::from("null") };
         let then = match then {
             AfterSettle::Nothing => String::new(),
-            AfterSettle::Commit => String::from("; commit"),
-            AfterSettle::Hold => {
+            AfterSettle::Commit | AfterSettle::Hold { .. } => String::from("; commit"),
+            AfterSettle::HoldChained => {
                 let (begin, hold) = (begin_text(conn), self.names.quoted("hold_next"));
                 format!("; commit; {begin}; select {hold}(), {XID}")
             }

@@ -6,6 +6,7 @@
 use futures::TryStreamExt;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row};
+use uuid::Uuid;
 
 use crate::store::claim::Claim;
 use crate::store::hold::HoldReceipt;
@@ -17,8 +18,13 @@ use crate::store::store::Store;
 pub(crate) enum AfterSettle {
     Nothing,
     Commit,
-    /// Commits, and begins and holds the next job of the turn.
-    Hold,
+    /// Commits, and begins and holds this job.
+    Hold {
+        job: i64,
+        token: Uuid,
+    },
+    /// Commits, and begins and holds the job that the settle has claimed.
+    HoldChained,
 }
 
 /// What a settle came to.
@@ -78,12 +84,12 @@ impl Store {
             }
         };
         let (job, token) = (claim.job, claim.token);
-        let then = match (then, claim.followers.first()) {
-            (AfterSettle::Nothing, _) => String::new(),
-            (AfterSettle::Hold, Some(next)) => {
-                format!("; commit; {}", self.hold_message(conn, claim, *next))
+        let then = match then {
+            AfterSettle::Nothing => String::new(),
+            AfterSettle::Hold { job, token } => {
+                format!("; commit; {}", self.hold_message(conn, job, token))
             }
-            (AfterSettle::Commit | AfterSettle::Hold, _) => String::from("; commit"),
+            AfterSettle::Commit | AfterSettle::HoldChained => String::from("; commit"),
         };
         let text =
             format!("select {settle}({job}, '{token}', {result}, {keep}, {followers}){then}");

@@ -279,3 +279,42 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
         running.shutdown(Duration::from_secs(5)).await;
     }
 }
+
+/// What makes the hold of a prefetched job fail, in the message that has settled another turn.
+const FAILING_HOLDS: [&str; 2] = [
+    "raise exception 'no lock' using errcode = '55P03'",
+    "perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(10)",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
+    for failing in FAILING_HOLDS {
+        let database = database().await;
+        let pool = database.pool();
+        let hold = format!(
+            "create sequence public.failed; \
+             alter function seriatim.hold_job(bigint, uuid) rename to hold_job_of_its_own; \
+             create function seriatim.hold_job(of_job bigint, with_token uuid) returns integer \
+             language plpgsql as $$ begin \
+               if current_query() like '%settle_success%' and nextval('public.failed') <= 3 then {failing}; end if; \
+               return seriatim.hold_job_of_its_own(of_job, with_token); \
+             end $$"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(hold)).execute(pool).await.unwrap();
+        let bench = Bench::default();
+        let running = bench.start(&database, (Hold::Transaction, 1)).await;
+        let failed = "select last_value >= 3 and is_called from public.failed";
+        let deadline = Instant::now() + PATIENCE;
+        while !sqlx::query_scalar::<_, bool>(failed).fetch_one(pool).await.unwrap() {
+            assert!(Instant::now() < deadline, "no hold came behind a settle");
+            enqueue(pool, 300, |job| job).await;
+            drained(pool, "q").await;
+        }
+        drained(pool, "q").await;
+        assert_eq!(jobs_where(pool, "attempts <> 1 or history <> '[]'").await, 0, "{failing}");
+        assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
+        assert_eq!(bench.errors.named("Settle"), [""; 0], "{failing}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
