@@ -14,13 +14,14 @@
 -- be read as a whole. A group's row is looked up from the end of the index: of several versions with one key the newest
 -- is the last as a rule.
 
--- Adopts up to `want` groups with flags from `from_at` to `until_at`, in the order of the line, or
--- the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
+-- Adopts up to `want` groups with flags behind `from_at`, `from_id` and up to `until_at`, in the order
+-- of the line, or the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
 -- number of them hides another group (P8). A worker's claim ends that after a tenth of a second, and
 -- the next one goes on there.
 --
 -- Returns how many groups it put in line, whether there may be more flags that call for something,
--- since when the first of its groups is due, and up to when it has read. `idle` are groups whose
+-- since when the first of its groups is due, and up to which flag it has read: one transaction may
+-- leave any number of flags with one time. `idle` are groups whose
 -- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page.
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
@@ -28,13 +29,14 @@
 --
 -- Locks: groups' advisory locks, rows that it wakes, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
-  until_at timestamptz, receiver boolean,
-  out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out idle text[], out crowded boolean)
+  from_id bigint, until_at timestamptz, receiver boolean,
+  out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out reached_id bigint,
+  out idle text[], out crowded boolean)
 language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp();
-  after_at timestamptz := from_at; after_id bigint := 0; page integer := least(want, 256) + 32;
+  after_at timestamptz := from_at; after_id bigint := from_id; page integer := least(want, 256) + 32;
   n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
   names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; drained text[]; still text[];
   new_names text[]; new_ids bigint[]; new_ats timestamptz[];
@@ -45,6 +47,7 @@ begin
   more := false;
   crowded := false;
   reached := from_at;
+  reached_id := from_id;
   idle := '{}';
   loop
     if of_group is null then
@@ -129,6 +132,7 @@ begin
     for i in 1..coalesce(cardinality(names), 0) loop
       if adopted >= want then
         reached := flag_ats[i];
+        reached_id := 0;
         exit;
       end if;
       -- A receiver adopts only what it takes.
@@ -212,6 +216,7 @@ begin
     more := reached is not null;
     exit when more;
     reached := ats[n];
+    reached_id := ids[n];
     exit when n < page or of_group is not null;
     crowded := true;
     more := adopted >= want or not receiver and clock_timestamp() > began + interval '0.1 s';

@@ -34,7 +34,7 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
+  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
@@ -59,7 +59,7 @@ begin
       segment := case when taken < page then until_at else turns.last_at end;
     end if;
     if adopts then
-      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at,
+      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at, flag_id,
         case when of_group is null then segment else until_at end, not worker);
       crowded := crowded or adoption.crowded;
       idle := idle || adoption.idle;
@@ -75,6 +75,7 @@ begin
         where j.queue = of_queue and j.flagged and {flag_at} <= until_at
           and {flag_at} > case when more_flags then flags_at - interval '1 us' else segment end
         order by {flag_at} limit 1) end;
+      flag_id := case when more_flags and flag_at = flags_at then adoption.reached_id else 0 end;
     end if;
     if groups_at is not null and (not worker or adopted > 0) then
       turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
