@@ -29,7 +29,7 @@ create or replace function {schema}.claim_groups(of_queue text, of_group text, w
   own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
   worker boolean, may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean,
-  out groups_at timestamptz, out flags_at timestamptz, out reading interval)
+  out groups_at timestamptz, out flags_at timestamptz, out reading interval, out size bigint)
 language plpgsql volatile
 as $$
 declare
@@ -42,6 +42,7 @@ begin
   dispositions := '{}';
   more := false;
   reading := '0';
+  size := 0;
   groups_at := line_at;
   for round in 1..1000 loop
     adopted := 0;
@@ -95,12 +96,13 @@ begin
       if ready > 0 then
         came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
           processor, ignore_before, per_turn,
-          least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes, not worker);
+          least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes - size, not worker);
         started := cardinality(array_remove(came.tokens, null));
         brought := cardinality(came.jobs);
         jobs := jobs || came.jobs;
         tokens := tokens || came.tokens;
         dispositions := dispositions || came.dispositions;
+        size := size + came.size;
       end if;
       if ready < taken then
         perform {schema}.defer_turns(of_queue, turns, heads, may_retire);
@@ -112,7 +114,7 @@ begin
     -- Some are left for want of slots or bytes, or of time.
     more := started < ready;
     exit when more or want < 1 or (taken < page and flag_at is null);
-    more := round >= 8 and clock_timestamp() > began + interval '50 ms';
+    more := size >= max_bytes or round >= 8 and clock_timestamp() > began + interval '50 ms';
     exit when more;
     groups_at := case when taken < page then segment else turns.last_at end;
     page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
@@ -212,6 +214,8 @@ begin
     perform {schema}.suspect_ungrouped(of_queue, began);
     select * into came from {schema}.claim_ungrouped(of_queue, slots, null, began, true, default_attempts,
       lease_seconds, own_lease, processor, ignore_before, max_bytes);
+    max_bytes := max_bytes - came.size;
+    more := more or came.more;
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;
@@ -224,6 +228,8 @@ begin
       want := least(want, room);
     end if;
     continue when want < 1;
+    more := more or max_bytes < 1;
+    exit when max_bytes < 1;
     if part > 0 and (part = 1) = ungrouped_first then
       continue when due_at is null or of_group is not null;
       select * into came from {schema}.claim_ungrouped(of_queue, want, due_at, began, false, default_attempts,
@@ -233,11 +239,12 @@ begin
       came := {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
         case when part > 0 then flag_at end, began, default_attempts, lease_seconds, own_lease, processor, ignore_before,
         per_turn, at_most, max_bytes, worker, may_retire);
-      more := more or came.more;
       groups_at := came.groups_at;
       flags_at := came.flags_at;
       reading := reading + came.reading;
     end if;
+    more := more or came.more;
+    max_bytes := max_bytes - came.size;
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;

@@ -238,3 +238,56 @@ async fn a_job_both_expired_and_out_of_attempts_has_expired() {
     assert_eq!(scene.number(halted).await, 0);
     scene.end().await;
 }
+
+/// One transaction may leave any number of flags with one time: a claim must not read the first of
+/// them again and again.
+#[tokio::test]
+async fn flags_of_one_time_hide_no_idle_group() {
+    const GROUPS: u32 = 100_000;
+    let scene = Scene::new().await;
+    let flags = format!(
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+         select '{Q}', 'g' || n, '1', true, now() - interval '1 s', now() - interval '1 s' \
+         from generate_series(1, {GROUPS}) n"
+    );
+    scene.run(&flags).await;
+    scene
+        .run(
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) \
+             select queue, group_id, now() + interval '1 h', id, gen_random_uuid(), id from seriatim.job",
+        )
+        .await;
+    scene.run("analyze").await;
+    let idle = scene.enqueue("idle").await;
+    let mut worker = scene.session().await;
+    for _ in 0..8 {
+        let claim = scene.claim_all(&mut worker, 4).await;
+        if claim.jobs.iter().any(|claim| claim.job == idle) {
+            scene.end().await;
+            return;
+        }
+    }
+    panic!("eight claims have not found it");
+}
+
+#[tokio::test]
+async fn a_claim_that_bytes_have_ended_says_more() {
+    const SIZE: usize = 1 << 20;
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    for n in 0..12 {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+        let job = NewJob::bytes(Q, "application/octet-stream", bytes);
+        let job = if n % 2 == 0 { job } else { job.group(format!("g{n}")) };
+        crate::enqueue(&mut worker, job).await.unwrap();
+    }
+    let mut brought = 0;
+    while brought < 12 {
+        let claim = scene.claim_all(&mut worker, 16).await;
+        let jobs = claim.jobs.len();
+        assert!((1..=5).contains(&jobs), "{jobs} jobs of 1 MiB, of both kinds");
+        brought += jobs;
+        assert!(claim.more || brought == 12, "slots are free, and {brought} of 12 were brought");
+    }
+    scene.end().await;
+}
