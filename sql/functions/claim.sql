@@ -177,7 +177,7 @@ begin
     per_turn := 1;
   end if;
 
-  for pass in 1..2 loop
+  for pass in 1..3 loop
     select
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
@@ -192,7 +192,7 @@ begin
         order by {flag_at} limit 1),
       (select j.lease_until from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'started'
-          and j.lease_until <= began and j.lease_until >= ungrouped_from
+          and j.lease_until <= began and j.lease_until >= ungrouped_from and of_group is null
         -- A handler by transaction has it locked as long as it runs.
         order by j.lease_until limit 1 for no key update skip locked) is not null,
       (select g.ready_at from {schema}.queue_group g
@@ -204,14 +204,14 @@ begin
         order by j.run_at limit 1) is not null
       into due_at, line_at, flag_at, lapsed, aging;
     reading := clock_timestamp() - began;
-    exit when not aging;
-    -- What has moved to the front is read again.
-    more := {schema}.age_priorities(of_queue, began);
+    -- What has moved to the front is read again. A receiver ages no more than it may take.
+    exit when not aging or of_group is not null or pass > case when worker then 2 else 1 end;
+    more := {schema}.age_priorities(of_queue, began, case when worker then 256 else least(slots, 256) end);
   end loop;
 
   if of_group is null and lapsed then
     -- Rare, and first: behind busy groups there would never be room for them. They are in flight.
-    perform {schema}.suspect_ungrouped(of_queue, began);
+    perform {schema}.suspect_ungrouped(of_queue, began, case when worker then 1000 else slots end);
     select * into came from {schema}.claim_ungrouped(of_queue, slots, null, began, true, default_attempts,
       lease_seconds, own_lease, processor, ignore_before, max_bytes);
     max_bytes := max_bytes - came.size;

@@ -49,9 +49,9 @@ begin
   more := cardinality(jobs) < cardinality(ids);
 end $$;
 
--- Suspects claims of jobs without a group whose lease lapsed. They are to be taken over a grace
+-- Suspects up to `most` claims of jobs without a group whose lease lapsed. They are to be taken over a grace
 -- later.
-create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz) returns void
+create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz, most integer) returns void
 language plpgsql volatile
 as $$
 begin
@@ -59,6 +59,6 @@ begin
   from (select d.id from {schema}.job d
     where d.queue = of_queue and d.group_id is null and d.status = 'started' and d.lease_until <= until_at
       and not {schema}.is_suspected(d.suspect, d.claim, d.lease_until)
-    order by d.lease_until limit 1000 for no key update skip locked) due
+    order by d.lease_until limit most for no key update skip locked) due
   where j.id = any (array[due.id]);
 end $$;

@@ -291,3 +291,59 @@ async fn a_claim_that_bytes_have_ended_says_more() {
     }
     scene.end().await;
 }
+
+/// The last aging of a claim may move jobs before what it has read.
+#[tokio::test]
+async fn more_priorities_than_a_page_are_aged_before_the_read() {
+    let scene = Scene::new().await;
+    let delayed = |group: &str, jobs: u32, priority: u8, seconds: u8| {
+        format!(
+            "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+             select '{Q}', '{group}' || n, '1', true, {priority}, now() - interval '{seconds} s', \
+             now() - interval '{seconds} s' from generate_series(1, {jobs}) n"
+        )
+    };
+    scene.run(&delayed("low", 256, 1, 2)).await;
+    scene.run(&delayed("high", 10, 9, 1)).await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_all(&mut worker, 500).await;
+    assert!(claim.more || claim.jobs.len() == 266, "{} jobs, and no more", claim.jobs.len());
+    scene.end().await;
+}
+
+/// The priorities of delayed jobs, and leases that ran out, are seen to by each claim.
+#[tokio::test]
+async fn an_open_receive_keeps_no_more_than_it_may_take() {
+    for named in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        for _ in 0..10 {
+            crate::enqueue(&mut worker, NewJob::new(Q, &1)).await.unwrap();
+        }
+        assert_eq!(scene.claim_all(&mut worker, 10).await.jobs.len(), 10);
+        scene
+            .run("update seriatim.job set lease_until = now() - interval '1 h', suspect = claim")
+            .await;
+        // One of them is still to be suspected.
+        scene.run("update seriatim.job set suspect = null where id = 1").await;
+        scene
+            .run(
+                "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+                 select 'q', 'g' || n, '1', true, 1, now() - interval '1 s', now() - interval '1 s' \
+                 from generate_series(1, 10) n",
+            )
+            .await;
+        let mut open = scene.session().await;
+        begin(&mut open).await;
+        let group = if named { "'g1'" } else { "null" };
+        let receive = format!("select count(*) from seriatim.receive('{Q}', 1, '30 s', {group})");
+        assert_eq!(number(&mut open, &receive).await, 1);
+        let claim = scene.claim_all(&mut worker, 100).await;
+        // One job of 20 is received, and one waits for its grace. Without a name, another may have
+        // been aged.
+        let least = if named { 18 } else { 17 };
+        assert!(claim.jobs.len() >= least, "named: {named}: {} jobs", claim.jobs.len());
+        rollback(&mut open).await;
+        scene.end().await;
+    }
+}
