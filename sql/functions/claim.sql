@@ -23,7 +23,8 @@ end $$;
 --
 -- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
 -- leave its transaction open: it adopts only flags that are before the next free row, and so takes
--- all that it has adopted. It clears no flags of other groups. `room` is how many jobs may begin.
+-- all that it has adopted. It clears no flags of other groups. It takes followers when no other
+-- group is due. `room` is how many jobs may begin.
 create or replace function {schema}.claim_groups(of_queue text, of_group text, want integer, room bigint, lapsed boolean,
   line_at timestamptz, flag_at timestamptz, until_at timestamptz, default_attempts integer, lease_seconds float8,
   own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
@@ -34,7 +35,7 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
+  adopts boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
@@ -82,6 +83,9 @@ begin
       turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
     end if;
     taken := coalesce(cardinality(turns.names), 0);
+    -- Nothing else is due. A receiver has read up to `segment` only.
+    last := taken < page and flag_at is null and (worker or of_group is not null or segment >= until_at
+      or {schema}.next_free_turn(of_queue, segment + interval '1 us', until_at) is null);
     ready := 0;
     started := 0;
     brought := 0;
@@ -96,7 +100,7 @@ begin
       if ready > 0 then
         came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
           processor, ignore_before, per_turn,
-          least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes - size, not worker);
+          least(case when worker then at_most - cardinality(jobs) when last then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker);
         started := cardinality(array_remove(came.tokens, null));
         brought := cardinality(came.jobs);
         jobs := jobs || came.jobs;
@@ -113,7 +117,7 @@ begin
     end if;
     -- Some are left for want of slots or bytes, or of time.
     more := started < ready;
-    exit when more or want < 1 or (taken < page and flag_at is null);
+    exit when more or want < 1 or last;
     more := size >= max_bytes or round >= 8 and clock_timestamp() > began + interval '50 ms';
     exit when more;
     groups_at := case when taken < page then segment else turns.last_at end;

@@ -347,3 +347,30 @@ async fn an_open_receive_keeps_no_more_than_it_may_take() {
         scene.end().await;
     }
 }
+
+/// The flag of one is before the rows of the others.
+#[tokio::test]
+async fn a_receive_takes_all_heads_before_it_takes_followers() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    for n in 0..9 {
+        scene.enqueue(&format!("g{n}")).await;
+    }
+    scene.adopt(&mut worker).await;
+    commit(&mut worker).await;
+    // As they are behind their first turns.
+    scene.run("update seriatim.job set flagged = false").await;
+    scene
+        .run("update seriatim.queue_group set ready_at = ready_at - head_id * interval '1 ms'")
+        .await;
+    scene
+        .run(
+            "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+             select 'q', 'late', '1', n = 1, now() - interval '1 h', now() - interval '1 h' \
+             from generate_series(1, 20) n",
+        )
+        .await;
+    let groups = format!("select count(distinct group_id) from seriatim.receive('{Q}', 10)");
+    assert_eq!(number(&mut worker, &groups).await, 10);
+    scene.end().await;
+}
