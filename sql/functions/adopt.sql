@@ -14,13 +14,14 @@
 -- be read as a whole. A group's row is looked up from the end of the index: of several versions with one key the newest
 -- is the last as a rule.
 
--- Adopts up to `want` groups with flags from `from_at` to `until_at`, in the order of the line, or
--- the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
+-- Adopts up to `want` groups with flags behind `from_at`, `from_id` and up to `until_at`, in the order
+-- of the line, or the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
 -- number of them hides another group (P8). A worker's claim ends that after a tenth of a second, and
 -- the next one goes on there.
 --
 -- Returns how many groups it put in line, whether there may be more flags that call for something,
--- since when the first of its groups is due, and up to when it has read. `idle` are groups whose
+-- since when the first of its groups is due, and up to which flag it has read: one transaction may
+-- leave any number of flags with one time. `idle` are groups whose
 -- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page.
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
@@ -28,23 +29,26 @@
 --
 -- Locks: groups' advisory locks, rows that it wakes, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
-  until_at timestamptz, receiver boolean,
-  out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out idle text[], out crowded boolean)
+  from_id bigint, until_at timestamptz, receiver boolean,
+  out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out reached_id bigint,
+  out idle text[], out crowded boolean)
 language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp();
-  after_at timestamptz := from_at; after_id bigint := 0; page integer := least(want, 256) + 32;
+  after_at timestamptz := from_at; after_id bigint := from_id; page integer := least(want, 256) + 32;
   n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
   names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; drained text[]; still text[];
   new_names text[]; new_ids bigint[]; new_ats timestamptz[];
   lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
+  resting text[]; resting_ids bigint[]; resting_ats timestamptz[]; given_rest integer := 0;
   seen text[] := '{}'; looked boolean := false; all_new boolean;
 begin
   adopted := 0;
   more := false;
   crowded := false;
   reached := from_at;
+  reached_id := from_id;
   idle := '{}';
   loop
     if of_group is null then
@@ -84,9 +88,9 @@ begin
         select f.name, f.id, head.id as head_id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
           when g.free is null then case
             when head.id is null then 'drained'
-            when receiver and (head.turn_at > began or (
+            when head.turn_at > began or (
               select s.group_id from {schema}.group_setting s
-              where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null) then 'idle'
+              where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null then 'resting'
             else 'new' end
           when not g.free then 'idle'
           when f.id < g.head_id then 'woken'
@@ -112,8 +116,10 @@ begin
       select array_agg(c.name) filter (where c.what in ('new', 'woken')), array_agg(c.id) filter (where c.what in ('new', 'woken')),
           array_agg(c.flag_at) filter (where c.what in ('new', 'woken')), array_agg(c.what = 'new') filter (where c.what in ('new', 'woken')),
           array_agg(c.head_id) filter (where c.what in ('new', 'woken')),
-          array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle')
-        into names, firsts, flag_ats, is_new, head_ids, drained, still
+          array_agg(c.name) filter (where c.what = 'drained'), array_agg(c.name) filter (where c.what = 'idle'),
+          array_agg(c.name) filter (where c.what = 'resting'), array_agg(c.id) filter (where c.what = 'resting'),
+          array_agg(c.flag_at) filter (where c.what = 'resting')
+        into names, firsts, flag_ats, is_new, head_ids, drained, still, resting, resting_ids, resting_ats
       from (select call.* from call order by call.flag_at, call.id) c;
     end if;
 
@@ -129,6 +135,7 @@ begin
     for i in 1..coalesce(cardinality(names), 0) loop
       if adopted >= want then
         reached := flag_ats[i];
+        reached_id := 0;
         exit;
       end if;
       -- A receiver adopts only what it takes.
@@ -155,6 +162,21 @@ begin
       end if;
       adopted := adopted + 1;
     end loop;
+    -- A group that is paused, or whose head is not due, uses up nothing either. A worker gives some
+    -- of them their rows, so that their flags go.
+    for i in 1..coalesce(cardinality(resting), 0) loop
+      exit when receiver or given_rest >= 64;
+      if pg_try_advisory_xact_lock(hashtextextended(
+        'seriatim adopt ' || {schema_text} || ' ' || of_queue || ' ' || resting[i], 0))
+      then
+        new_names := new_names || resting[i];
+        new_ids := new_ids || resting_ids[i];
+        new_ats := new_ats || resting_ats[i];
+        given_rest := given_rest + 1;
+      end if;
+    end loop;
+    still := still || resting;
+    resting := null;
     if new_names <> '{}' then
       -- A younger snapshot than the locks'.
       with flag as materialized (
@@ -212,6 +234,7 @@ begin
     more := reached is not null;
     exit when more;
     reached := ats[n];
+    reached_id := ids[n];
     exit when n < page or of_group is not null;
     crowded := true;
     more := adopted >= want or not receiver and clock_timestamp() > began + interval '0.1 s';

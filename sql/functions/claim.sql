@@ -17,24 +17,25 @@ end $$;
 -- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on, in
 -- the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
 --
--- Turns that start nothing do not use the claim up: it takes further ones, for 50 ms or 8 rounds.
+-- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds or 50 ms.
 -- Rows
 -- that other transactions have locked hide no flag.
 --
 -- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
 -- leave its transaction open: it adopts only flags that are before the next free row, and so takes
--- all that it has adopted. It clears no flags of other groups. `room` is how many jobs may begin.
+-- all that it has adopted. It clears no flags of other groups. It takes followers when no other
+-- group is due. `room` is how many jobs may begin.
 create or replace function {schema}.claim_groups(of_queue text, of_group text, want integer, room bigint, lapsed boolean,
   line_at timestamptz, flag_at timestamptz, until_at timestamptz, default_attempts integer, lease_seconds float8,
   own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
   worker boolean, may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean,
-  out groups_at timestamptz, out flags_at timestamptz, out reading interval)
+  out groups_at timestamptz, out flags_at timestamptz, out reading interval, out size bigint)
 language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; adopted integer; page integer := want; taken integer; ready integer; started integer; brought integer;
+  adopts boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; first_at timestamptz; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
@@ -42,9 +43,10 @@ begin
   dispositions := '{}';
   more := false;
   reading := '0';
+  size := 0;
   groups_at := line_at;
   for round in 1..1000 loop
-    adopted := 0;
+    first_at := null;
     adopts := flag_at is not null;
     if adopts and not worker and of_group is null then
       free_at := {schema}.next_free_turn(of_queue, groups_at, until_at);
@@ -59,28 +61,37 @@ begin
       segment := case when taken < page then until_at else turns.last_at end;
     end if;
     if adopts then
-      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at,
+      at := clock_timestamp();
+      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at, flag_id,
         case when of_group is null then segment else until_at end, not worker);
-      crowded := crowded or adoption.crowded;
+      if adoption.crowded then
+        -- Flags that call for nothing are read past, like dead rows.
+        crowded := true;
+        reading := reading + (clock_timestamp() - at);
+      end if;
       idle := idle || adoption.idle;
-      groups_at := least(groups_at, adoption.first_at);
+      first_at := adoption.first_at;
+      groups_at := least(groups_at, first_at);
       flags_at := adoption.reached;
       -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
       if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '50 ms' then
         perform pg_notify({schema_text} || '.wake', of_queue);
       end if;
-      adopted := adoption.adopted;
       more_flags := adoption.more;
       flag_at := case when of_group is null and (more_flags or segment < until_at) then (
         select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged and {flag_at} <= until_at
           and {flag_at} > case when more_flags then flags_at - interval '1 us' else segment end
         order by {flag_at} limit 1) end;
+      flag_id := case when more_flags and flag_at = flags_at then adoption.reached_id else 0 end;
     end if;
-    if groups_at is not null and (not worker or adopted > 0) then
+    if groups_at is not null and (not worker or first_at is not null) then
       turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
     end if;
     taken := coalesce(cardinality(turns.names), 0);
+    -- Nothing else is due. A receiver has read up to `segment` only.
+    last := taken < page and flag_at is null and (worker or of_group is not null or segment >= until_at
+      or {schema}.next_free_turn(of_queue, segment + interval '1 us', until_at) is null);
     ready := 0;
     started := 0;
     brought := 0;
@@ -95,12 +106,13 @@ begin
       if ready > 0 then
         came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
           processor, ignore_before, per_turn,
-          least(case when worker then at_most - cardinality(jobs) else want - ready end, room - ready)::integer, max_bytes, not worker);
+          least(case when worker then at_most - cardinality(jobs) when last then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker);
         started := cardinality(array_remove(came.tokens, null));
         brought := cardinality(came.jobs);
         jobs := jobs || came.jobs;
         tokens := tokens || came.tokens;
         dispositions := dispositions || came.dispositions;
+        size := size + came.size;
       end if;
       if ready < taken then
         perform {schema}.defer_turns(of_queue, turns, heads, may_retire);
@@ -111,8 +123,8 @@ begin
     end if;
     -- Some are left for want of slots or bytes, or of time.
     more := started < ready;
-    exit when more or want < 1 or (taken < page and flag_at is null);
-    more := round >= 8 and clock_timestamp() > began + interval '50 ms';
+    exit when more or want < 1 or last;
+    more := size >= max_bytes or round >= 8 and clock_timestamp() > began + interval '50 ms';
     exit when more;
     groups_at := case when taken < page then segment else turns.last_at end;
     page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
@@ -175,7 +187,7 @@ begin
     per_turn := 1;
   end if;
 
-  for pass in 1..2 loop
+  for pass in 1..3 loop
     select
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
@@ -208,16 +220,18 @@ begin
         order by j.run_at limit 1) is not null
       into due_at, line_at, flag_at, lapsed, aging;
     reading := clock_timestamp() - began;
-    exit when not aging;
-    -- What has moved to the front is read again.
-    more := {schema}.age_priorities(of_queue, began);
+    -- What has moved to the front is read again. A receiver ages no more than it may take.
+    exit when not aging or of_group is not null or pass > case when worker then 2 else 1 end;
+    more := {schema}.age_priorities(of_queue, began, case when worker then 256 else least(slots, 256) end);
   end loop;
 
   if lapsed then
     -- Rare, and first: behind busy groups there would never be room for them. They are in flight.
-    perform {schema}.suspect_ungrouped(of_queue, began);
+    perform {schema}.suspect_ungrouped(of_queue, began, case when worker then 1000 else slots end);
     select * into came from {schema}.claim_ungrouped(of_queue, slots, null, began, true, default_attempts,
       lease_seconds, own_lease, processor, ignore_before, max_bytes);
+    max_bytes := max_bytes - came.size;
+    more := more or came.more;
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;
@@ -230,6 +244,8 @@ begin
       want := least(want, room);
     end if;
     continue when want < 1;
+    more := more or max_bytes < 1;
+    exit when max_bytes < 1;
     if part > 0 and (part = 1) = ungrouped_first then
       continue when due_at is null or of_group is not null;
       select * into came from {schema}.claim_ungrouped(of_queue, want, due_at, began, false, default_attempts,
@@ -239,11 +255,12 @@ begin
       came := {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
         case when part > 0 then flag_at end, began, default_attempts, lease_seconds, own_lease, processor, ignore_before,
         per_turn, at_most, max_bytes, worker, may_retire);
-      more := more or came.more;
       groups_at := came.groups_at;
       flags_at := came.flags_at;
       reading := reading + came.reading;
     end if;
+    more := more or came.more;
+    max_bytes := max_bytes - came.size;
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;

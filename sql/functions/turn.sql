@@ -101,7 +101,7 @@ end $$;
 create or replace function {schema}.start_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads, slots integer,
   default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, receiver boolean,
-  out jobs bigint[], out tokens uuid[], out dispositions text[])
+  out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint)
 language plpgsql volatile
 as $$
 declare
@@ -112,6 +112,7 @@ begin
     ids := heads.ids;
     words := heads.dispositions;
     lines := turns.lines;
+    size := heads.all_bytes;
   else
     select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
         array_agg(h.line), sum(h.bytes),
@@ -127,8 +128,10 @@ begin
     where h.nth <= slots and coalesce(h.before < max_bytes, true);
   end if;
   if ids is null then
+    size := 0;
     return;
   end if;
+  size := coalesce(size, head_bytes);
   n := cardinality(ids);
   sizes := array_fill(1::smallint, array[cardinality(ids)]);
   if each > 0 and at_most > 0 and true = any (fresh) then
@@ -160,11 +163,11 @@ begin
         sum(l.bytes) filter (where not l.first) over w as bytes_behind
       from line l where coalesce(l.id < l.gap, true) window w as (order by l.place, l.id)),
     ours as (
-      select i.place, i.id, i.word, i.first, max(i.id) over p as last, count(*) over p as size
+      select i.place, i.id, i.word, i.bytes, i.first, max(i.id) over p as last, count(*) over p as size
       from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes window p as (partition by i.place))
     select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
-        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end)
-      into ids, words, ends, sizes, lines from (select ours.* from ours order by ours.place, ours.id) o;
+        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end), sum(o.bytes)
+      into ids, words, ends, sizes, lines, size from (select ours.* from ours order by ours.place, ours.id) o;
   end if;
   with turn as materialized (
     select t.*, case when t.batch_size is not null then gen_random_uuid() end as token

@@ -2,17 +2,21 @@
 -- and was suspected a grace ago. Their own row is their lock, their token and their lease.
 --
 -- Each row decides for itself, and its condition is checked again on the version that was locked.
--- So one statement may lock and write.
+-- So one statement may lock and write. `size` is the bytes of data that it brings, and `more` says
+-- that some were left for their bytes.
 --
 -- Locks: job rows NO KEY UPDATE, skips. A handler by transaction has its job's row locked.
 create or replace function {schema}.claim_ungrouped(of_queue text, n integer, from_at timestamptz, until_at timestamptz,
   lapsed boolean, default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint,
-  ignore_before timestamptz, max_bytes bigint, out jobs bigint[], out tokens uuid[], out dispositions text[])
+  ignore_before timestamptz, max_bytes bigint, out jobs bigint[], out tokens uuid[], out dispositions text[],
+  out size bigint, out more boolean)
 language plpgsql volatile
 as $$
 declare
   ids bigint[]; words text[]; bytes bigint[]; begun record;
 begin
+  size := 0;
+  more := false;
   if lapsed then
     select array_agg(d.id), array_agg(d.disposition), array_agg(d.bytes) into ids, words, bytes
     from (select j.id, {disposition} as disposition, {job_bytes} as bytes from {schema}.job j
@@ -30,22 +34,24 @@ begin
     return;
   end if;
   with due as materialized (
-    select d.id, d.disposition, sum(d.bytes) over (order by d.place rows between unbounded preceding and 1 preceding) as before
+    select d.id, d.disposition, d.bytes, sum(d.bytes) over (order by d.place rows between unbounded preceding and 1 preceding) as before
     from unnest(ids, words, bytes) with ordinality d(id, disposition, bytes, place)),
   turn as materialized (
-    select due.id, due.disposition from due where coalesce(due.before < max_bytes, true)),
+    select due.id, due.disposition, due.bytes from due where coalesce(due.before < max_bytes, true)),
   started as (
     {start}, claim = gen_random_uuid(), suspect = null, claimed_by = processor,
       lease_until = clock_timestamp() + make_interval(
         secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
     from turn where j.id = any (array[turn.id])
-    returning j.id, j.claim, turn.disposition)
-  select array_agg(s.id), array_agg(s.claim), array_agg(s.disposition) into jobs, tokens, dispositions from started s;
+    returning j.id, j.claim, turn.disposition, turn.bytes)
+  select array_agg(s.id), array_agg(s.claim), array_agg(s.disposition), coalesce(sum(s.bytes), 0)
+    into jobs, tokens, dispositions, size from started s;
+  more := cardinality(jobs) < cardinality(ids);
 end $$;
 
--- Suspects claims of jobs without a group whose lease lapsed. They are to be taken over a grace
+-- Suspects up to `most` claims of jobs without a group whose lease lapsed. They are to be taken over a grace
 -- later.
-create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz) returns void
+create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz, most integer) returns void
 language plpgsql volatile
 as $$
 begin
@@ -53,6 +59,6 @@ begin
   from (select d.id from {schema}.job d
     where d.queue = of_queue and d.group_id is null and d.status = 'started' and d.lease_until <= until_at
       and not {schema}.is_suspected(d.suspect, d.claim, d.lease_until)
-    order by d.lease_until limit 1000 for no key update skip locked) due
+    order by d.lease_until limit most for no key update skip locked) due
   where j.id = any (array[due.id]);
 end $$;

@@ -238,3 +238,139 @@ async fn a_job_both_expired_and_out_of_attempts_has_expired() {
     assert_eq!(scene.number(halted).await, 0);
     scene.end().await;
 }
+
+/// One transaction may leave any number of flags with one time: a claim must not read the first of
+/// them again and again.
+#[tokio::test]
+async fn flags_of_one_time_hide_no_idle_group() {
+    const GROUPS: u32 = 100_000;
+    let scene = Scene::new().await;
+    let flags = format!(
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+         select '{Q}', 'g' || n, '1', true, now() - interval '1 s', now() - interval '1 s' \
+         from generate_series(1, {GROUPS}) n"
+    );
+    scene.run(&flags).await;
+    scene
+        .run(
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) \
+             select queue, group_id, now() + interval '1 h', id, gen_random_uuid(), id from seriatim.job",
+        )
+        .await;
+    scene.run("analyze").await;
+    let idle = scene.enqueue("idle").await;
+    let mut worker = scene.session().await;
+    for _ in 0..8 {
+        let claim = scene.claim_all(&mut worker, 4).await;
+        if claim.jobs.iter().any(|claim| claim.job == idle) {
+            scene.end().await;
+            return;
+        }
+    }
+    panic!("eight claims have not found it");
+}
+
+#[tokio::test]
+async fn a_claim_that_bytes_have_ended_says_more() {
+    const SIZE: usize = 1 << 20;
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    for n in 0..12 {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+        let job = NewJob::bytes(Q, "application/octet-stream", bytes);
+        let job = if n % 2 == 0 { job } else { job.group(format!("g{n}")) };
+        crate::enqueue(&mut worker, job).await.unwrap();
+    }
+    let mut brought = 0;
+    while brought < 12 {
+        let claim = scene.claim_all(&mut worker, 16).await;
+        let jobs = claim.jobs.len();
+        assert!((1..=5).contains(&jobs), "{jobs} jobs of 1 MiB, of both kinds");
+        brought += jobs;
+        assert!(claim.more || brought == 12, "slots are free, and {brought} of 12 were brought");
+    }
+    scene.end().await;
+}
+
+/// The last aging of a claim may move jobs before what it has read.
+#[tokio::test]
+async fn more_priorities_than_a_page_are_aged_before_the_read() {
+    let scene = Scene::new().await;
+    let delayed = |group: &str, jobs: u32, priority: u8, seconds: u8| {
+        format!(
+            "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+             select '{Q}', '{group}' || n, '1', true, {priority}, now() - interval '{seconds} s', \
+             now() - interval '{seconds} s' from generate_series(1, {jobs}) n"
+        )
+    };
+    scene.run(&delayed("low", 256, 1, 2)).await;
+    scene.run(&delayed("high", 10, 9, 1)).await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_all(&mut worker, 500).await;
+    assert!(claim.more || claim.jobs.len() == 266, "{} jobs, and no more", claim.jobs.len());
+    scene.end().await;
+}
+
+/// The priorities of delayed jobs, and leases that ran out, are seen to by each claim.
+#[tokio::test]
+async fn an_open_receive_keeps_no_more_than_it_may_take() {
+    for named in [true, false] {
+        let scene = Scene::new().await;
+        let mut worker = scene.session().await;
+        for _ in 0..10 {
+            crate::enqueue(&mut worker, NewJob::new(Q, &1)).await.unwrap();
+        }
+        assert_eq!(scene.claim_all(&mut worker, 10).await.jobs.len(), 10);
+        scene
+            .run("update seriatim.job set lease_until = now() - interval '1 h', suspect = claim")
+            .await;
+        // One of them is still to be suspected.
+        scene.run("update seriatim.job set suspect = null where id = 1").await;
+        scene
+            .run(
+                "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+                 select 'q', 'g' || n, '1', true, 1, now() - interval '1 s', now() - interval '1 s' \
+                 from generate_series(1, 10) n",
+            )
+            .await;
+        let mut open = scene.session().await;
+        begin(&mut open).await;
+        let group = if named { "'g1'" } else { "null" };
+        let receive = format!("select count(*) from seriatim.receive('{Q}', 1, '30 s', {group})");
+        assert_eq!(number(&mut open, &receive).await, 1);
+        let claim = scene.claim_all(&mut worker, 100).await;
+        // One job of 20 is received, and one waits for its grace. Without a name, another may have
+        // been aged.
+        let least = if named { 18 } else { 17 };
+        assert!(claim.jobs.len() >= least, "named: {named}: {} jobs", claim.jobs.len());
+        rollback(&mut open).await;
+        scene.end().await;
+    }
+}
+
+/// The flag of one is before the rows of the others.
+#[tokio::test]
+async fn a_receive_takes_all_heads_before_it_takes_followers() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    for n in 0..9 {
+        scene.enqueue(&format!("g{n}")).await;
+    }
+    scene.adopt(&mut worker).await;
+    commit(&mut worker).await;
+    // As they are behind their first turns.
+    scene.run("update seriatim.job set flagged = false").await;
+    scene
+        .run("update seriatim.queue_group set ready_at = ready_at - head_id * interval '1 ms'")
+        .await;
+    scene
+        .run(
+            "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+             select 'q', 'late', '1', n = 1, now() - interval '1 h', now() - interval '1 h' \
+             from generate_series(1, 20) n",
+        )
+        .await;
+    let groups = format!("select count(distinct group_id) from seriatim.receive('{Q}', 10)");
+    assert_eq!(number(&mut worker, &groups).await, 10);
+    scene.end().await;
+}
