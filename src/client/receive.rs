@@ -247,15 +247,15 @@ impl From<sqlx::Error> for ReceiveError {
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
     /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group. A
-    /// job that was tried before comes alone.
+    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
     /// visibility, no other call returns it or other jobs of its group. Empty: nothing is due, or
     /// the queue is paused. Receivers and [`Processor`](crate::Processor)s may share a queue.
     ///
-    /// On a pool or an idle connection it commits by itself. In a transaction, it keeps other
-    /// workers from adopting new groups of the queue until that ends, and from claiming at all if
-    /// the queue has a limit of jobs in flight.
+    /// On a pool or an idle connection it commits by itself. In a transaction, it keeps the groups
+    /// of its jobs from all others until that ends, and the whole queue if that has a limit of jobs
+    /// in flight.
     ///
     /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts
     /// (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a

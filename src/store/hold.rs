@@ -53,8 +53,6 @@ statements! {
         &[("columns", &held_columns(names, "false")), ("xid", XID)],
     );
 
-    SERVER = |names| names.sql("select system_identifier, timeline from {this_server}()");
-
     /// A plain read: only another token, or no row, says that a claim is lost.
     GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
     UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
@@ -275,7 +273,9 @@ impl Store {
         &self,
         conn: &mut PgConnection,
     ) -> Result<Option<ServerId>, sqlx::Error> {
-        let row = self.query(&SERVER).fetch_one(conn).await?;
+        // One message: a transaction pooler would prepare it in another session.
+        let sql = self.names.sql("select system_identifier, timeline from {this_server}()");
+        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(conn).await?;
         Ok(server_id(row.try_get(0)?, row.try_get(1)?))
     }
 
