@@ -223,6 +223,10 @@ begin
     -- What has moved to the front is read again. A receiver ages no more than it may take.
     exit when not aging or of_group is not null or pass > case when worker then 2 else 1 end;
     more := {schema}.age_priorities(of_queue, began, case when worker then 256 else least(slots, 256) end);
+    -- It may be before where this claim begins to read.
+    groups_from := '-infinity';
+    flags_from := '-infinity';
+    ungrouped_from := '-infinity';
   end loop;
 
   if lapsed then
