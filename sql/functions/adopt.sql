@@ -10,13 +10,14 @@
 -- side by side, and an open transaction keeps only the groups that it adopted. What the lock is
 -- called must never change, or two versions of the library would give a group two rows.
 --
--- What is found by id says `coalesce(flagged, false)`: by the words of its partial index, that could
--- be read as a whole. A group's row is looked up from the end of the index: of several versions with one key the newest
+-- What is found by id says `coalesce(flagged, false)`: by the words of its partial index, that
+-- could be read as a whole. A group's row is looked up from the end of the index: of several
+-- versions with one key the newest
 -- is the last as a rule.
 
--- Adopts up to `want` groups with flags behind `from_at`, `from_id` and up to `until_at`, in the order
--- of the line, or the flags of one group. Reads on behind flags that call for nothing, with pages that grow: no
--- number of them hides another group (P8). A worker's claim ends that after a tenth of a second, and
+-- Adopts up to `want` groups with flags behind `from_at`, `from_id` and up to `until_at`, in the
+-- order of the line, or the flags of one group. Reads on behind flags that call for nothing, with
+-- pages that grow (P8). A worker's claim ends that after a tenth of a second, and
 -- the next one goes on there.
 --
 -- Returns how many groups it put in line, whether there may be more flags that call for something,

@@ -17,9 +17,8 @@ end $$;
 -- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on, in
 -- the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
 --
--- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds or 50 ms.
--- Rows
--- that other transactions have locked hide no flag.
+-- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
+-- 50 ms if those took less. Rows that other transactions have locked hide no flag.
 --
 -- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
 -- leave its transaction open: it adopts only flags that are before the next free row, and so takes
