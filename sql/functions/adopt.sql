@@ -23,7 +23,8 @@
 -- Returns how many groups it put in line, whether there may be more flags that call for something,
 -- since when the first of its groups is due, and up to which flag it has read: one transaction may
 -- leave any number of flags with one time. `idle` are groups whose
--- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page.
+-- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page. `turns` are
+-- the rows that it has inserted, if it has done nothing else: they are locked.
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
 -- those heads.
@@ -32,7 +33,7 @@
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
   from_id bigint, until_at timestamptz, receiver boolean,
   out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out reached_id bigint,
-  out idle text[], out crowded boolean)
+  out idle text[], out crowded boolean, out turns {schema}.locked_turns)
 language plpgsql volatile
 as $$
 declare
@@ -41,7 +42,7 @@ declare
   n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
   names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; drained text[]; still text[];
   new_names text[]; new_ids bigint[]; new_ats timestamptz[];
-  lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
+  new_lines tid[]; new_at timestamptz; last_at timestamptz; lines tid[]; line tid; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
   resting text[]; resting_ids bigint[]; resting_ats timestamptz[]; given_rest integer := 0;
   seen text[] := '{}'; looked boolean := false; all_new boolean;
 begin
@@ -188,9 +189,11 @@ begin
         where (select g.group_id from {schema}.queue_group g
           where g.queue = f.queue and g.group_id between f.name and f.name
           order by g.group_id desc limit 1) is null
-        returning queue_group.group_id, queue_group.ready_at)
-      select array_agg(i.group_id), adopted - cardinality(new_names) + count(*), least(first_at, min(i.ready_at))
-        into new_names, adopted, first_at from inserted i;
+        returning queue_group.group_id, queue_group.head_id, queue_group.ready_at, queue_group.ctid)
+      select array_agg(i.group_id), array_agg(i.head_id), array_agg(i.ctid), adopted - cardinality(new_names) + count(*),
+          min(i.ready_at), max(i.ready_at)
+        into new_names, new_ids, new_lines, adopted, new_at, last_at from inserted i;
+      first_at := least(first_at, new_at);
     end if;
     if woken <> '{}' then
       with flag as materialized (
@@ -208,6 +211,7 @@ begin
       if cardinality(new_names) = n then
         reached := ats[n];
         more := false;
+        turns := row(new_names, new_ids, null, null, null, new_lines, last_at);
         exit;
       end if;
       seen := seen || new_names;

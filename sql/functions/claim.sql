@@ -34,7 +34,7 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
-  adopts boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; first_at timestamptz; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
+  adopts boolean; in_hand boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; first_at timestamptz; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
@@ -46,6 +46,7 @@ begin
   groups_at := line_at;
   for round in 1..1000 loop
     first_at := null;
+    in_hand := false;
     adopts := flag_at is not null;
     if adopts and not worker and of_group is null then
       free_at := {schema}.next_free_turn(of_queue, groups_at, until_at);
@@ -61,7 +62,7 @@ begin
     end if;
     if adopts then
       at := clock_timestamp();
-      select * into adoption from {schema}.adopt(of_queue, of_group, least(page, 256), flag_at, flag_id,
+      adoption := {schema}.adopt(of_queue, of_group, least(page, 256), flag_at, flag_id,
         case when of_group is null then segment else until_at end, not worker);
       if adoption.crowded then
         -- Flags that call for nothing are read past, like dead rows.
@@ -70,6 +71,10 @@ begin
       end if;
       idle := idle || adoption.idle;
       first_at := adoption.first_at;
+      if groups_at is null then
+        turns := adoption.turns;
+        in_hand := turns.names is not null;
+      end if;
       groups_at := least(groups_at, first_at);
       flags_at := adoption.reached;
       -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
@@ -84,7 +89,7 @@ begin
         order by {flag_at} limit 1) end;
       flag_id := case when more_flags and flag_at = flags_at then adoption.reached_id else 0 end;
     end if;
-    if groups_at is not null and (not worker or first_at is not null) then
+    if not in_hand and groups_at is not null and (not worker or first_at is not null) then
       turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
     end if;
     taken := coalesce(cardinality(turns.names), 0);
@@ -164,28 +169,13 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; reading interval;
-  limited boolean; paused boolean; flight record; room bigint; n integer := 0; want integer; came record;
+  bound text; flight record; room bigint; n integer := 0; want integer; came record;
   due_at timestamptz; line_at timestamptz; flag_at timestamptz; lapsed boolean; aging boolean;
 begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
   more := false;
-  select q.paused_at is not null, q.in_flight_limit is not null into paused, limited from {schema}.queue q where q.name = of_queue;
-  if limited and not paused then
-    select * into flight from {schema}.in_flight_room(of_queue);
-    paused := flight.paused;
-    more := flight.busy;
-    room := flight.room;
-  end if;
-  if paused or more then
-    return;
-  end if;
-  if room is not null and worker then
-    -- Followers are in flight, and would only wait.
-    per_turn := 1;
-  end if;
-
   for pass in 1..3 loop
     select
       (select j.turn_at from {schema}.job j
@@ -216,17 +206,38 @@ begin
       or (select j.run_at from {schema}.job j
         where j.queue = of_queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
           and (j.group_id is null or j.flagged) and j.run_at <= began and j.run_at >= ungrouped_from
-        order by j.run_at limit 1) is not null
-      into due_at, line_at, flag_at, lapsed, aging;
+        order by j.run_at limit 1) is not null,
+      (select case when q.paused_at is not null then 'paused' when q.in_flight_limit is not null then 'limited' end
+        from {schema}.queue q where q.name = of_queue)
+      into due_at, line_at, flag_at, lapsed, aging, bound;
     reading := clock_timestamp() - began;
     -- What has moved to the front is read again. A receiver ages no more than it may take.
-    exit when not aging or of_group is not null or pass > case when worker then 2 else 1 end;
+    exit when bound = 'paused' or not aging or of_group is not null or pass > case when worker then 2 else 1 end;
     more := {schema}.age_priorities(of_queue, began, case when worker then 256 else least(slots, 256) end);
     -- It may be before where this claim begins to read.
     groups_from := '-infinity';
     flags_from := '-infinity';
     ungrouped_from := '-infinity';
   end loop;
+  if bound = 'limited' then
+    flight := {schema}.in_flight_room(of_queue);
+    room := flight.room;
+    if flight.busy then
+      more := true;
+      return;
+    end if;
+    if flight.paused then
+      bound := 'paused';
+    end if;
+    if room is not null and worker then
+      -- Followers are in flight, and would only wait.
+      per_turn := 1;
+    end if;
+  end if;
+  if bound = 'paused' then
+    more := false;
+    return;
+  end if;
 
   if lapsed then
     -- Rare, and first: behind busy groups there would never be room for them. They are in flight.
@@ -347,8 +358,11 @@ begin
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz
     from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
     join {schema}.job j on j.id = any (array[c.id]);
-  return query select null::boolean, null::bigint, null, null::integer, null::integer, null::integer, null::bigint,
-    null::timestamptz, null::timestamptz, null::boolean, null::boolean, null::integer, null::timestamptz, null::bigint,
-    null::bytea, null, null, null, null::smallint, null, null::uuid, null, null::timestamptz,
-    claimed.more, claimed.next, claimed.read_s, claimed.groups_at, claimed.flags_at, claimed.ungrouped_at;
+  more := claimed.more;
+  next := claimed.next;
+  read_s := claimed.read_s;
+  groups_at := claimed.groups_at;
+  flags_at := claimed.flags_at;
+  ungrouped_at := claimed.ungrouped_at;
+  return next;
 end $$;
