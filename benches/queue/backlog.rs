@@ -64,9 +64,9 @@ pub(crate) fn load(groups: Groups) -> String {
 }
 
 /// Loads `$1` groups of their own whose only job is due in an hour.
-pub(crate) const LOAD_DELAYED: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
-    select 'bench', 'delayed' || i, '{\"g\": 4000000000, \"s\": 0, \"t\": 0}', true, now() + interval '1 hour' \
-    from generate_series(1, $1::bigint) i order by i";
+pub(crate) const LOAD_DELAYED: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+    select 'bench', 'delayed' || i, '{\"g\": 4000000000, \"s\": 0, \"t\": 0}', true, at, at \
+    from generate_series(1, $1::bigint) i, (select now() + interval '1 hour') due(at) order by i";
 
 /// Loads `$1` groups of their own with two jobs each, for another processor to hold.
 pub(crate) const LOAD_HELD: &str = "insert into seriatim.job (queue, group_id, data, flagged) \

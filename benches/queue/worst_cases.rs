@@ -38,9 +38,9 @@ const SINGLES: &str = "insert into seriatim.job (queue, group_id, data, flagged)
     select 'bench', 'g' || i % $3, jsonb_build_object('g', i % $3, 's', i / $3, 't', 0), true \
     from generate_series($1::bigint, $2::bigint - 1) i order by i";
 /// Loads the heads of `$1` groups, which are due in an hour.
-const NOT_DUE: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at) \
-    select 'bench', 'g' || i, jsonb_build_object('g', i, 's', 0, 't', 0), true, now() + interval '1 hour' \
-    from generate_series(0::bigint, $1 - 1) i order by i";
+const NOT_DUE: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+    select 'bench', 'g' || i, jsonb_build_object('g', i, 's', 0, 't', 0), true, at, at \
+    from generate_series(0::bigint, $1 - 1) i, (select now() + interval '1 hour') due(at) order by i";
 const OCCUPY: &str = "select count(*) from seriatim.receive('bench', 1, '1 hour', 'g0')";
 const LOCK: &str = "select id from seriatim.job where queue = 'bench' for update";
 

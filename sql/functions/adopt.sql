@@ -90,7 +90,7 @@ begin
         select f.name, f.id, head.id as head_id, case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
           when g.free is null then case
             when head.id is null then 'drained'
-            when head.turn_at > began or (
+            when head.due_at > began or (
               select s.group_id from {schema}.group_setting s
               where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null then 'resting'
             else 'new' end
@@ -111,7 +111,7 @@ begin
           where g.queue = f.queue and g.group_id between f.name and f.name
           order by g.group_id desc limit 1) g on true
         left join lateral (
-          select j.id, j.turn_at from {schema}.job j
+          select j.id, j.turn_at, least(j.run_at, j.expires_at) as due_at from {schema}.job j
           where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
             and j.group_id is not null and j.status in ('queued', 'started')
           order by j.group_id, j.id limit 1) head on true)

@@ -104,23 +104,25 @@ async fn flags_of_paused_groups_hide_no_idle_one() {
 
 #[tokio::test]
 async fn flags_of_sleeping_groups_hide_no_idle_one() {
-    let scene = Scene::new().await;
-    scene
-        .run(
-            "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
-             select 'q', 'g' || n, '1', true, now() + interval '1 h', now() + interval '1 h' \
-             from generate_series(0, 99) n",
-        )
-        .await;
-    backlog(&scene, 100).await;
-    is_found(&scene).await;
-    scene.enqueue("g1").await;
-    let mut worker = scene.session().await;
-    assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
-    let woken =
-        "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at <= now()";
-    assert_eq!(scene.number(woken).await, 0, "a job behind the head wakes no sleeper");
-    scene.end().await;
+    // The turn of a delayed job with a priority comes before its time.
+    for (priority, turn_in) in [(0, "1 h"), (9, "-1 min")] {
+        let scene = Scene::new().await;
+        scene
+            .run(&format!(
+                "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+                 select 'q', 'g' || n, '1', true, {priority}, now() + interval '1 h', now() + interval '{turn_in}' \
+                 from generate_series(0, 99) n"
+            ))
+            .await;
+        backlog(&scene, 100).await;
+        is_found(&scene).await;
+        scene.enqueue("g1").await;
+        let mut worker = scene.session().await;
+        assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
+        let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at <= now()";
+        assert_eq!(scene.number(woken).await, 0, "a job behind the head wakes no sleeper");
+        scene.end().await;
+    }
 }
 
 /// Python's psycopg opens a transaction by itself, and leaves it open.

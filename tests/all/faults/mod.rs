@@ -8,6 +8,7 @@ mod checking_histories;
 mod faults;
 mod led_elsewhere;
 mod lost_answers;
+mod narrow_link;
 mod promotions;
 mod random_histories;
 mod shut_out;

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +17,8 @@ pub enum Weather {
     Fair,
     /// Each piece comes so much later.
     Slow(Duration),
+    /// So many bytes a second, in each direction of each connection.
+    Narrow(u32),
     /// Nothing gets through, not even the end of a connection.
     Silent,
     /// What is open is reset, and nothing new is let in.
@@ -127,14 +129,25 @@ async fn forward(
     mut weather: watch::Receiver<Weather>,
 ) {
     let mut buffer = vec![0; 65_536];
+    let mut owed = Duration::ZERO;
     loop {
         let read = from.read(&mut buffer).await.unwrap_or(0);
         let Ok(now) = weather.wait_for(|weather| *weather != Weather::Silent).await.map(|w| *w)
         else {
             return;
         };
-        if let Weather::Slow(delay) = now {
-            sleep(delay).await;
+        match now {
+            Weather::Slow(delay) => sleep(delay).await,
+            Weather::Narrow(rate) => {
+                // Short sleeps come late: what is owed adds up.
+                owed += Duration::from_secs_f64(read as f64 / f64::from(rate));
+                if owed > Duration::from_millis(10) {
+                    let began = Instant::now();
+                    sleep(owed).await;
+                    owed = owed.saturating_sub(began.elapsed());
+                }
+            }
+            _ => {}
         }
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
             return;

@@ -1,0 +1,43 @@
+//! Large jobs over a link that takes seconds for them: a claim is bounded in bytes, so it is never
+//! too large to arrive in time (P3).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::{Hold, Processor};
+use sqlx::postgres::PgPoolOptions;
+
+use crate::support::network::{Network, Weather};
+use crate::support::{Errors, Log, database, drained, handler_with, queue};
+
+const JOBS: i64 = 80;
+/// 1 MiB each, which does not compress.
+const LOAD: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
+    select 'q', 'g' || i % 20, to_jsonb((select string_agg(md5(random()::text || n || i), '') \
+      from generate_series(1, 32768) n)), i <= 20 \
+    from generate_series(1, $1::bigint) i";
+const RATE: u32 = 10_000_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_jobs_drain_over_a_narrow_link() {
+    let db = database().await;
+    sqlx::query(LOAD).bind(JOBS).execute(db.pool()).await.unwrap();
+    let network = Network::to(&db.url()).await;
+    network.is(Weather::Narrow(RATE));
+    let options = PgPoolOptions::new().max_connections(8);
+    let pool = options.connect(&network.url(&db.url())).await.unwrap();
+    let (log, errors) = (Log::default(), Errors::default());
+    let run = handler_with(log.clone(), async |log, job, data: Value| {
+        log.add(format!("{} {}", data.as_str().map_or(0, str::len), job.attempt()));
+        Ok(json!(null))
+    });
+    let q = queue("q").hold(Hold::Lease(Duration::from_secs(30))).concurrency(16).jobs_per_turn(20);
+    let builder = errors.of(Processor::builder(pool));
+    let running = builder.queue(q, run).build().unwrap().start();
+
+    drained(db.pool(), "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(log.entries().len(), JOBS as usize, "{:?}", log.entries());
+    assert!(log.entries().iter().all(|said| said == "1048576 1"), "{:?}", log.entries());
+    assert_eq!(errors.named("TooSlow"), [""; 0]);
+}
