@@ -42,7 +42,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Cancelled, ControlError> {
-        let report = self.store.cancel(executor, job).await?;
+        let report = self.store.cancel(executor, job, self.acting()).await?;
         match report.status {
             Some(_) if report.done => Ok(Cancelled::Now),
             Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
@@ -64,7 +64,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Retried, ControlError> {
-        let report = self.store.retry(executor, job).await?;
+        let report = self.store.retry(executor, job, self.acting()).await?;
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
@@ -81,7 +81,7 @@ impl Client {
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store.skip(executor, job).await?;
+        let report = self.store.skip(executor, job, self.acting()).await?;
         let skippable = [JobStatus::Queued, JobStatus::Failed];
         check_done(report, job, &skippable, "skipped", "cancel a running one instead")
     }
@@ -100,7 +100,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.unhalt_group(executor, queue, group).await? {
+        if self.store.unhalt_group(executor, queue, group, self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })

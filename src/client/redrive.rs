@@ -5,6 +5,7 @@ use sqlx::PgExecutor;
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::store::RedriveReport;
 
 /// The result of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +18,12 @@ pub struct Redriven {
     /// The number of later jobs of those groups that have already begun, of those that retention
     /// still keeps.
     pub overtaken: u64,
+}
+
+impl From<RedriveReport> for Redriven {
+    fn from(report: RedriveReport) -> Self {
+        Self { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken }
+    }
 }
 
 impl Client {
@@ -40,7 +47,8 @@ impl Client {
         limit: u32,
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
-        let report = self.store.redrive(executor, queue, limit.into()).await?;
-        Ok(Redriven { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken })
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let report = self.store.redrive(executor, queue, None, limit, self.acting()).await?;
+        Ok(Redriven::from(report))
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod job_error;
 pub(crate) mod json;
 pub(crate) mod name;
 pub(crate) mod new_job;
+pub(crate) mod operation;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod queue_options;
