@@ -13,6 +13,7 @@ pub(crate) mod facts;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;
+pub(crate) mod metrics;
 pub(crate) mod name;
 pub(crate) mod new_job;
 pub(crate) mod operation;

@@ -8,6 +8,7 @@ mod explaining;
 mod hosts;
 mod lists;
 mod maintenance;
+mod metrics;
 mod no_payload;
 mod operating;
 mod overview;
