@@ -40,3 +40,8 @@ create table queue_metrics (
   collected_at timestamptz not null,
   numbers jsonb not null
 ) with (fillfactor = 50);
+
+-- What travels with a job beside its data: trace context, a tenant's name. An object of strings of
+-- 4 KiB at most, which the enqueue checks.
+alter table job add column headers jsonb;
+alter type received add attribute headers jsonb;

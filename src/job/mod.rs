@@ -10,6 +10,7 @@ pub(crate) mod disposition;
 pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod facts;
+pub(crate) mod headers;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
+use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
@@ -71,7 +72,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 25] {
+fn constants() -> [(&'static str, String); 26] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -99,6 +100,7 @@ fn constants() -> [(&'static str, String); 25] {
         ("{job_name_limit}", name::JOB_NAME_LIMIT.to_string()),
         ("{reference_limit}", name::REFERENCE_LIMIT.to_string()),
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
+        ("{headers_limit}", headers::LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
     ]
 }
