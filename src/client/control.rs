@@ -77,13 +77,34 @@ impl Client {
     /// failed, and the halt of its group ends.
     ///
     /// # Errors
+    /// [`ControlError::HaltedBy`] if another job has halted its group: that is the one to skip.
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
         let report = self.store.skip(executor, job, self.acting()).await?;
+        if let Some(by) = report.halted_by {
+            return Err(ControlError::HaltedBy { id: job, by });
+        }
         let skippable = [JobStatus::Queued, JobStatus::Failed];
         check_done(report, job, &skippable, "skipped", "cancel a running one instead")
+    }
+
+    /// Makes a queued job due at once, if it is delayed or waits for its retry. It keeps its place:
+    /// jobs of its group before it still come first.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not queued;
+    /// [`ControlError::Busy`] if a worker or another transaction has it for a moment;
+    /// [`ControlError::Database`].
+    pub async fn run_now(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<(), ControlError> {
+        let report = self.store.run_now(executor, job, self.acting()).await?;
+        let advice = "only a queued job can be; a failed or cancelled one can be retried";
+        check_done(report, job, &[JobStatus::Queued], "made due", advice)
     }
 
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead

@@ -11,6 +11,7 @@ mod inspect;
 mod maintenance;
 pub(crate) mod node;
 mod operations;
+mod overview;
 mod park;
 mod pause;
 pub(crate) mod purge;

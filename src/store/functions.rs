@@ -25,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 29] = [
+const FILES: [&str; 30] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -55,6 +55,7 @@ const FILES: [&str; 29] = [
     include_str!("../../sql/functions/control.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
+    include_str!("../../sql/functions/overview.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are

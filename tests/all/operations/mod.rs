@@ -3,6 +3,7 @@
 //! A server or a network that fails belongs in `faults`.
 //! The schema, the roles and the SQL functions belong in `sql`.
 
+mod acting;
 mod behind_a_pooler;
 mod explaining;
 mod hosts;
@@ -10,6 +11,7 @@ mod lists;
 mod maintenance;
 mod no_payload;
 mod operating;
+mod overview;
 mod poolers_are_seen;
 mod shutdown;
 mod watchdog;

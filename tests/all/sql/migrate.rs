@@ -35,12 +35,13 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "migration",
+    "operation",
     "processor",
     "queue",
     "queue_group",
@@ -62,7 +63,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 2);
+    assert_eq!(applied, 3);
 }
 
 fn host(sql: &'static str) -> Migrator {
@@ -83,7 +84,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 2)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 3)] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
