@@ -51,4 +51,34 @@ impl Client {
         let report = self.store.redrive(executor, queue, None, limit, self.acting()).await?;
         Ok(Redriven::from(report))
     }
+
+    /// Queues those of the jobs that are dead letters again, as [`redrive`](Self::redrive) does:
+    /// whatever their order in `jobs`, those of one group run in their original order. Others are
+    /// left alone. [`failed_jobs`](Self::failed_jobs) lists dead letters.
+    ///
+    /// # Errors
+    /// [`ControlError::Database`].
+    pub async fn redrive_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+    ) -> Result<Redriven, ControlError> {
+        Ok(self.store.redrive_jobs(executor, jobs, self.acting()).await?.into())
+    }
+
+    /// Gives those of the jobs that are dead letters up: they end as cancelled, and halts by them
+    /// end. Returns how many. [`retry`](Self::retry) brings one back.
+    ///
+    /// Left out are jobs that others were parked with ([`discard_parked`](Self::discard_parked)),
+    /// and those that another transaction is changing.
+    ///
+    /// # Errors
+    /// [`ControlError::Database`].
+    pub async fn discard_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+    ) -> Result<u64, ControlError> {
+        Ok(self.store.discard_jobs(executor, jobs, self.acting()).await?)
+    }
 }

@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
 };
 
-const FILES: [InFile; 24] = [
+const FILES: [InFile; 26] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -28,6 +28,8 @@ const FILES: [InFile; 24] = [
     query::metrics::ALL,
     query::overview::ALL,
     query::operations::ALL,
+    query::operations::ALL,
+    query::overview::ALL,
     receive::ALL,
     release::ALL,
     sessions::ALL,
@@ -53,13 +55,16 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 25] = [
+const FUNCTIONS: [&str; 28] = [
+    "abort",
     "ack",
     "adopt",
     "batch_jobs",
     "cancel",
     "discard_jobs",
+    "locker",
     "pause",
+    "processors",
     "record_operation",
     "redrive",
     "redrive_jobs",

@@ -26,7 +26,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 31] = [
+const FILES: [&str; 34] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -54,10 +54,13 @@ const FILES: [&str; 31] = [
     include_str!("../../sql/functions/extend.sql"),
     include_str!("../../sql/functions/overview.sql"),
     include_str!("../../sql/functions/metrics.sql"),
+    include_str!("../../sql/functions/processors.sql"),
     include_str!("../../sql/functions/operation.sql"),
     include_str!("../../sql/functions/control.sql"),
+    include_str!("../../sql/functions/abort.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
+    include_str!("../../sql/functions/overview.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are

@@ -34,7 +34,8 @@ statements! {
                 and exists (select from held)
             for no key update of j skip locked
         )
-        select held.suspected, {columns}, set_config('lock_timeout', '0', true), {xid}
+        select held.suspected, {columns}, set_config('lock_timeout', '0', true),
+            set_config('seriatim.held', $1, true), {xid}
         from held
         left join held_job as job on true",
         &[("columns", &held_columns(names, &names.sql(FOLLOWED))), ("xid", XID)],
@@ -49,7 +50,7 @@ statements! {
             for no key update of j skip locked
         )
         select job.suspect is not null as suspected, {columns},
-            set_config('lock_timeout', '0', true), {xid}
+            set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true), {xid}
         from held_job as job",
         &[("columns", &held_columns(names, "false")), ("xid", XID)],
     );
@@ -216,7 +217,7 @@ impl Store {
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
-                let xid = row.try_get(20)?;
+                let xid = row.try_get(22)?;
                 Ok(HoldAnswer::Held(Box::new(HeldJob { xid, ..held_job(&row)? })))
             }
             // The group is ours, but the job's row is locked for a moment or no longer started.
