@@ -52,7 +52,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 28] = [
+const FUNCTIONS: [&str; 29] = [
     "abort",
     "ack",
     "adopt",
@@ -60,6 +60,7 @@ const FUNCTIONS: [&str; 28] = [
     "cancel",
     "discard_jobs",
     "locker",
+    "park",
     "pause",
     "processors",
     "record_operation",
