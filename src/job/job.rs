@@ -158,6 +158,7 @@ impl fmt::Debug for Job {
             .field("content_type", &self.content_type)
             .field("name", &self.name)
             .field("reference", &self.reference)
+            .field("headers", &Redacted)
             .field("priority", &self.priority)
             .field("expires_at", &self.expires_at)
             .field("lease", &self.lease)

@@ -94,6 +94,44 @@ impl QueueMetrics {
 /// Bounds the queues that have a label of their own. The others are `other`.
 const QUEUES: usize = 200;
 
+/// What a gauge shows of a queue; `None`: nothing.
+type Of = fn(&QueueMetrics) -> Option<f64>;
+
+/// The gauges with one value for each queue, each with its help.
+const GAUGES: [(&str, &str, Of); 9] = [
+    ("seriatim_collect_capped", "A count of this queue was stopped at 10001.", |of| {
+        Some(f64::from(u8::from(of.is_capped())))
+    }),
+    ("seriatim_queue_paused", "The whole queue is paused.", |of| {
+        Some(f64::from(u8::from(of.paused)))
+    }),
+    ("seriatim_in_flight", "Jobs that are claimed.", |of| {
+        of.jobs.get("started").map(|count| float(*count))
+    }),
+    ("seriatim_in_flight_limit", "The limit of jobs in flight.", |of| {
+        of.in_flight_limit.map(float)
+    }),
+    ("seriatim_oldest_job_age_seconds", "Age of the oldest unfinished job.", |of| {
+        of.oldest_job_s.or(Some(0.0))
+    }),
+    (
+        "seriatim_oldest_ready_group_seconds",
+        "How long the group that has waited the longest could have run.",
+        |of| of.oldest_due_s.or(Some(0.0)),
+    ),
+    ("seriatim_oldest_halt_seconds", "Age of the oldest halt.", |of| {
+        of.oldest_halt_s.or(Some(0.0))
+    }),
+    ("seriatim_longest_running_seconds", "Age of the attempt that runs the longest.", |of| {
+        of.longest_running_s.or(Some(0.0))
+    }),
+    (
+        "seriatim_deepest_group_jobs",
+        "Jobs of the deepest of the 100 groups that have waited the longest.",
+        |of| of.deepest_group.map(float),
+    ),
+];
+
 impl Metrics {
     /// Returns the metrics in the text format of Prometheus.
     ///
@@ -121,43 +159,7 @@ impl Metrics {
                 );
             }
         }
-        type Of = fn(&QueueMetrics) -> Option<f64>;
-        let gauges: [(&str, &str, Of); 9] = [
-            ("seriatim_collect_capped", "A count of this queue was stopped at 10001.", |of| {
-                Some(f64::from(u8::from(of.is_capped())))
-            }),
-            ("seriatim_queue_paused", "The whole queue is paused.", |of| {
-                Some(f64::from(u8::from(of.paused)))
-            }),
-            ("seriatim_in_flight", "Jobs that are claimed.", |of| {
-                of.jobs.get("started").map(|count| float(*count))
-            }),
-            ("seriatim_in_flight_limit", "The limit of jobs in flight.", |of| {
-                of.in_flight_limit.map(float)
-            }),
-            ("seriatim_oldest_job_age_seconds", "Age of the oldest unfinished job.", |of| {
-                of.oldest_job_s.or(Some(0.0))
-            }),
-            (
-                "seriatim_oldest_ready_group_seconds",
-                "How long the group that has waited the longest could have run.",
-                |of| of.oldest_due_s.or(Some(0.0)),
-            ),
-            ("seriatim_oldest_halt_seconds", "Age of the oldest halt.", |of| {
-                of.oldest_halt_s.or(Some(0.0))
-            }),
-            (
-                "seriatim_longest_running_seconds",
-                "Age of the attempt that runs the longest.",
-                |of| of.longest_running_s.or(Some(0.0)),
-            ),
-            (
-                "seriatim_deepest_group_jobs",
-                "Jobs of the deepest of the 100 groups that have waited the longest.",
-                |of| of.deepest_group.map(float),
-            ),
-        ];
-        for (name, help, of) in gauges {
+        for (name, help, of) in GAUGES {
             text.family(name, "gauge", help);
             for (queue, metrics) in &queues {
                 if let Some(value) = of(metrics) {

@@ -293,24 +293,7 @@ impl NewJob {
             let text = text.as_deref();
             text.map_or(Ok(()), |text| name::check(field, text, limit)).map_err(bad_name)?;
         }
-        for name in headers.keys() {
-            name::check("header", name, headers::NAME_LIMIT).map_err(bad_name)?;
-        }
-        let headers = if headers.is_empty() {
-            None
-        } else {
-            let json = serde_json::to_string(&headers);
-            let json = json.map_err(|source| EnqueueError::Serialize { index, source })?;
-            if json.len() > headers::LIMIT || has_nul(&json) {
-                let value = format!("{} bytes", json.len());
-                return Err(out_of_range(
-                    "headers",
-                    value,
-                    "4096 bytes as JSON at most, without NUL",
-                ));
-            }
-            Some(json)
-        };
+        let headers = check_headers(&headers, index)?;
         let content = check_content(content, index, data_limit)?;
         let (delay, run_at) = match start {
             Start::Unsaid => (None, None),
@@ -409,6 +392,25 @@ fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData
             Ok(JobData::Bytes { content_type: Some(content_type), bytes })
         }
     }
+}
+
+/// Returns the headers as JSON; `None` if there are none.
+fn check_headers(headers: &Headers, index: usize) -> Result<Option<String>, EnqueueError> {
+    if headers.is_empty() {
+        return Ok(None);
+    }
+    for name in headers.keys() {
+        name::check("header", name, headers::NAME_LIMIT)
+            .map_err(|source| EnqueueError::Name { index, source })?;
+    }
+    let json = serde_json::to_string(headers)
+        .map_err(|source| EnqueueError::Serialize { index, source })?;
+    if json.len() > headers::LIMIT || has_nul(&json) {
+        let (field, value) = ("headers", format!("{} bytes", json.len()));
+        let range = "4096 bytes as JSON at most, without NUL";
+        return Err(EnqueueError::OutOfRange { index, field, value, range });
+    }
+    Ok(Some(json))
 }
 
 /// A [`NewJob`] that the database will accept.
