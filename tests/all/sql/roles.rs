@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
     Client, ControlError, DedupScope, FailedFilter, Hold, JobError, NewJob, OutOfAttempts,
-    Processor, QueueSettings, Receive, Retention,
+    Processor, QueueSettings, Reason, Receive, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
