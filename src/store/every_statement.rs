@@ -55,7 +55,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 29] = [
+const FUNCTIONS: [&str; 28] = [
     "abort",
     "ack",
     "adopt",
@@ -71,7 +71,6 @@ const FUNCTIONS: [&str; 29] = [
     "redrive_jobs",
     "retry",
     "run_now",
-    "skip",
     "unhalt",
     "unpause",
     "claim_dedup_id",
