@@ -28,8 +28,6 @@ const FILES: &[InFile] = &[
     query::metrics::ALL,
     query::overview::ALL,
     query::operations::ALL,
-    query::operations::ALL,
-    query::overview::ALL,
     receive::ALL,
     release::ALL,
     sessions::ALL,
