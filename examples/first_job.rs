@@ -56,7 +56,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new("postings").concurrency(4), Post)
         .build()?
-        .start();
+        .start()
+        .await?;
     // A service awaits `seriatim::shutdown_signal()` here.
     let client = Client::default();
     while client.counts(&pool, "postings").await?.unfinished() > 0 {

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::attempt::ended::AttemptFacts;
 use crate::attempt::handler::ErasedHandler;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::queue_options::QueueOptions;
@@ -69,6 +70,8 @@ pub(crate) struct ClaimedTurn {
     pub(crate) open: Option<ChainWindow>,
     /// The turn that the slot runs next; `None` if it has none of its own.
     pub(crate) next: Option<Arc<dyn NextTurn>>,
+    /// What the event of the current attempt says; `None` before its hold.
+    pub(crate) facts: Option<Arc<AttemptFacts>>,
 }
 
 /// The turn that a slot runs after the one that ends.
@@ -91,6 +94,7 @@ impl ClaimedTurn {
             idle: false,
             open: None,
             next: None,
+            facts: None,
         }
     }
 

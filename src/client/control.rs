@@ -9,7 +9,8 @@ use crate::job::name;
 use crate::store::RequestReport;
 
 /// The result of [`Client::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cancelled {
     /// The job will not run.
@@ -21,7 +22,7 @@ pub enum Cancelled {
 }
 
 /// The result of [`Client::retry`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Retried {
     /// The number of later jobs of the group that have already begun, of those that retention still

@@ -5,7 +5,7 @@ use sqlx::PgExecutor;
 use crate::client::client::Client;
 
 /// The claims that a release made suspected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct Released {
     /// The number of groups.

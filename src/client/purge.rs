@@ -11,7 +11,7 @@ use crate::job::name;
 use crate::store::{WorkConnection, in_tx};
 
 /// The result of a purge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct Purged {
     /// The number of jobs that were cancelled.

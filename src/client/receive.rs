@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::client::client::Client;
 use crate::job::job_error::storable_text;
 use crate::job::json::has_nul;
+use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::store::{ReceiptState, ReceivedRow};
 
@@ -219,7 +220,7 @@ pub enum ReceiveError {
         hint: String,
     },
     /// The result could not be serialized.
-    #[error("the result of job {job} cannot be serialized to JSON")]
+    #[error("the result of job {job} cannot be serialized to JSON: {source}")]
     Serialize {
         /// The job.
         job: i64,
@@ -228,7 +229,7 @@ pub enum ReceiveError {
         source: serde_json::Error,
     },
     /// The database refused.
-    #[error("the call did not reach the database")]
+    #[error("{}", failed_call("call", .0))]
     Database(#[source] sqlx::Error),
 }
 

@@ -7,7 +7,7 @@ use crate::error::ControlError;
 use crate::job::name;
 
 /// The result of a redrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct Redriven {
     /// The number of jobs that are queued again.

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 
+use crate::job::json::seconds;
 use crate::job::queue_options::AfterHalt;
 
 /// The numbers of a queue's jobs by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct QueueCounts {
     /// Queued and due, behind others of their group perhaps.
@@ -38,21 +40,22 @@ impl QueueCounts {
 }
 
 /// A queue that is paused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PausedQueue {
     /// The queue.
     pub queue: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
 }
 
 /// A group that is paused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PausedGroup {
     /// The queue.
@@ -61,14 +64,15 @@ pub struct PausedGroup {
     pub group: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
 }
 
 /// A halted group, and why it stopped.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HaltedGroup {
     /// The queue.
@@ -77,7 +81,8 @@ pub struct HaltedGroup {
     pub group: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The message of the failure that halted it.
     pub reason: Option<String>,
@@ -90,7 +95,7 @@ pub struct HaltedGroup {
 }
 
 /// A failed job, and the jobs of its group that stepped aside with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ParkedUnit {
     /// The queue.

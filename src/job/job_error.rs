@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::job::job::{Failure, FailureKind};
+use crate::job::reason::words_of;
 
 type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -78,7 +79,7 @@ fn waited_for_a_pool(error: &(dyn StdError + 'static)) -> bool {
 
 /// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.
 pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
-    storable_text(&error.to_string())
+    storable_text(&words_of(error))
 }
 
 pub(crate) fn storable_text(text: &str) -> String {

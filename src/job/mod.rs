@@ -18,6 +18,7 @@ pub(crate) mod new_job;
 pub(crate) mod outcome;
 pub(crate) mod queue_options;
 pub(crate) mod queue_settings;
+pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
 pub(crate) mod stall;

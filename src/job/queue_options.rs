@@ -147,6 +147,7 @@ pub struct QueueOptions {
     pub(crate) keep_failed: Retention,
     pub(crate) keep_cancelled: Retention,
     pub(crate) ignore_before: Option<DateTime<Utc>>,
+    pub(crate) retry_undecodable: bool,
 }
 
 impl QueueOptions {
@@ -165,6 +166,7 @@ impl QueueOptions {
             keep_failed: Retention::For(Duration::from_hours(14 * 24)),
             keep_cancelled: Retention::For(Duration::from_hours(24)),
             ignore_before: None,
+            retry_undecodable: false,
         }
     }
 
@@ -293,6 +295,16 @@ impl QueueOptions {
         self
     }
 
+    /// Sets whether a job whose data does not decode into the handler's type is tried again, as any
+    /// failed attempt is. Default false: the job ends as `failed` at once
+    /// ([`FailureKind::Data`](crate::FailureKind::Data)), since its data will be the same.
+    /// [`retry`](crate::Client::retry) runs it again, once the handler understands it. True is for
+    /// fleets in which some processes have an older type: another process may take the next attempt.
+    pub fn retry_undecodable(mut self, retry: bool) -> Self {
+        self.retry_undecodable = retry;
+        self
+    }
+
     /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -313,6 +325,7 @@ impl QueueOptions {
             keep_failed,
             keep_cancelled,
             ignore_before: _,
+            retry_undecodable: _,
         } = self;
         let mut out_of_range = |setting, value, range| {
             found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });

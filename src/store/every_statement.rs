@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
-    admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
+    admin, enqueue, hold, lease, presence, query, receive, release, rights, sessions, settle,
 };
 
-const FILES: [InFile; 21] = [
+const FILES: [InFile; 22] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -27,6 +27,7 @@ const FILES: [InFile; 21] = [
     query::inspect::ALL,
     receive::ALL,
     release::ALL,
+    rights::ALL,
     sessions::ALL,
     settle::many::ALL,
     settle::one::ALL,

@@ -135,7 +135,8 @@ impl Jobs {
         handler: impl JobHandler,
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
-        let context = Arc::new(Context::new(Arc::clone(&self.client.store), &self.pool, None));
+        let store = Arc::clone(&self.client.store);
+        let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue, None));
         // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
         // a lease here.
         let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);

@@ -31,7 +31,7 @@ fn worker(pool: &PgPool, hold: Hold, log: &Log, gate: &Gate, errors: &Errors) ->
         Ok(json!(null))
     });
     let builder = errors.of(Processor::builder(pool.clone()));
-    builder.queue(queue("q").hold(hold), run).build().unwrap().start()
+    builder.queue(queue("q").hold(hold), run).build().unwrap().start_when_ready()
 }
 
 /// The handlers that run on the old server end there, and those on the new one are not judged by

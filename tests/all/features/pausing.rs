@@ -36,7 +36,7 @@ impl Bench {
             });
             builder = builder.queue(queue(name), run);
         }
-        let running = builder.build().unwrap().start();
+        let running = builder.build().unwrap().start().await.unwrap();
         Self { database, log, gate, running }
     }
 

@@ -63,6 +63,8 @@ async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Runni
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

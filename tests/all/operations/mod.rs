@@ -4,12 +4,15 @@
 //! The schema, the roles and the SQL functions belong in `sql`.
 
 mod behind_a_pooler;
+mod error_texts;
 mod explaining;
 mod hosts;
 mod lists;
+mod logs;
 mod maintenance;
 mod no_payload;
 mod operating;
 mod poolers_are_seen;
 mod shutdown;
+mod starting;
 mod watchdog;

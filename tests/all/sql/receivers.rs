@@ -82,7 +82,9 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     ended(pool, ids[3]).await;
     assert_eq!(ran.entries(), ["1 attempt 2", "2 attempt 2", "3 attempt 1"]);
     let forgiven = "select array_agg(attempts_forgiven order by id) from seriatim.job";
@@ -194,7 +196,9 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let receivers: Vec<_> = (0..4)
         .map(|seed| tokio::spawn(receiver(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
         .collect();

@@ -195,7 +195,9 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         .queue(queue("short").hold(hold).keep_failed(Retention::For(Duration::ZERO)), run())
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     client.configure_queue(pool, QueueSettings::new("limited").in_flight_limit(1)).await.unwrap();
     client.pause_group(pool, "q", "paused", None).await.unwrap();
     let mut ids = Vec::new();
