@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use tracing::Span;
 
-use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::job::job::FailureKind;
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
-use crate::store::HeldJob;
+use crate::store::{Claim, HeldJob};
 
 /// What the event of an attempt says beside its outcome.
 #[derive(Debug)]
@@ -50,11 +49,11 @@ macro_rules! ended {
 }
 
 impl AttemptFacts {
-    pub(in crate::attempt) fn new(turn: &ClaimedTurn, held: &HeldJob) -> Self {
+    pub(in crate::attempt) fn new(queue: &Arc<str>, claim: &Claim, held: &HeldJob) -> Self {
         Self {
-            queue: Arc::clone(&turn.queue.name),
-            group: turn.claim.group.clone(),
-            job: turn.claim.job,
+            queue: Arc::clone(queue),
+            group: claim.group.clone(),
+            job: claim.job,
             name: held.name.clone(),
             reference: held.reference.clone(),
             attempt: held.attempt,
@@ -90,7 +89,7 @@ impl AttemptFacts {
         ended!(tracing::Level::DEBUG, self, "succeeded", None, None::<u64>, "job succeeded");
     }
 
-    fn log(&self, outcome: &Outcome) {
+    pub(in crate::attempt) fn log(&self, outcome: &Outcome) {
         use tracing::Level;
         let (none, no_delay) = (None, None::<u64>);
         match outcome {
@@ -134,17 +133,6 @@ impl AttemptFacts {
                 ", and the jobs behind it are parked: `seriatim parked {queue} redrive {job}`"
             ),
         }
-    }
-}
-
-impl ClaimedTurn {
-    /// Logs the recorded outcome of the current job. Returns how its turn ended.
-    pub(crate) fn log_end(&self, outcome: &Outcome) -> TurnEnd {
-        // A turn whose later successes were refused goes back to its first job.
-        if let Some(facts) = self.facts.as_ref().filter(|facts| facts.job == self.claim.job) {
-            facts.log(outcome);
-        }
-        if matches!(outcome, Outcome::Released) { TurnEnd::Released } else { TurnEnd::Finished }
     }
 }
 

@@ -146,8 +146,7 @@ impl ClaimedTurn {
                 waits: Arc::default(),
                 record_first: None,
             });
-            let facts = Arc::new(AttemptFacts::new(&self, &held));
-            self.facts = Some(Arc::clone(&facts));
+            self.begin_attempt(&held);
             let mut job = self.active_job(&held, guard);
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
@@ -159,7 +158,7 @@ impl ClaimedTurn {
                 {
                     pending.successes.push(UnrecordedSuccess { job: self.claim.job, result });
                     pending.counted.push(counted);
-                    pending.facts.push(facts);
+                    pending.facts.extend(self.facts.clone());
                     // If the next job kills the process, the take-over of a job with a single
                     // attempt has none left.
                     let due = job.max_attempts < 2

@@ -17,7 +17,6 @@ use tracing::{Instrument, Span};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
-use crate::attempt::ended::AttemptFacts;
 use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
@@ -106,7 +105,7 @@ impl ClaimedTurn {
                 return (TurnEnd::Released, conn);
             }
         };
-        self.facts = Some(Arc::new(AttemptFacts::new(self, &held)));
+        self.begin_attempt(&held);
         let signals = Signals::default();
         let options = conn.options.clone();
         let monitor = &self.context.session_monitor;

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt::Write as _;
 
 use sqlx::error::DatabaseError;
+use sqlx::postgres::PgDatabaseError;
 
 /// The advice if a session does not have the prepared statements that the driver expects there.
 const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
@@ -18,7 +19,7 @@ pub(crate) fn reason(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => database_reason(&**error),
         sqlx::Error::PoolTimedOut => String::from(
-            "the pool gave no connection in time: if all are in use, raise its max_connections",
+            "the pool gave no connection in time: all are in use (raise its max_connections), or the server gives none",
         ),
         error => error.to_string(),
     }
@@ -82,9 +83,14 @@ pub(crate) fn words_of(error: &(dyn StdError + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(sqlx::Error::Database(database)) = error.downcast_ref() {
+        let database = match error.downcast_ref() {
+            Some(sqlx::Error::Database(database)) => Some(&**database),
+            _ => error.downcast_ref::<PgDatabaseError>().map(|error| error as &dyn DatabaseError),
+        };
+        if let Some(database) = database {
             // An error around it may repeat its words.
-            words = words.replace(&database.to_string(), &database_reason(&**database));
+            words = words.replace(&database.to_string(), &database_reason(database));
+            break;
         }
         cause = error.source();
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
 
 use crate::error::{MigrateError, StartError};
@@ -25,7 +26,10 @@ pub(in crate::processor) async fn check(
 }
 
 async fn check_all(context: &Context, sessions_wanted: bool) -> Result<ServerFacts, StartError> {
-    // First, as behind a transaction pooler the other checks must not name their statements.
+    // By itself: a pool waits for its whole acquire_timeout, and then does not say why.
+    let alone = PgConnection::connect_with(&context.side.target()).await.map_err(database)?;
+    alone.close().await.map_err(database)?;
+    // Before the others, as behind a transaction pooler they must not name their statements.
     pooler::check(context, sessions_wanted).await.map_err(|error| match error {
         pooler::CheckError::Statements(error) => StartError::StatementPooler(error),
         pooler::CheckError::Database(error) => database(error),
