@@ -25,6 +25,7 @@ const FILES: [InFile; 22] = [
     query::explain::ALL,
     query::for_tests::ALL,
     query::inspect::ALL,
+    query::overview::ALL,
     receive::ALL,
     release::ALL,
     rights::ALL,

@@ -12,6 +12,7 @@ mod logs;
 mod maintenance;
 mod no_payload;
 mod operating;
+mod overview;
 mod poolers_are_seen;
 mod shutdown;
 mod starting;
