@@ -38,7 +38,7 @@ impl JobHandler for Post {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init(); // shows the processor's warnings and errors
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init(); // what the processor logs
     let pool = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
     seriatim::migrate(&pool).await?;
     let table = "create table if not exists account (id int primary key, cents bigint not null);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::job::job::{Failure, FailureKind};
-use crate::job::reason::words_of;
+use crate::job::reason::{source_of, words_of};
 
 type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -54,10 +54,10 @@ impl JobError {
             FailureDecision::Fail => FailureKind::Permanent,
         };
         let mut chain = Vec::new();
-        let mut source = self.error.source();
+        let mut source = source_of(self.error.as_ref());
         while let Some(error) = source {
             chain.push(storable(error));
-            source = error.source();
+            source = source_of(error);
         }
         let mut message = storable(self.error.as_ref());
         if waited_for_a_pool(self.error.as_ref()) {

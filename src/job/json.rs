@@ -50,6 +50,7 @@ pub(crate) fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S:
 }
 
 /// Serializes a time as seconds, or null.
+#[allow(clippy::ref_option)] // serde passes it so.
 pub(crate) fn optional_seconds<S: Serializer>(
     time: &Option<Duration>,
     to: S,
@@ -58,6 +59,7 @@ pub(crate) fn optional_seconds<S: Serializer>(
 }
 
 /// Serializes bytes as text, in PostgreSQL's form: `\x00ff`. Null for none.
+#[allow(clippy::ref_option)] // serde passes it so.
 pub(crate) fn optional_bytes<S: Serializer>(
     bytes: &Option<Vec<u8>>,
     to: S,

@@ -97,6 +97,14 @@ pub(crate) fn words_of(error: &(dyn StdError + 'static)) -> String {
     words
 }
 
+/// Returns the source of an error; `None` also if the source only repeats its words.
+pub(crate) fn source_of<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> Option<&'a (dyn StdError + 'static)> {
+    let repeats = matches!(error.downcast_ref(), Some(sqlx::Error::Database(_)));
+    error.source().filter(|_| !repeats)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, rights, sessions, settle,
 };
 
-const FILES: [InFile; 22] = [
+const FILES: [InFile; 23] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,

@@ -11,14 +11,15 @@ use crate::store::store::Store;
 pub(crate) struct ServerFacts {
     pub(crate) version: String,
     pub(crate) role: String,
-    /// A standby, or a session that may not write.
+    /// A standby. A session whose transactions are read-only by default is none: each of the
+    /// library's asks for what it needs.
     pub(crate) read_only: bool,
 }
 
 statements! {
     FACTS = |names| names.sql(
         "select current_setting('server_version'), current_user::text,
-            pg_catalog.pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on'",
+            pg_catalog.pg_is_in_recovery()",
     );
 
     /// Reads catalogues alone, which every role may. The functions are those that a processor calls

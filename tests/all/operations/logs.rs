@@ -94,10 +94,10 @@ async fn a_handler_that_blocks_its_thread_is_named() {
     let (errors, log) = (Errors::default(), Log::default());
     let run = handler_with(log.clone(), async |log, _, data| {
         if data == "blocks" {
-            std::thread::sleep(Duration::from_millis(1_000));
+            std::thread::sleep(Duration::from_secs(1));
             log.add("blocked");
         } else {
-            tokio::time::sleep(Duration::from_millis(1_000)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
             log.add("waited");
         }
         Ok(json!(null))

@@ -16,4 +16,5 @@ mod overview;
 mod poolers_are_seen;
 mod shutdown;
 mod starting;
+mod states;
 mod watchdog;

@@ -333,9 +333,7 @@ async fn a_hook_that_panics_stops_nothing() {
         })
         .build()
         .unwrap()
-        .start()
-        .await
-        .unwrap();
+        .start_when_ready();
     says.recv().await.unwrap();
     by_hand(pool, "alter schema away rename to seriatim").await;
     let id = enqueue(pool, "q", "g", 1).await;
@@ -386,9 +384,7 @@ fn a_runtime_that_ends_at_once_leaves_no_thread_behind() {
             .on_error(move |_| _ = &held)
             .build()
             .unwrap()
-            .start()
-            .await
-            .unwrap()
+            .start_when_ready()
     });
     // Before any of its tasks began. What the processor's own thread has goes with it.
     drop(runtime);

@@ -1,18 +1,18 @@
 //! The start of a processor: what it checks, what it says, and its health while it runs.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::testing::TestDatabase;
+use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Hold, Processor, ProcessorBuilder, StartError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use std::str::FromStr;
 use tokio::time::Instant;
 
 use crate::support::logged::Logged;
+use crate::support::standby::Standby;
 use crate::support::{
     FnHandler, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with, processor, queue,
-    value,
 };
 
 fn nothing() -> FnHandler {
@@ -21,7 +21,7 @@ fn nothing() -> FnHandler {
 
 async fn refused(builder: ProcessorBuilder) -> StartError {
     let started = builder.queue(queue("q"), nothing()).build().unwrap().start().await;
-    started.err().expect("the start must be refused")
+    started.expect_err("the start must be refused")
 }
 
 #[tokio::test]
@@ -85,16 +85,16 @@ async fn a_start_names_the_rights_that_the_role_lacks() {
     by_hand(pool, format!("drop owned by {role}; drop role {role}")).await;
 }
 
-#[tokio::test]
-async fn a_start_on_a_read_only_server_is_refused() {
-    let database = database().await;
-    let name: String = value(database.pool(), "select current_database()::text").await;
-    by_hand(
-        database.pool(),
-        format!("alter database {name} set default_transaction_read_only = on"),
-    )
-    .await;
-    let error = refused(processor(&database, 10).await).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_standby_is_refused() {
+    let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let standby = match Standby::of(&server, database.pool()).await {
+        Ok(standby) => standby,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let pool = PgPoolOptions::new().connect_lazy(&standby.url(&database.url())).unwrap();
+    let error = refused(Processor::builder(pool)).await;
     assert!(matches!(error, StartError::ReadOnly), "{error:?}");
 }
 

@@ -245,7 +245,14 @@ async fn a_handler_receives_from_other_queues_only() {
         ));
         Ok(data)
     });
-    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let said = log.wait_for(1).await;
     assert!(said[0].contains("this transaction holds a job of queue q"), "{said:?}");
     assert!(said[0].ends_with("Ok(1)"), "{said:?}");
