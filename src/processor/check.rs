@@ -10,7 +10,7 @@ use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::liveness::pooler;
 use crate::liveness::schema_check::{is_denied, read_state};
-use crate::store::{LATEST, SchemaState, ServerFacts, WorkConnection, in_short_tx};
+use crate::store::{LATEST, SchemaState, ServerFacts, WorkConnection, in_short_tx, is_read_only};
 
 /// Bounds the checks together.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -51,9 +51,6 @@ async fn check_all(context: &Context, sessions_wanted: bool) -> Result<ServerFac
     if !missing.is_empty() {
         return Err(StartError::MissingRights { role: facts.role, schema: schema(), missing });
     }
-    if facts.read_only {
-        return Err(StartError::ReadOnly);
-    }
     context.schema.set_open();
     Ok(facts)
 }
@@ -76,5 +73,9 @@ async fn missing_rights(context: &Context) -> Result<Vec<String>, sqlx::Error> {
 }
 
 fn database(error: sqlx::Error) -> StartError {
+    // A standby refuses the begin of a transaction that may write.
+    if is_read_only(&error) {
+        return StartError::ReadOnly;
+    }
     StartError::Database(redact_detail(error))
 }

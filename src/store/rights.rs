@@ -11,15 +11,11 @@ use crate::store::store::Store;
 pub(crate) struct ServerFacts {
     pub(crate) version: String,
     pub(crate) role: String,
-    /// A standby. A session whose transactions are read-only by default is none: each of the
-    /// library's asks for what it needs.
-    pub(crate) read_only: bool,
 }
 
 statements! {
     FACTS = |names| names.sql(
-        "select current_setting('server_version'), current_user::text,
-            pg_catalog.pg_is_in_recovery()",
+        "select current_setting('server_version'), current_user::text",
     );
 
     /// Reads catalogues alone, which every role may. The functions are those that a processor calls
@@ -59,11 +55,7 @@ impl Store {
         conn: &mut PgConnection,
     ) -> Result<ServerFacts, sqlx::Error> {
         let row = self.query(&FACTS).persistent(false).fetch_one(conn).await?;
-        Ok(ServerFacts {
-            version: row.try_get(0)?,
-            role: row.try_get(1)?,
-            read_only: row.try_get(2)?,
-        })
+        Ok(ServerFacts { version: row.try_get(0)?, role: row.try_get(1)? })
     }
 
     /// Returns the rights that a processor needs and the session's role lacks, as `GRANT` words

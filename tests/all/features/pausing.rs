@@ -178,7 +178,7 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
-        assert_eq!(refused.to_string(), words);
+        assert!(refused.to_string().starts_with(words), "{refused}");
     }
     for refused in [
         client().pause_queue(pool, "", None).await,

@@ -215,7 +215,7 @@ async fn a_claim_that_fails_gives_its_slots_back() {
     let queues = ["a", "b"].map(|name| (name, queue(name))).to_vec();
     let builder = errors.of(bench.builder(&database, 1, queues).await);
     let _running =
-        builder.maintenance_interval(None).presence(false).build().unwrap().start().await.unwrap();
+        builder.maintenance_interval(None).presence(false).build().unwrap().start_when_ready();
     let both = |entries: &[String]| {
         ["\"a\"", "\"b\""].iter().all(|name| entries.iter().any(|entry| entry.contains(name)))
     };

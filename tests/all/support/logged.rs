@@ -3,7 +3,6 @@
 use std::io::{Result, Write};
 use std::sync::{Arc, Mutex};
 
-use tracing::Level;
 use tracing::subscriber::{DefaultGuard, set_default};
 
 /// The lines of a log.
@@ -24,13 +23,8 @@ impl Write for Logged {
 impl Logged {
     /// Takes down what this thread logs, until the guard is dropped.
     pub fn start(&self) -> DefaultGuard {
-        self.start_at(Level::INFO)
-    }
-
-    /// The same from a level on.
-    pub fn start_at(&self, level: Level) -> DefaultGuard {
         let writer = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(level);
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
         set_default(subscriber.with_writer(move || writer.clone()).finish())
     }
 
