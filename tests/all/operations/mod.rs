@@ -14,6 +14,7 @@ mod no_payload;
 mod operating;
 mod overview;
 mod poolers_are_seen;
+mod serialized;
 mod shutdown;
 mod starting;
 mod states;
