@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use crate::support::logged::Logged;
 use crate::support::standby::Standby;
 use crate::support::{
-    FnHandler, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with, processor, queue,
+    Errors, FnHandler, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with, processor,
+    queue,
 };
 
 fn nothing() -> FnHandler {
@@ -188,4 +189,23 @@ async fn until_ready(running: &seriatim::Running, ready: bool) {
         // Health is read, and has no event to wait for.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test]
+async fn a_cause_that_lasts_is_one_line_and_the_hook_gets_each() {
+    let database = database().await;
+    by_hand(database.pool(), "drop schema seriatim cascade").await;
+    let logged = Logged::default();
+    let _guard = logged.start();
+    let errors = Errors::default();
+    let builder = errors.of(processor(&database, 10).await).queue(queue("q"), nothing());
+    let running = builder.build().unwrap().start_when_ready();
+    let claims =
+        |said: &[String]| said.iter().filter(|said| said.starts_with("NotMigrated")).count();
+    errors.0.wait("claims fail again and again", |said| claims(said) >= 4).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let text = logged.text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("has no tables")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert_eq!(lines[0].matches("does not exist").count(), 1, "{lines:?}");
 }
