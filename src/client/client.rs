@@ -8,7 +8,7 @@ use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
 use crate::job::new_job::EnqueueSettings;
-use crate::store::Store;
+use crate::store::{Acting, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
 ///
@@ -29,13 +29,17 @@ use crate::store::Store;
 pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(crate) enqueue: EnqueueSettings,
+    pub(in crate::client) without_data: bool,
+    actor: Option<Arc<str>>,
+    reason: Option<Arc<str>>,
 }
 
 impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
         let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true };
-        Self { store: Store::default_schema(), enqueue }
+        let store = Store::default_schema();
+        Self { store, enqueue, without_data: false, actor: None, reason: None }
     }
 }
 
@@ -99,6 +103,41 @@ impl Client {
     pub fn named_statements(mut self, names: bool) -> Self {
         self.store = Arc::new(self.store.for_another_pool(names));
         self
+    }
+
+    /// Returns a client whose changes are written down: an operator's name, or a program's. Each of
+    /// an operator's commands writes a row of the table `operation`, in its own transaction; what
+    /// changed nothing is not written. Enqueues, receipts and reads are not commands.
+    /// [`operations`](Self::operations) lists them.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let ann = seriatim::Client::default().acting_as("ann").because("the bank is closed");
+    /// ann.pause_queue(&pool, "postings", None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acting_as(&self, actor: &str) -> Self {
+        Self { actor: Some(actor.into()), ..self.clone() }
+    }
+
+    /// Returns a client that gives this reason for its changes. A pause without a reason of its own
+    /// has it too.
+    pub fn because(&self, reason: &str) -> Self {
+        Self { reason: Some(reason.into()), ..self.clone() }
+    }
+
+    /// Returns a client that reads jobs without what they carry: their data is null, payload and
+    /// result are `None`. So an observer's role may call [`job`](Self::job),
+    /// [`group_jobs`](Self::group_jobs) and [`jobs_by_reference`](Self::jobs_by_reference)
+    /// (`docs/roles.sql`), and a list does not bring megabytes.
+    pub fn without_data(&self) -> Self {
+        Self { without_data: true, ..self.clone() }
+    }
+
+    /// Who changes something with this client, and why.
+    pub(in crate::client) fn acting(&self) -> Acting<'_> {
+        Acting { actor: self.actor.as_deref(), reason: self.reason.as_deref() }
     }
 
     /// Returns the name of the schema.

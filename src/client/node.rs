@@ -1,11 +1,12 @@
 //! Nodes that are gone: suspects the claims of their processors.
 
+use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 
 /// The claims that a release made suspected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Released {
     /// The number of groups.
@@ -34,7 +35,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<Released, sqlx::Error> {
-        let (groups, jobs) = self.store.release_node(executor, node).await?;
+        let (groups, jobs) = self.store.release_node(executor, node, self.acting()).await?;
         Ok(Released { groups, jobs })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use sqlx::PgPool;
 use tokio::time::sleep;
 
@@ -11,7 +12,7 @@ use crate::job::name;
 use crate::store::{WorkConnection, in_tx};
 
 /// The result of a purge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Purged {
     /// The number of jobs that were cancelled.
@@ -65,7 +66,7 @@ impl Client {
         queue: &str,
         group: Option<&str>,
     ) -> Result<Purged, ControlError> {
-        let store = &self.store;
+        let (store, acting) = (&self.store, self.acting());
         let mut conn = WorkConnection::from(pool.acquire().await?);
         let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();
@@ -76,16 +77,18 @@ impl Client {
             }
             let mut after = Some((String::new(), 0));
             while let Some(from) = after {
-                let purge =
-                    async |conn: &mut _| store.purge_groups(conn, queue, group, to, &from).await;
+                let purge = async |conn: &mut _| {
+                    store.purge_groups(conn, queue, group, to, &from, acting).await
+                };
                 let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
             let mut after = group.is_none().then_some((None, 0));
             while let Some(from) = after {
-                let purge =
-                    async |conn: &mut _| store.purge_ungrouped(conn, queue, to, &from).await;
+                let purge = async |conn: &mut _| {
+                    store.purge_ungrouped(conn, queue, to, &from, acting).await
+                };
                 let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;

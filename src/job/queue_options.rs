@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 
 use crate::job::error::BuildMistake;
+use crate::job::json::seconds;
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
@@ -12,7 +14,8 @@ use crate::job::retry::{MAX_DELAY, RetryPolicy};
 const MAX_WEIGHT: u32 = 100;
 
 /// What happens to a group when one of its jobs has used up its attempts (or failed for good).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutOfAttempts {
     /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next job.
     /// The default.
@@ -24,7 +27,8 @@ pub enum OutOfAttempts {
     /// As [`Halt`](Self::Halt), but after a deadline the group goes on by itself. 1 ms to 100
     /// years.
     HaltFor {
-        /// How long the group stays halted.
+        /// How long the group stays halted. In JSON: seconds.
+        #[serde(serialize_with = "seconds")]
         deadline: Duration,
         /// What is done at the deadline, within a second or two, by any processor of the schema
         /// that has maintenance.

@@ -7,6 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
@@ -17,53 +18,65 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    JOB = by_id;
-    GROUP_JOBS = of_group;
-    BY_REFERENCE = of_reference;
+    JOB = |names| by_id(jobs(names));
+    GROUP_JOBS = |names| of_group(jobs(names));
+    BY_REFERENCE = |names| of_reference(jobs(names));
+    BARE_JOB = |names| by_id(bare_jobs(names));
+    BARE_GROUP_JOBS = |names| of_group(bare_jobs(names));
+    BARE_BY_REFERENCE = |names| of_reference(bare_jobs(names));
     HALTED = halted;
     COUNTS = counts;
+    FAILED = failed;
+    STATUS = |names| names.sql("select status::text from {job} where id = $1");
 }
+
+/// The columns of a job, as `job` reads them.
+const COLUMNS: [&str; 22] = [
+    "j.id",
+    "j.queue",
+    "j.group_id",
+    "j.status::text",
+    "j.data",
+    "j.result",
+    "j.error",
+    "j.attempts",
+    "j.max_attempts",
+    "j.run_at",
+    "j.created_at",
+    "j.last_started_at",
+    "j.finished_at",
+    "j.history",
+    "j.payload",
+    "j.content_type",
+    "j.name",
+    "j.reference",
+    "j.priority",
+    "j.expires_at",
+    "j.lease_ms",
+    "j.dedup_id",
+];
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    select()
-        .exprs(
-            [
-                "j.id",
-                "j.queue",
-                "j.group_id",
-                "j.status::text",
-                "j.data",
-                "j.result",
-                "j.error",
-                "j.attempts",
-                "j.max_attempts",
-                "j.run_at",
-                "j.created_at",
-                "j.last_started_at",
-                "j.finished_at",
-                "j.history",
-                "j.payload",
-                "j.content_type",
-                "j.name",
-                "j.reference",
-                "j.priority",
-                "j.expires_at",
-                "j.lease_ms",
-                "j.dedup_id",
-            ]
-            .map(sql),
-        )
-        .from_as(names.job(), "j")
-        .to_owned()
+    select().exprs(COLUMNS.map(sql)).from_as(names.job(), "j").to_owned()
 }
 
-fn by_id(names: &Names) -> String {
-    let query = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+/// Jobs without what they carry. It takes no right to those columns.
+fn bare_jobs(names: &Names) -> SelectStatement {
+    let columns = COLUMNS.map(|column| match column {
+        "j.data" | "j.result" => "null::jsonb",
+        "j.payload" => "null::bytea",
+        column => column,
+    });
+    select().exprs(columns.map(sql)).from_as(names.job(), "j").to_owned()
+}
+
+fn by_id(mut jobs: SelectStatement) -> String {
+    let query = jobs.and_where(sql("j.id = ?1")).to_owned();
     render(query.build(PG))
 }
 
-fn of_group(names: &Names) -> String {
-    let mut query = jobs(names)
+fn of_group(mut jobs: SelectStatement) -> String {
+    let mut query = jobs
         .and_where(in_group("j", "?1", "?2", None))
         .and_where(unfinished("j"))
         .limit(limit(3))
@@ -72,8 +85,8 @@ fn of_group(names: &Names) -> String {
     render(query.build(PG))
 }
 
-fn of_reference(names: &Names) -> String {
-    let query = jobs(names)
+fn of_reference(mut jobs: SelectStatement) -> String {
+    let query = jobs
         .and_where(sql("j.queue = ?1 and j.reference = ?2"))
         // As a sum, so that no plan walks all jobs in the order of their ids to find these.
         .order_by_expr(sql("j.id + 0"), Order::Desc)
@@ -97,6 +110,40 @@ fn halted(names: &Names) -> String {
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.halted_at is not null and g.park_to is null"))
         .order_by("halted_at", Order::Asc)
+        .to_owned();
+    render(query.build(PG))
+}
+
+/// Dead letters in the order of their ids, by the index of those.
+fn failed(names: &Names) -> String {
+    let query = select()
+        .exprs(
+            [
+                "j.id",
+                "j.queue",
+                "j.group_id",
+                "j.name",
+                "j.reference",
+                "j.attempts",
+                "j.created_at",
+                "j.finished_at",
+                "j.error",
+                "coalesce(j.parked_with = j.id, false)",
+            ]
+            .map(sql),
+        )
+        .from_as(names.job(), "j")
+        .and_where(sql("j.status = 'failed'"))
+        .and_where(sql("(?1::text is null or j.queue = ?1)"))
+        .and_where(sql("(?2::text is null or j.group_id = ?2)"))
+        .and_where(sql("(?3::text is null or j.name = ?3)"))
+        .and_where(sql("(?4::timestamptz is null or j.finished_at >= ?4)"))
+        .and_where(sql(
+            "(?5::text is null or pg_catalog.strpos(lower(j.error->>'message'), lower(?5)) > 0)",
+        ))
+        .and_where(sql("j.id > ?6"))
+        .order_by(("j", "id"), Order::Asc)
+        .limit(limit(7))
         .to_owned();
     render(query.build(PG))
 }
@@ -147,8 +194,10 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         id: i64,
+        bare: bool,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let row = self.query(&JOB).bind(id).fetch_optional(executor).await?;
+        let by_id = if bare { &BARE_JOB } else { &JOB };
+        let row = self.query(by_id).bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
@@ -159,8 +208,10 @@ impl Store {
         queue: &str,
         group: &str,
         limit: i64,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(limit);
+        let of_group = if bare { &BARE_GROUP_JOBS } else { &GROUP_JOBS };
+        let query = self.query(of_group).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -171,9 +222,33 @@ impl Store {
         queue: &str,
         reference: &str,
         limit: i64,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(limit);
+        let of_reference = if bare { &BARE_BY_REFERENCE } else { &BY_REFERENCE };
+        let query = self.query(of_reference).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    /// Returns the dead letters that the filter has, in the order of their ids.
+    pub(crate) async fn failed_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        filter: &FailedFilter,
+    ) -> Result<Vec<FailedJob>, sqlx::Error> {
+        let FailedFilter { queue, group, name, since, error, after, limit } = filter;
+        let query = self.query(&FAILED).bind(queue).bind(group).bind(name).bind(since);
+        let query = query.bind(error).bind(after.unwrap_or(i64::MIN)).bind(i64::from(*limit));
+        query.fetch_all(executor).await?.iter().map(failed_job).collect()
+    }
+
+    /// Returns the status of a job; `None` if there is no such job.
+    pub(crate) async fn job_status(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<JobStatus>, sqlx::Error> {
+        let row = self.query(&STATUS).bind(id).fetch_optional(executor).await?;
+        row.map(|row| status(row.try_get(0)?)).transpose()
     }
 
     pub(crate) async fn halted_groups(
@@ -223,16 +298,34 @@ fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sql
     Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
 }
 
+fn failed_job(row: &PgRow) -> Result<FailedJob, sqlx::Error> {
+    Ok(FailedJob {
+        id: row.try_get(0)?,
+        queue: row.try_get(1)?,
+        group: row.try_get(2)?,
+        name: row.try_get(3)?,
+        reference: row.try_get(4)?,
+        attempts: u32::try_from(row.try_get::<i32, _>(5)?).unwrap_or(0),
+        created_at: row.try_get(6)?,
+        finished_at: row.try_get(7)?,
+        error: row.try_get::<Option<Json<Failure>>, _>(8)?.map(|json| json.0),
+        parked: row.try_get(9)?,
+    })
+}
+
+fn status(word: &str) -> Result<JobStatus, sqlx::Error> {
+    JobStatus::parse(word)
+        .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {word:?}").into()))
+}
+
 pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let status: String = row.try_get(3)?;
     let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
     Ok(Job {
         id: row.try_get(0)?,
         queue: row.try_get(1)?,
         group: row.try_get(2)?,
-        status: JobStatus::parse(&status)
-            .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
+        status: status(row.try_get(3)?)?,
         data: readable(row, 4)?.unwrap_or_default(),
         payload: row.try_get(14)?,
         content_type: row.try_get(15)?,
