@@ -81,7 +81,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(2), Ship)
         .build()?
-        .start();
+        .start()
+        .await?;
     while Client::default().counts(pool, QUEUE).await?.unfinished() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -38,7 +38,7 @@ impl JobHandler for Post {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init(); // shows the processor's warnings and errors
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init(); // what the processor logs
     let pool = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
     seriatim::migrate(&pool).await?;
     let table = "create table if not exists account (id int primary key, cents bigint not null);
@@ -56,7 +56,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new("postings").concurrency(4), Post)
         .build()?
-        .start();
+        .start()
+        .await?;
     // A service awaits `seriatim::shutdown_signal()` here.
     let client = Client::default();
     while client.counts(&pool, "postings").await?.unfinished() > 0 {

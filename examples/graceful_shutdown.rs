@@ -51,7 +51,7 @@ impl JobHandler for Write {
     }
 }
 
-fn start(
+async fn start(
     pool: &PgPool,
     speed: u64,
     finished: &Arc<Mutex<Vec<String>>>,
@@ -62,7 +62,8 @@ fn start(
         // No loop stands still for so long, and no shutdown takes 10 s more than its deadline.
         .watchdog(Watchdog::new(Duration::from_secs(30)).shutdown_margin(Duration::from_secs(10)))
         .build()?
-        .start())
+        .start()
+        .await?)
 }
 
 #[tokio::main]
@@ -83,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("a processor starts");
     let finished = Arc::default();
-    let running = start(pool, 1, &finished)?;
+    let running = start(pool, 1, &finished).await?;
     // After a signal, the long job may not have begun yet.
     let must_release = tokio::select! {
         signal = seriatim::shutdown_signal() => signal.map(|()| 0)?,
@@ -94,7 +95,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{report:#?}");
 
     println!("another processor starts");
-    let running = start(pool, 1_000, &finished)?;
+    let running = start(pool, 1_000, &finished).await?;
     while Client::default().counts(pool, QUEUE).await?.unfinished() > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

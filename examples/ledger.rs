@@ -157,7 +157,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let running = Processor::builder(pool.clone())
         .queue(QueueOptions::new(QUEUE).concurrency(ACCOUNTS.len()).retry(retry), Arc::clone(&book))
         .build()?
-        .start();
+        .start()
+        .await?;
 
     println!("{TRANSFERS} transfers between {} accounts", ACCOUNTS.len());
     let mut enqueued = Vec::new();

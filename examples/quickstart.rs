@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let pool = database.pool();
     let greetings = QueueOptions::new("greetings").concurrency(4);
     let processor = Processor::builder(pool.clone()).queue(greetings, Greet);
-    let running = processor.build()?.start();
+    let running = processor.build()?.start().await?;
 
     let jobs =
         ["Ada", "Grace", "Edsger"].map(|name| NewJob::new("greetings", name).group("people"));

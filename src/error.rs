@@ -1,8 +1,10 @@
-//! What can fail in an operation. Messages do not repeat their source: print the chain.
+//! What can fail in an operation. A message has the reason in its first line; its source is there
+//! for code that tells errors apart, and adds nothing to print.
 
 use std::time::Duration;
 
 use crate::job::error::{BuildMistake, NameError};
+use crate::job::reason::{failed_call, reason};
 use crate::job::redact::redact_detail;
 use crate::job::stall::Stall;
 
@@ -60,7 +62,7 @@ pub enum MigrateError {
         option: &'static str,
     },
     /// A migration failed.
-    #[error("could not migrate schema {schema:?}")]
+    #[error("could not migrate schema {schema:?}: {}", reason(source))]
     Database {
         /// The schema.
         schema: String,
@@ -133,7 +135,7 @@ pub enum ControlError {
     },
     /// The queue, or the group, is not paused.
     /// [`Client::unhalt_group`](crate::Client::unhalt_group) ends a halt.
-    #[error("{}queue {queue:?} is not paused", .group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default())]
+    #[error("{}", not_paused(queue, group.as_deref()))]
     NotPaused {
         /// The queue.
         queue: String,
@@ -198,13 +200,23 @@ pub enum ControlError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The database refused.
-    #[error("the request did not reach the database")]
+    #[error("{}", failed_call("request", .0))]
     Database(#[source] sqlx::Error),
 }
 
 impl From<sqlx::Error> for ControlError {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(redact_detail(error))
+    }
+}
+
+/// Returns what was not paused. A group may be halted instead, which another verb ends.
+fn not_paused(queue: &str, group: Option<&str>) -> String {
+    match group {
+        Some(group) => {
+            format!("group {group:?} of queue {queue:?} is not paused (unhalt_group ends a halt)")
+        }
+        None => format!("queue {queue:?} is not paused (unpause_group ends the pause of a group)"),
     }
 }
 
@@ -226,14 +238,74 @@ impl BuildError {
     }
 }
 
-/// Returns what to do about a pool that gave no connection in time.
-fn pool_advice(error: &sqlx::Error) -> &'static str {
-    match error {
-        sqlx::Error::PoolTimedOut => {
-            " in time: if all are in use, raise its max_connections, or lower the concurrency"
-        }
-        _ => "",
-    }
+/// Returns the reason why a claim was of no use.
+fn reason_or_taken_over(source: Option<&sqlx::Error>) -> String {
+    source.map_or_else(|| String::from("another worker has its claim"), reason)
+}
+
+/// Why a processor did not start. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The database could not be reached, or refused to be read.
+    #[error("the processor cannot start: {}", failed_call("check of the database", .0))]
+    Database(#[source] sqlx::Error),
+    /// The server gave no answer in time.
+    #[error(
+        "the processor cannot start: the database did not answer within {limit:?}, check its address and load"
+    )]
+    NoAnswer {
+        /// The limit.
+        limit: Duration,
+    },
+    /// There are no tables.
+    #[error(
+        "the processor cannot start: schema {schema:?} has no tables in this database, call migrate() on it first (or run `seriatim migrate`)"
+    )]
+    NotMigrated {
+        /// The schema.
+        schema: String,
+    },
+    /// The schema is of a version before this program's.
+    #[error(
+        "the processor cannot start: schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database first (or run `seriatim migrate`)"
+    )]
+    OldSchema {
+        /// The schema.
+        schema: String,
+        /// The version in the database.
+        found: i64,
+        /// The version of this crate.
+        needed: i64,
+    },
+    /// This program cannot run on the schema: [`MigrateError::Newer`] or
+    /// [`MigrateError::Distributed`].
+    #[error("the processor cannot start: {0}")]
+    UnusableSchema(#[source] MigrateError),
+    /// The role of the pool lacks rights that a processor needs.
+    #[error(
+        "the processor cannot start: role {role:?} lacks rights in schema {schema:?} ({}): run docs/roles.sql as the schema's owner, then `grant seriatim_worker to {role:?}`",
+        .missing.join(", ")
+    )]
+    MissingRights {
+        /// The role.
+        role: String,
+        /// The schema.
+        schema: String,
+        /// The rights, as `GRANT` words them.
+        missing: Vec<String>,
+    },
+    /// The server is read-only: a standby, perhaps.
+    #[error(
+        "the processor cannot start: the server is read-only, a standby perhaps. Connect to the primary, or use start_when_ready()"
+    )]
+    ReadOnly,
+    /// A statement pooler is between this processor and the server: no transaction can be had.
+    #[error(
+        "the processor cannot start: a pooler of statements is in between, behind which there are no transactions. Set its mode to `transaction` or `session`, or connect directly: {}",
+        reason(.0)
+    )]
+    StatementPooler(#[source] sqlx::Error),
 }
 
 /// An error that no caller gets: it goes to `tracing` and to the hook of
@@ -242,7 +314,7 @@ fn pool_advice(error: &sqlx::Error) -> &'static str {
 #[non_exhaustive]
 pub enum BackgroundError {
     /// The pool gave no connection to a claim. It is tried again.
-    #[error("queue {queue:?} got no connection from the pool{}", pool_advice(source))]
+    #[error("queue {queue:?} got no connection from the pool: {}", reason(source))]
     Connection {
         /// The queue.
         queue: String,
@@ -263,7 +335,7 @@ pub enum BackgroundError {
         connections: u32,
     },
     /// A claim failed. It is tried again.
-    #[error("queue {queue:?} could not claim jobs")]
+    #[error("queue {queue:?} could not claim jobs: {}", reason(source))]
     Claim {
         /// The queue.
         queue: String,
@@ -274,7 +346,8 @@ pub enum BackgroundError {
     /// The tables are not there, or not those of this version. The claim is tried again, so that a
     /// processor may start before its migration.
     #[error(
-        "queue {queue:?} has no tables in schema {schema:?}: call migrate() on this database first"
+        "queue {queue:?} has no tables in schema {schema:?}: call migrate() on this database first: {}",
+        reason(source)
     )]
     NotMigrated {
         /// The queue.
@@ -301,11 +374,11 @@ pub enum BackgroundError {
     /// This program cannot run on the schema: [`MigrateError::Newer`] or
     /// [`MigrateError::Distributed`]. No job is claimed until that has changed; the schema is
     /// checked each second.
-    #[error("this program does not fit its schema, and claims no job")]
+    #[error("this program does not fit its schema, and claims no job: {0}")]
     UnusableSchema(#[source] MigrateError),
     /// A claimed job could not be held: its claim was taken over, or the connection failed. It runs
     /// again.
-    #[error("job {job} of queue {queue:?} could not be held for its run")]
+    #[error("job {job} of queue {queue:?} could not be held for its run: {}", reason_or_taken_over(source.as_ref()))]
     Hold {
         /// The queue.
         queue: String,
@@ -326,7 +399,7 @@ pub enum BackgroundError {
     /// The outcome of a job was not recorded by this worker: its claim was taken over, or the
     /// database could not be reached for too long. Unless the last commit got through, another
     /// worker runs the job again.
-    #[error("the outcome of job {job} of queue {queue:?} was not recorded by this worker")]
+    #[error("the outcome of job {job} of queue {queue:?} was not recorded by this worker: {}", reason_or_taken_over(source.as_ref()))]
     Settle {
         /// The queue.
         queue: String,
@@ -337,18 +410,18 @@ pub enum BackgroundError {
         source: Option<sqlx::Error>,
     },
     /// The monitor's session, which checks the holds, failed. It is opened again.
-    #[error("the monitor session failed")]
+    #[error("the monitor session failed: {}", reason(.0))]
     SessionMonitor(#[source] sqlx::Error),
     /// The session of this process's presence, which extends its leases too, failed. It is opened
     /// again. If that takes too long, handlers under a lease are stopped.
-    #[error("the presence of this processor could not be shown")]
+    #[error("the presence of this processor could not be shown: {}", reason(.0))]
     Presence(#[source] sqlx::Error),
     /// The thread of the monitor and the presence could not be started. The processor claims
     /// nothing.
-    #[error("the monitor could not be started, so no job is claimed")]
+    #[error("the monitor could not be started, so no job is claimed: {0}")]
     NoMonitor(#[source] std::io::Error),
     /// The wake-up session failed. Polling goes on.
-    #[error("the wake-up session failed, polling goes on")]
+    #[error("the wake-up session failed, polling goes on: {}", reason(.0))]
     Listener(#[source] sqlx::Error),
     /// A transaction pooler is between this processor and the server. The processor goes on without
     /// sessions of its own, as with `listen(false)` and `presence(false)`. Reported once, unless
@@ -360,7 +433,8 @@ pub enum BackgroundError {
     /// A statement pooler is between this processor and the server: no transaction can be had. The
     /// processor claims nothing.
     #[error(
-        "a pooler of statements is in between, behind which there are no transactions, so no job is claimed: set its mode to `transaction` or `session`, or connect directly"
+        "a pooler of statements is in between, behind which there are no transactions, so no job is claimed: set its mode to `transaction` or `session`, or connect directly: {}",
+        reason(.0)
     )]
     StatementPooler(#[source] sqlx::Error),
     /// The server is read-only: a standby, or a primary that became one. Nothing is claimed or
@@ -371,7 +445,7 @@ pub enum BackgroundError {
     )]
     ReadOnly,
     /// Maintenance failed. It is tried again.
-    #[error("maintenance failed")]
+    #[error("maintenance failed: {}", reason(.0))]
     Maintenance(#[source] sqlx::Error),
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can
     /// cause this.
@@ -388,8 +462,23 @@ pub enum BackgroundError {
     #[error("the watchdog ends this process: {0}")]
     Stalled(Stall),
     /// The thread of the watchdog could not be started. The processor works without a watchdog.
-    #[error("the watchdog could not be started")]
+    #[error("the watchdog could not be started: {0}")]
     NoWatchdog(#[source] std::io::Error),
+    /// A handler has blocked its thread: it calls something that blocks, or computes for long,
+    /// without an `await`. All tasks of that thread wait; its timeout cannot end it. Reported after
+    /// [`ProcessorBuilder::blocked_after`](crate::ProcessorBuilder::blocked_after), and once a
+    /// minute while it lasts.
+    #[error(
+        "the handler of job {job} of queue {queue:?} has blocked its thread for {lasted:.1?}: use tokio::task::spawn_blocking for work that blocks, or the handler cannot be stopped and other tasks wait"
+    )]
+    HandlerBlocks {
+        /// The queue.
+        queue: String,
+        /// The job.
+        job: i64,
+        /// How long it has lasted.
+        lasted: Duration,
+    },
     /// An operation took longer than its limit and its connection was closed.
     #[error("{activity} did not end within {limit:?}, its connection was closed")]
     TooSlow {
@@ -398,4 +487,31 @@ pub enum BackgroundError {
         /// The limit.
         limit: Duration,
     },
+}
+
+impl BackgroundError {
+    /// Returns the words by which errors of one kind are told apart in the log: the queue, and the
+    /// code of the cause.
+    pub(crate) fn cause(&self) -> String {
+        let queue = match self {
+            Self::HandlerBlocks { queue, job, .. } => return format!("{queue} {job}"),
+            Self::Connection { queue, .. }
+            | Self::PoolExhausted { queue, .. }
+            | Self::Claim { queue, .. }
+            | Self::NotMigrated { queue, .. }
+            | Self::Hold { queue, .. }
+            | Self::HoldLost { queue, .. }
+            | Self::Settle { queue, .. }
+            | Self::Stranded { queue, .. } => queue,
+            _ => "",
+        };
+        let source = std::error::Error::source(self);
+        let code = match source.and_then(|source| source.downcast_ref::<sqlx::Error>()) {
+            Some(sqlx::Error::Database(error)) => error.code().unwrap_or_default().into_owned(),
+            Some(sqlx::Error::Io(error)) => error.kind().to_string(),
+            Some(error) => format!("{:?}", std::mem::discriminant(error)),
+            None => String::new(),
+        };
+        format!("{queue} {code}")
+    }
 }

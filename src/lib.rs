@@ -26,7 +26,7 @@ pub use client::node::Released;
 pub use client::purge::Purged;
 pub use client::receive::{ParseReceiptError, Receipt, Receive, ReceiveError, Received};
 pub use client::redrive::Redriven;
-pub use error::{BackgroundError, BuildError, ControlError, MigrateError};
+pub use error::{BackgroundError, BuildError, ControlError, MigrateError, StartError};
 pub use job::bytes::Bytes;
 pub use job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
@@ -50,6 +50,7 @@ pub use job::stall::{Activity, Stall};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use liveness::watchdog::Watchdog;
 pub use processor::builder::ProcessorBuilder;
+pub use processor::health::{Health, QueueHealth};
 pub use processor::processor::Processor;
 pub use processor::running::Running;
 

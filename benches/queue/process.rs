@@ -123,7 +123,7 @@ pub(crate) async fn work(told: Told) -> Result<()> {
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(told.way.connections());
     let pool = pool.connect(&std::env::var("DATABASE_URL")?).await?;
     let shown = Shown::to(Groups::Even(told.groups).witness(0), 0);
-    let running = scene::start(pool, told.way, std::sync::Arc::clone(&shown))?;
+    let running = scene::start(pool, told.way, std::sync::Arc::clone(&shown)).await?;
     let asked = std::sync::Arc::clone(&shown);
     let answers = move || std::io::stdin().lines().try_for_each(|ask| ask.map(|_| say(&asked))?);
     tokio::task::spawn_blocking(answers).await??;

@@ -116,7 +116,7 @@ impl Scene {
 
     /// Starts a processor with a pool of its own, all its connections open.
     pub(crate) async fn start(&self, way: Way, handler: impl JobHandler) -> Result<Running> {
-        start(self.open_pool(way.connections()).await?, way, handler)
+        start(self.open_pool(way.connections()).await?, way, handler).await
     }
 
     pub(crate) async fn remove(self) -> Result<()> {
@@ -125,9 +125,9 @@ impl Scene {
 }
 
 /// Starts a processor on `pool`.
-pub(crate) fn start(pool: PgPool, way: Way, handler: impl JobHandler) -> Result<Running> {
+pub(crate) async fn start(pool: PgPool, way: Way, handler: impl JobHandler) -> Result<Running> {
     let processor = Processor::builder(pool)
         .queue(way.options(), handler)
         .on_error(|error| eprintln!("background error: {error}"));
-    Ok(processor.build()?.start())
+    Ok(processor.build()?.start().await?)
 }

@@ -48,7 +48,7 @@ pub(crate) async fn work(args: WorkerArgs) -> Result<()> {
         .out_of_attempts(OutOfAttempts::Halt);
     let handler =
         Apply { worker: args.name, tell_all: args.tell_all, told: AtomicBool::new(false) };
-    let running = Processor::builder(pool).queue(options, handler).build()?.start();
+    let running = Processor::builder(pool).queue(options, handler).build()?.start_when_ready();
     // The parent writes nothing: the read returns when the other end is closed.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
     // Not for long: if the parent died, its server may be gone as well.

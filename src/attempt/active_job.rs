@@ -17,8 +17,10 @@ use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
+use crate::job::error::EnqueueError;
 use crate::job::headers::Headers;
-use crate::job::job::FailureKind;
+use crate::job::job::{Enqueued, FailureKind};
+use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
@@ -35,6 +37,7 @@ const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint se
 
 /// The job that a handler runs, and the transaction that holds it.
 pub struct ActiveJob {
+    pub(crate) context: Arc<Context>,
     pub(crate) id: i64,
     pub(crate) queue: Arc<str>,
     pub(crate) group: Option<String>,
@@ -301,6 +304,24 @@ impl ActiveJob {
             }
         }
         Ok(conn)
+    }
+
+    /// Enqueues a job in the processor's schema, in the transaction of [`tx`](Self::tx): it exists if
+    /// and only if this job succeeds. The limits and wake-ups are those of the processor's
+    /// [`client`](crate::ProcessorBuilder::client).
+    ///
+    /// Under a [`Hold::Lease`](crate::Hold::Lease) the first call opens that transaction, as `tx`
+    /// does. A job that is to exist at once, or whatever becomes of this one, is enqueued through a
+    /// [`Client`](crate::Client) on a pool: each attempt enqueues it again, unless it has a
+    /// [deduplication id](crate::NewJob::dedup_id).
+    ///
+    /// # Errors
+    /// [`EnqueueError`]. After [`EnqueueError::Database`] the transaction is broken, and the attempt
+    /// will be retried.
+    pub async fn enqueue(&mut self, job: NewJob) -> Result<Enqueued, EnqueueError> {
+        let context = Arc::clone(&self.context);
+        let conn = self.tx().await.map_err(EnqueueError::Database)?;
+        context.store.enqueue(conn, job, context.enqueue).await
     }
 
     /// Returns what says whether a first `tx()` waits for a connection now.

@@ -5,6 +5,7 @@ use sqlx::error::DatabaseError;
 use crate::job::job::FailureKind;
 use crate::job::job_error::storable_text;
 use crate::job::outcome::RunResult;
+use crate::job::reason::reason;
 
 /// Returns the result of a run whose transaction is broken. A success was not committed and becomes
 /// a failure; another result stays.
@@ -39,7 +40,7 @@ pub(crate) fn not_left(error: &sqlx::Error, result: RunResult) -> RunResult {
 
 /// Returns the failure that an error of the settle means for the attempt.
 pub(crate) fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
-    let message = storable_text(&error.to_string());
+    let message = storable_text(&reason(error));
     match error {
         sqlx::Error::Database(e) if !is_shutdown(e.code().as_deref()) => {
             let kind = if committing { FailureKind::Commit } else { FailureKind::Error };

@@ -49,8 +49,9 @@ use crate::job::outcome::RunResult;
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
     /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. Data
-    /// that does not decode fails the attempt, which is retried by the queue's policy. The message
-    /// says which type was expected, and not the data.
+    /// that does not decode fails the job at once, unless
+    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is set. The message says which
+    /// type was expected, and not the data.
     type Data: DeserializeOwned + Send;
     /// Stored as the job's `result`.
     type Output: Serialize + Send;

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease};
+use crate::attempt::ended::AttemptFacts;
 use crate::attempt::hold::RETRY_SKIPPED;
 use crate::attempt::lost::lease_lost;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
@@ -38,6 +39,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 struct PendingSuccesses<'a> {
     successes: Vec<UnrecordedSuccess>,
     counted: Vec<RunningAttempt<'a>>,
+    facts: Vec<Arc<AttemptFacts>>,
     /// When the first handler began whose job is not recorded.
     since: Option<Instant>,
     /// The number of successes that are being recorded, and the answer.
@@ -87,10 +89,16 @@ impl PendingSuccesses<'_> {
         };
         if end != TurnEnd::Lost {
             self.successes.drain(..recorded);
-            self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
+            self.mark_recorded(recorded);
             self.since = None;
         }
         end
+    }
+
+    /// Counts and logs the first `recorded` successes.
+    fn mark_recorded(&mut self, recorded: usize) {
+        self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
+        self.facts.drain(..recorded).for_each(|facts| facts.log_success());
     }
 
     async fn answer(&mut self) -> Option<Settled> {
@@ -138,6 +146,7 @@ impl ClaimedTurn {
                 waits: Arc::default(),
                 record_first: None,
             });
+            self.begin_attempt(&held);
             let mut job = self.active_job(&held, guard);
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
@@ -149,6 +158,7 @@ impl ClaimedTurn {
                 {
                     pending.successes.push(UnrecordedSuccess { job: self.claim.job, result });
                     pending.counted.push(counted);
+                    pending.facts.extend(self.facts.clone());
                     // If the next job kills the process, the take-over of a job with a single
                     // attempt has none left.
                     let due = job.max_attempts < 2
@@ -179,10 +189,7 @@ impl ClaimedTurn {
                     match end {
                         TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
                             counted.mark_finished();
-                            pending
-                                .counted
-                                .drain(..)
-                                .for_each(|mut counted| counted.mark_finished());
+                            pending.mark_recorded(pending.counted.len());
                         }
                         TurnEnd::Released => counted.mark_released(),
                         TurnEnd::Lost => {}

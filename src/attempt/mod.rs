@@ -6,6 +6,7 @@
 pub(crate) mod active_job;
 pub(crate) mod chain;
 pub(crate) mod connection;
+pub(crate) mod ended;
 pub(crate) mod failure;
 pub(crate) mod handler;
 pub(crate) mod hold;

@@ -13,6 +13,7 @@ use sqlx::PgConnection;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::{NextJob, SlotConnection};
@@ -26,6 +27,7 @@ use crate::error::BackgroundError;
 use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
+use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{HeldJob, WorkConnection, in_short_tx};
@@ -78,7 +80,7 @@ impl ClaimedTurn {
     }
 
     async fn run_one(
-        &self,
+        &mut self,
         known: HeldJob,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
@@ -103,6 +105,7 @@ impl ClaimedTurn {
                 return (TurnEnd::Released, conn);
             }
         };
+        self.begin_attempt(&held);
         let signals = Signals::default();
         let options = conn.options.clone();
         let monitor = &self.context.session_monitor;
@@ -141,6 +144,7 @@ impl ClaimedTurn {
 
     pub(crate) fn active_job(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
         ActiveJob {
+            context: Arc::clone(&self.context),
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
@@ -183,10 +187,18 @@ impl ClaimedTurn {
         let waits = job.waits_for_connection();
         let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
         let cancelled = job.cancelled.clone();
+        let context = &self.context;
         let stopped = {
             let run = async {
-                let run = AssertUnwindSafe(self.queue.handler.run(job, &held.data)).catch_unwind();
+                let (processor, queue) = (context.processor, Arc::clone(&self.queue.name));
+                let polled = PolledHandler { processor, queue, job: self.claim.job };
+                let run = show_polls(polled, self.queue.handler.run(job, &held.data));
+                let span = self.facts.as_ref().map_or_else(Span::none, |facts| facts.span());
+                let run = AssertUnwindSafe(run.instrument(span)).catch_unwind();
                 let result = run_result(run.await);
+                if let Some(facts) = &self.facts {
+                    facts.record_end();
+                }
                 // Within the same limits: a query that the handler dropped half-way has to end
                 // first.
                 match leave_savepoint(job, result).await {
@@ -228,6 +240,9 @@ impl ClaimedTurn {
                 _ => stopped,
             }
         };
+        if let Some(facts) = &self.facts {
+            facts.record_end();
+        }
         if self.has_ended_by_hand(job, &stopped).await {
             return (ended_by_hand(), false);
         }

@@ -205,6 +205,7 @@ impl ClaimedTurn {
             counted: held.attempt - held.forgiven.min(held.attempt),
             max: held.max_attempts.unwrap_or(options.retry.max_attempts),
             cancel_requested,
+            retry_undecodable: options.retry_undecodable,
         };
         // A job without a group has no group to halt.
         let then = match self.claim.group {
@@ -241,39 +242,5 @@ impl ClaimedTurn {
         store
             .settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed)
             .await
-    }
-
-    pub(crate) fn log_end(&self, outcome: &Outcome) -> TurnEnd {
-        let job = self.claim.job;
-        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        match outcome {
-            Outcome::Succeeded { .. } => tracing::debug!(queue, group, job, "job succeeded"),
-            Outcome::Cancelled => tracing::info!(queue, group, job, "job cancelled"),
-            Outcome::Ignored => tracing::info!(queue, group, job, "job ignored: it is too old"),
-            Outcome::Released => {
-                tracing::info!(queue, group, job, "job released");
-                return TurnEnd::Released;
-            }
-            Outcome::Retried { failure, delay } => {
-                let (kind, attempt) = (failure.kind, failure.attempt);
-                let error = &failure.message;
-                tracing::warn!(
-                    queue,
-                    group,
-                    job,
-                    attempt,
-                    ?kind,
-                    error,
-                    ?delay,
-                    "attempt failed, will be retried"
-                );
-            }
-            Outcome::Failed { failure, then } => {
-                let (kind, attempt) = (failure.kind, failure.attempt);
-                let error = &failure.message;
-                tracing::error!(queue, group, job, attempt, ?kind, error, ?then, "job failed");
-            }
-        }
-        TurnEnd::Finished
     }
 }

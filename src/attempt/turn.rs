@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::attempt::ended::AttemptFacts;
 use crate::attempt::handler::ErasedHandler;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::queue_options::QueueOptions;
@@ -14,7 +15,7 @@ use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::slots::queue_slots::SlotUsage;
-use crate::store::{Claim, KeepFinished, UnrecordedSuccess};
+use crate::store::{Claim, HeldJob, KeepFinished, UnrecordedSuccess};
 
 /// A queue as one processor runs it.
 pub(crate) struct QueueRuntime {
@@ -69,6 +70,8 @@ pub(crate) struct ClaimedTurn {
     pub(crate) open: Option<ChainWindow>,
     /// The turn that the slot runs next; `None` if it has none of its own.
     pub(crate) next: Option<Arc<dyn NextTurn>>,
+    /// What the event of the current attempt says; `None` before its hold.
+    pub(crate) facts: Option<Arc<AttemptFacts>>,
 }
 
 /// The turn that a slot runs after the one that ends.
@@ -91,7 +94,23 @@ impl ClaimedTurn {
             idle: false,
             open: None,
             next: None,
+            facts: None,
         }
+    }
+
+    /// Notes what the event of the attempt will say, before its handler runs.
+    pub(in crate::attempt) fn begin_attempt(&mut self, held: &HeldJob) {
+        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held);
+        self.facts = Some(Arc::new(facts));
+    }
+
+    /// Logs the recorded outcome of the current job. Returns how its turn ended.
+    pub(crate) fn log_end(&self, outcome: &Outcome) -> TurnEnd {
+        // A turn whose later successes were refused goes back to its first job.
+        if let Some(facts) = self.facts.as_ref().filter(|facts| facts.job == self.claim.job) {
+            facts.log(outcome);
+        }
+        if matches!(outcome, Outcome::Released) { TurnEnd::Released } else { TurnEnd::Finished }
     }
 
     /// Returns whether the claim stands for the next job of the turn.

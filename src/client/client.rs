@@ -7,6 +7,7 @@ use sqlx::PgPool;
 use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
+use crate::job::new_job::EnqueueSettings;
 use crate::store::{Acting, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
@@ -27,8 +28,7 @@ use crate::store::{Acting, Store};
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) store: Arc<Store>,
-    pub(in crate::client) data_limit: usize,
-    pub(in crate::client) notify: bool,
+    pub(crate) enqueue: EnqueueSettings,
     pub(in crate::client) without_data: bool,
     actor: Option<Arc<str>>,
     reason: Option<Arc<str>>,
@@ -37,15 +37,9 @@ pub struct Client {
 impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
+        let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true };
         let store = Store::default_schema();
-        Self {
-            store,
-            data_limit: 1024 * 1024,
-            notify: true,
-            without_data: false,
-            actor: None,
-            reason: None,
-        }
+        Self { store, enqueue, without_data: false, actor: None, reason: None }
     }
 }
 
@@ -63,7 +57,7 @@ impl Client {
     /// Limits the data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It holds for
     /// enqueues through this client, not for the SQL function.
     pub fn data_limit(mut self, bytes: usize) -> Self {
-        self.data_limit = bytes;
+        self.enqueue.data_limit = bytes;
         self
     }
 
@@ -83,7 +77,7 @@ impl Client {
     /// be prepared (`PREPARE TRANSACTION` refuses one that has notified), and if thousands of
     /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
     pub fn notify(mut self, wake: bool) -> Self {
-        self.notify = wake;
+        self.enqueue.notify = wake;
         self
     }
 

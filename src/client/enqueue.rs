@@ -24,8 +24,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: NewJob,
     ) -> Result<Enqueued, EnqueueError> {
-        let mut enqueued = self.enqueue_many(executor, [job]).await?;
-        enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+        self.store.enqueue(executor, job, self.enqueue).await
     }
 
     /// Enqueues any number of jobs in one statement, all or none. Returns the results in the order
@@ -41,12 +40,12 @@ impl Client {
         let checked = jobs
             .into_iter()
             .enumerate()
-            .map(|(index, job)| job.check(index, self.data_limit))
+            .map(|(index, job)| job.check(Some(index), self.enqueue.data_limit))
             .collect::<Result<Vec<_>, _>>()?;
         if checked.is_empty() {
             return Ok(Vec::new());
         }
-        let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+        let inserted = self.store.insert_jobs(executor, checked, self.enqueue.notify).await;
         inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
     }
 
@@ -66,12 +65,12 @@ impl Client {
             .into_iter()
             .enumerate()
             .map(|(index, job)| {
-                job.check(index, self.data_limit).map(|job| checked.push(job)).err()
+                job.check(Some(index), self.enqueue.data_limit).map(|job| checked.push(job)).err()
             })
             .collect();
         let mut enqueued = Vec::new();
         if !checked.is_empty() {
-            let inserted = self.store.insert_jobs(executor, checked, self.notify).await;
+            let inserted = self.store.insert_jobs(executor, checked, self.enqueue.notify).await;
             enqueued = inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
         }
         let mut enqueued = enqueued.into_iter();

@@ -16,7 +16,8 @@ use uuid::Uuid;
 
 use crate::client::client::Client;
 use crate::job::job_error::storable_text;
-use crate::job::json::has_nul;
+use crate::job::json::{has_nul, optional_bytes};
+use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::store::{ReceiptState, ReceivedRow};
 
@@ -72,8 +73,8 @@ impl Receive {
     }
 }
 
-/// A job that was received.
-#[derive(Clone, PartialEq)]
+/// A job that was received. Its `Debug` leaves the data out, its `Serialize` does not.
+#[derive(Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Received {
     /// The argument of [`Client::ack`], [`Client::nack`] and [`Client::extend`].
@@ -88,7 +89,9 @@ pub struct Received {
     /// The producer's data; JSON `null` for a payload. JSON that only `PostgreSQL` can read (nested
     /// deeper than 127 levels, numbers beyond `f64`) comes as a string: its text.
     pub data: Value,
-    /// The raw bytes, if the producer gave bytes instead of JSON.
+    /// The raw bytes, if the producer gave bytes instead of JSON. In JSON: `\x` and hexadecimal
+    /// digits.
+    #[serde(serialize_with = "optional_bytes")]
     pub payload: Option<Vec<u8>>,
     /// The format of the bytes, as the producer named it.
     pub content_type: Option<String>,
@@ -223,7 +226,7 @@ pub enum ReceiveError {
         hint: String,
     },
     /// The result could not be serialized.
-    #[error("the result of job {job} cannot be serialized to JSON")]
+    #[error("the result of job {job} cannot be serialized to JSON: {source}")]
     Serialize {
         /// The job.
         job: i64,
@@ -232,7 +235,7 @@ pub enum ReceiveError {
         source: serde_json::Error,
     },
     /// The database refused.
-    #[error("the call did not reach the database")]
+    #[error("{}", failed_call("call", .0))]
     Database(#[source] sqlx::Error),
 }
 

@@ -172,7 +172,7 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
         let on_error = move |error: &BackgroundError| {
             errors.lock().unwrap().push(format!("{error}: {error:?}"));
         };
-        builder.on_error(on_error).build().unwrap().start()
+        builder.on_error(on_error).build().unwrap().start_when_ready()
     };
     let holds = || [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
     let enqueue = async |jobs: std::ops::Range<u64>| {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::interleavings::support::scene::PATIENCE;
 use crate::liveness::side_pool::SidePool;
+use crate::liveness::vitals::Vitals;
 use crate::processor::listener;
 use crate::testing::TestDatabase;
 
@@ -19,7 +20,8 @@ async fn a_worker_polls_again_once_its_listener_listens() {
     let workers = HashMap::from([(String::from("q"), Arc::clone(&wake))]);
     let stop = CancellationToken::new();
     let side = SidePool::new(db.pool());
-    let listening = listener::run(&side, "seriatim.wake", workers, &stop, |_| {});
+    let vitals = Vitals::default();
+    let listening = listener::run(&side, "seriatim.wake", workers, &stop, &vitals, |_| {});
     let woken = async {
         timeout(PATIENCE, wake.notified()).await.unwrap();
         stop.cancel();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::job::json::seconds;
 use crate::job::queue_options::AfterHalt;
 
 /// The numbers of a queue's jobs by state.
@@ -46,7 +47,8 @@ pub struct PausedQueue {
     pub queue: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
@@ -62,7 +64,8 @@ pub struct PausedGroup {
     pub group: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
@@ -78,7 +81,8 @@ pub struct HaltedGroup {
     pub group: String,
     /// Since when, by the database's clock.
     pub since: DateTime<Utc>,
-    /// For how long, by the database's clock.
+    /// For how long, by the database's clock. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub age: Duration,
     /// The message of the failure that halted it.
     pub reason: Option<String>,

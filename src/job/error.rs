@@ -1,6 +1,7 @@
-//! What can be wrong with a value: names, jobs, settings. Messages do not repeat their source:
-//! print the chain.
+//! What can be wrong with a value: names, jobs, settings. A message has the reason in its first line;
+//! its source is there for code that tells errors apart.
 
+use crate::job::reason::failed_call;
 use crate::job::redact::redact_detail;
 
 /// A name that cannot be used.
@@ -68,35 +69,40 @@ fn called(field: &str) -> String {
     }
 }
 
+/// Returns the job as a message calls it: a call for one job has no other.
+fn the_job(index: Option<usize>) -> String {
+    index.map_or_else(|| String::from("the job"), |index| format!("job {index} of the call"))
+}
+
 /// Why an enqueue failed. No job was written by this call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
     /// The queue, group, or another of the job's names and ids cannot be used.
-    #[error("job {index} of the call cannot be enqueued")]
+    #[error("{} cannot be enqueued: {source}", the_job(*index))]
     Name {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
         /// The mistake in the name.
         #[source]
         source: NameError,
     },
     /// The data could not be serialized.
-    #[error("the data of job {index} of the call cannot be serialized to JSON")]
+    #[error("the data of {} cannot be serialized to JSON: {source}", the_job(*index))]
     Serialize {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
         /// The error of serde.
         #[source]
         source: serde_json::Error,
     },
     /// The serialized data is too large.
     #[error(
-        "the data of job {index} of the call has {size} bytes, at most {limit} are allowed: store it elsewhere and enqueue a reference, or raise the limit with Client::data_limit"
+        "the data of {} has {size} bytes, at most {limit} are allowed: store it elsewhere and enqueue a reference, or raise the limit with Client::data_limit", the_job(*index)
     )]
     DataTooLarge {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
         /// Its size in bytes.
         size: usize,
         /// The limit in bytes.
@@ -104,29 +110,29 @@ pub enum EnqueueError {
     },
     /// The data has a NUL character in a string, which `PostgreSQL`'s `jsonb` cannot hold.
     #[error(
-        "the data of job {index} of the call has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it"
+        "the data of {} has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it", the_job(*index)
     )]
     DataHasNul {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
     },
     /// The data is nested deeper than a handler could read.
     #[error(
-        "the data of job {index} of the call is nested {depth} levels deep, at most {limit} can be read: flatten it, or enqueue it as a string or as bytes"
+        "the data of {} is nested {depth} levels deep, at most {limit} can be read: flatten it, or enqueue it as a string or as bytes", the_job(*index)
     )]
     DataTooDeep {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
         /// The depth of the data.
         depth: usize,
         /// The limit.
         limit: usize,
     },
     /// A number is out of its range.
-    #[error("{field} of job {index} of the call is {value}, it must be {range}")]
+    #[error("{field} of {} is {value}, it must be {range}", the_job(*index))]
     OutOfRange {
-        /// Position in the call, from 0.
-        index: usize,
+        /// Position in the call, from 0; `None` if the call was for one job.
+        index: Option<usize>,
         /// The setting.
         field: &'static str,
         /// The value that was given.
@@ -135,7 +141,7 @@ pub enum EnqueueError {
         range: &'static str,
     },
     /// The database refused.
-    #[error("could not write the jobs")]
+    #[error("{}", failed_call("enqueue", .0))]
     Database(#[source] sqlx::Error),
 }
 
@@ -159,7 +165,7 @@ pub enum ConfigureError {
         range: &'static str,
     },
     /// The database refused.
-    #[error("the settings did not reach the database")]
+    #[error("{}", failed_call("change of settings", .0))]
     Database(#[source] sqlx::Error),
 }
 

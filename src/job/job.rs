@@ -7,10 +7,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::job::json::{optional_bytes, optional_seconds};
 use crate::job::redact::Redacted;
 
 /// The result of an enqueue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "enqueued", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Enqueued {
     /// The job was written.
@@ -93,6 +95,9 @@ impl fmt::Display for JobStatus {
 }
 
 /// A job as the database has it.
+///
+/// Its `Debug` leaves the data out, its `Serialize` does not: pages and logs for those who may not
+/// see what jobs carry leave out `data`, `payload` and `result`.
 #[derive(Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Job {
@@ -107,7 +112,8 @@ pub struct Job {
     /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper
     /// than 127 levels, numbers beyond `f64`) comes as a string: its text. So does such a `result`.
     pub data: serde_json::Value,
-    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes).
+    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal digits.
+    #[serde(serialize_with = "optional_bytes")]
     pub payload: Option<Vec<u8>>,
     /// The format of the raw bytes, as the producer named it.
     pub content_type: Option<String>,
@@ -121,7 +127,8 @@ pub struct Job {
     pub priority: u8,
     /// The job does not begin after this time.
     pub expires_at: Option<DateTime<Utc>>,
-    /// The lease that the producer set; `None`: the queue's.
+    /// The lease that the producer set; `None`: the queue's. In JSON: seconds.
+    #[serde(serialize_with = "optional_seconds")]
     pub lease: Option<Duration>,
     /// The deduplication id of its enqueue, given or computed from its content.
     pub dedup_id: Option<String>,
@@ -225,7 +232,8 @@ pub enum FailureKind {
     Panic,
     /// The handler ran longer than its timeout.
     Timeout,
-    /// The data does not decode into the handler's type.
+    /// The data does not decode into the handler's type: no further attempt, unless
+    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is set.
     Data,
     /// The handler's output could not be stored.
     Output,
@@ -250,4 +258,34 @@ pub enum FailureKind {
     Expired,
     /// Older than [`QueueOptions::ignore_before`](crate::QueueOptions::ignore_before) allows.
     Ignored,
+}
+
+impl FailureKind {
+    /// Returns the word that logs use, and the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Permanent => "permanent",
+            Self::Panic => "panic",
+            Self::Timeout => "timeout",
+            Self::Data => "data",
+            Self::Output => "output",
+            Self::Commit => "commit",
+            Self::TransactionEnded => "transaction_ended",
+            Self::ConnectionLost => "connection_lost",
+            Self::LeaseLost => "lease_lost",
+            Self::WorkerLost => "worker_lost",
+            Self::Released => "released",
+            Self::Cancelled => "cancelled",
+            Self::Skipped => "skipped",
+            Self::Expired => "expired",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }

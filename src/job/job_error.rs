@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::job::job::{Failure, FailureKind};
+use crate::job::reason::{source_of, words_of};
 
 type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -53,10 +54,10 @@ impl JobError {
             FailureDecision::Fail => FailureKind::Permanent,
         };
         let mut chain = Vec::new();
-        let mut source = self.error.source();
+        let mut source = source_of(self.error.as_ref());
         while let Some(error) = source {
             chain.push(storable(error));
-            source = error.source();
+            source = source_of(error);
         }
         let mut message = storable(self.error.as_ref());
         if waited_for_a_pool(self.error.as_ref()) {
@@ -78,7 +79,7 @@ fn waited_for_a_pool(error: &(dyn StdError + 'static)) -> bool {
 
 /// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.
 pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
-    storable_text(&error.to_string())
+    storable_text(&words_of(error))
 }
 
 pub(crate) fn storable_text(text: &str) -> String {

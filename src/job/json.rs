@@ -1,5 +1,8 @@
 //! JSON, as the database accepts it and as it returns it.
 
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueFormat, PgValueRef};
@@ -39,6 +42,34 @@ pub(crate) fn depth(json: &str) -> usize {
         }
     }
     deepest
+}
+
+/// Serializes a time as seconds.
+pub(crate) fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
+}
+
+/// Serializes a time as seconds, or null.
+#[allow(clippy::ref_option)] // serde passes it so.
+pub(crate) fn optional_seconds<S: Serializer>(
+    time: &Option<Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs_f64()).serialize(to)
+}
+
+/// Serializes bytes as text, in PostgreSQL's form: `\x00ff`. Null for none.
+#[allow(clippy::ref_option)] // serde passes it so.
+pub(crate) fn optional_bytes<S: Serializer>(
+    bytes: &Option<Vec<u8>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    let hex = |bytes: &Vec<u8>| {
+        let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or('0');
+        let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+        "\\x".chars().chain(digits).collect::<String>()
+    };
+    bytes.as_ref().map(hex).serialize(to)
 }
 
 /// `jsonb` that can always be read. JSON of other producers that `serde_json` cannot hold (nested

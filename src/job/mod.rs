@@ -24,6 +24,7 @@ pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod queue_options;
 pub(crate) mod queue_settings;
+pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
 pub(crate) mod stall;

@@ -92,6 +92,15 @@ enum Dedup {
     Content,
 }
 
+/// What a client sets for its enqueues.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EnqueueSettings {
+    /// Bounds the data of a job, in bytes.
+    pub(crate) data_limit: usize,
+    /// Whether idle workers are woken.
+    pub(crate) notify: bool,
+}
+
 impl NewJob {
     /// The highest priority.
     pub const TOP_PRIORITY: u8 = 9;
@@ -257,8 +266,12 @@ impl NewJob {
         self
     }
 
-    /// Checks everything that needs no database. `index` is the job's position in the call.
-    pub(crate) fn check(self, index: usize, data_limit: usize) -> Result<CheckedJob, EnqueueError> {
+    /// Checks everything that needs no database. `index` is the job's position in a call for several.
+    pub(crate) fn check(
+        self,
+        index: Option<usize>,
+        data_limit: usize,
+    ) -> Result<CheckedJob, EnqueueError> {
         let Self {
             queue,
             group,
@@ -367,7 +380,11 @@ fn is_meant(time: DateTime<Utc>) -> bool {
     (1..10_000).contains(&time.year())
 }
 
-fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData, EnqueueError> {
+fn check_content(
+    content: Content,
+    index: Option<usize>,
+    limit: usize,
+) -> Result<JobData, EnqueueError> {
     let small_enough = |size| match size {
         size if size > limit => Err(EnqueueError::DataTooLarge { index, size, limit }),
         _ => Ok(()),
@@ -395,7 +412,7 @@ fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData
 }
 
 /// Returns the headers as JSON; `None` if there are none.
-fn check_headers(headers: &Headers, index: usize) -> Result<Option<String>, EnqueueError> {
+fn check_headers(headers: &Headers, index: Option<usize>) -> Result<Option<String>, EnqueueError> {
     if headers.is_empty() {
         return Ok(None);
     }
@@ -440,9 +457,9 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_named() {
-        let bad = |job: NewJob| job.check(3, 100).map(|_| ()).map_err(|e| e.to_string());
+        let bad = |job: NewJob| job.check(Some(3), 100).map(|_| ()).map_err(|e| e.to_string());
         let job = || NewJob::new("q", &1);
-        assert!(job().group("g").check(0, 100).is_ok());
+        assert!(job().group("g").check(None, 100).is_ok());
         assert!(bad(job().max_attempts(0)).is_err_and(|e| e.contains("max_attempts of job 3")));
         assert!(bad(job().timeout(Duration::ZERO)).is_err_and(|e| e.contains("timeout of job 3")));
         assert!(bad(job().delay(Duration::MAX)).is_err_and(|e| e.contains("delay of job 3")));
@@ -461,6 +478,6 @@ mod tests {
     #[test]
     fn data_that_does_not_serialize_is_an_error_of_the_enqueue() {
         let bad = NewJob::new("q", &std::collections::HashMap::from([((1, 2), 3)]));
-        assert!(matches!(bad.check(0, 100), Err(EnqueueError::Serialize { index: 0, .. })));
+        assert!(matches!(bad.check(None, 100), Err(EnqueueError::Serialize { index: None, .. })));
     }
 }

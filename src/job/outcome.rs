@@ -42,6 +42,8 @@ pub(crate) struct Attempt {
     pub(crate) max: u32,
     /// A request to cancel came while the handler ran.
     pub(crate) cancel_requested: bool,
+    /// Whether data that does not decode is tried again.
+    pub(crate) retry_undecodable: bool,
 }
 
 /// The outcome that the settle records.
@@ -75,6 +77,8 @@ pub(crate) fn decide(
             let decision = match kind {
                 // Another attempt would write again what this one has committed.
                 FailureKind::TransactionEnded => FailureDecision::Fail,
+                // The data will be the same.
+                FailureKind::Data if !attempt.retry_undecodable => FailureDecision::Fail,
                 _ => FailureDecision::Retry(None),
             };
             (failure, decision)
@@ -121,7 +125,7 @@ mod tests {
     use super::*;
 
     fn attempt(number: u32, max: u32) -> Attempt {
-        Attempt { number, counted: number, max, cancel_requested: false }
+        Attempt { number, counted: number, max, cancel_requested: false, retry_undecodable: false }
     }
 
     fn decided(result: RunResult, attempt: Attempt) -> Outcome {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 
 use crate::job::error::BuildMistake;
+use crate::job::json::seconds;
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
@@ -12,7 +14,8 @@ use crate::job::retry::{MAX_DELAY, RetryPolicy};
 const MAX_WEIGHT: u32 = 100;
 
 /// What happens to a group when one of its jobs has used up its attempts (or failed for good).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutOfAttempts {
     /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next job.
     /// The default.
@@ -24,7 +27,8 @@ pub enum OutOfAttempts {
     /// As [`Halt`](Self::Halt), but after a deadline the group goes on by itself. 1 ms to 100
     /// years.
     HaltFor {
-        /// How long the group stays halted.
+        /// How long the group stays halted. In JSON: seconds.
+        #[serde(serialize_with = "seconds")]
         deadline: Duration,
         /// What is done at the deadline, within a second or two, by any processor of the schema
         /// that has maintenance.
@@ -147,6 +151,7 @@ pub struct QueueOptions {
     pub(crate) keep_failed: Retention,
     pub(crate) keep_cancelled: Retention,
     pub(crate) ignore_before: Option<DateTime<Utc>>,
+    pub(crate) retry_undecodable: bool,
 }
 
 impl QueueOptions {
@@ -165,6 +170,7 @@ impl QueueOptions {
             keep_failed: Retention::For(Duration::from_hours(14 * 24)),
             keep_cancelled: Retention::For(Duration::from_hours(24)),
             ignore_before: None,
+            retry_undecodable: false,
         }
     }
 
@@ -293,6 +299,16 @@ impl QueueOptions {
         self
     }
 
+    /// Sets whether a job whose data does not decode into the handler's type is tried again, as any
+    /// failed attempt is. Default false: the job ends as `failed` at once
+    /// ([`FailureKind::Data`](crate::FailureKind::Data)), since its data will be the same.
+    /// [`retry`](crate::Client::retry) runs it again, once the handler understands it. True is for
+    /// fleets in which some processes have an older type: another process may take the next attempt.
+    pub fn retry_undecodable(mut self, retry: bool) -> Self {
+        self.retry_undecodable = retry;
+        self
+    }
+
     /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -313,6 +329,7 @@ impl QueueOptions {
             keep_failed,
             keep_cancelled,
             ignore_before: _,
+            retry_undecodable: _,
         } = self;
         let mut out_of_range = |setting, value, range| {
             found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });

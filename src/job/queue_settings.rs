@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::job::error::ConfigureError;
+use crate::job::json::{optional_seconds, seconds};
 use crate::job::name;
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::MAX_DELAY;
@@ -31,7 +34,8 @@ pub struct QueueSettings {
 type Change<T> = Option<Option<T>>;
 
 /// Among which jobs a deduplication id is unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DedupScope {
     /// Those of the queue.
@@ -52,12 +56,15 @@ impl DedupScope {
 }
 
 /// What holds for a queue in the whole fleet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StoredQueueSettings {
-    /// The delay of jobs that name neither a delay nor a time; `None`: they are due at once.
+    /// The delay of jobs that name neither a delay nor a time; `None`: they are due at once. In
+    /// JSON: seconds.
+    #[serde(serialize_with = "optional_seconds")]
     pub delay: Option<Duration>,
-    /// How long a deduplication id is remembered after its first enqueue.
+    /// How long a deduplication id is remembered after its first enqueue. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub dedup_window: Duration,
     /// Among which jobs a deduplication id is unique.
     pub dedup_scope: DedupScope,
@@ -71,9 +78,11 @@ pub struct StoredQueueSettings {
     /// own; `None`: it goes on.
     pub out_of_attempts: Option<OutOfAttempts>,
     /// How long a received job that failed once waits, if its nack names no delay; `None`: not at
-    /// all.
+    /// all. In JSON: seconds.
+    #[serde(serialize_with = "optional_seconds")]
     pub backoff: Option<Duration>,
-    /// Bounds that wait, which doubles with each attempt.
+    /// Bounds that wait, which doubles with each attempt. In JSON: seconds.
+    #[serde(serialize_with = "seconds")]
     pub backoff_cap: Duration,
 }
 

@@ -7,6 +7,8 @@ use std::fmt;
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
+use crate::job::reason::database_reason;
+
 /// Stands for a value in `Debug`.
 pub(crate) struct Redacted;
 
@@ -106,20 +108,9 @@ impl fmt::Debug for RedactedDetail {
 
 impl fmt::Display for RedactedDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
-        match self.0.code().as_deref() {
-            // No such statement, or one of that name already, or one with other arguments.
-            Some("26000" | "42P05") => f.write_str(POOLED),
-            Some("08P01") if self.0.message().contains("prepared statement") => f.write_str(POOLED),
-            _ => Ok(()),
-        }
+        f.write_str(&database_reason(&*self.0))
     }
 }
-
-/// The advice if a session does not have the prepared statements that the driver expects there.
-const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
-                      named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
-                      1.21 on with max_prepared_statements)";
 
 impl StdError for RedactedDetail {}
 

@@ -10,13 +10,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::job::new_job::EnqueueSettings;
 use crate::liveness::leases::Leases;
+use crate::liveness::log_throttle::LogThrottle;
 use crate::liveness::pooler_state::PoolerState;
 use crate::liveness::schema_gate::SchemaGate;
 use crate::liveness::sessions::SessionMonitor;
 use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
 use crate::liveness::side_pool::SidePool;
+use crate::liveness::vitals::Vitals;
 use crate::store::{SessionLimits, Store, is_read_only};
 
 /// Time between two reports of an exhausted pool.
@@ -36,6 +39,9 @@ pub(crate) struct Context {
     pub(crate) processor: i64,
     pub(crate) side: SidePool,
     pub(crate) counters: Counters,
+    pub(crate) vitals: Vitals,
+    /// For the jobs that handlers enqueue.
+    pub(crate) enqueue: EnqueueSettings,
     /// Cancelled when a shutdown begins: nothing new starts.
     pub(crate) stop: CancellationToken,
     /// Cancelled when the deadline of a shutdown has passed.
@@ -43,6 +49,7 @@ pub(crate) struct Context {
     /// The deadline of a shutdown, set when it begins.
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
+    log_throttle: LogThrottle,
     /// That the server is read-only was reported, and it has not been written to since.
     read_only: AtomicBool,
     /// When handlers that wait for the pool were last reported.
@@ -50,7 +57,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(store: Arc<Store>, pool: &PgPool, on_error: Option<ErrorHook>) -> Self {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        pool: &PgPool,
+        enqueue: EnqueueSettings,
+        on_error: Option<ErrorHook>,
+    ) -> Self {
         Self {
             store,
             pooler_state: PoolerState::default(),
@@ -62,10 +74,13 @@ impl Context {
             processor: fastrand::i64(..),
             side: SidePool::new(pool),
             counters: Counters::default(),
+            vitals: Vitals::default(),
+            enqueue,
             stop: CancellationToken::new(),
             release: CancellationToken::new(),
             deadline: OnceLock::new(),
             on_error,
+            log_throttle: LogThrottle::default(),
             read_only: AtomicBool::new(false),
             exhausted_pool: Mutex::default(),
         }
@@ -89,12 +104,12 @@ impl Context {
         self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
-    /// Logs an error that no caller gets, and passes it to the error hook. That the server is
+    /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most once
+    /// a minute for each cause. That the server is
     /// read-only is said once: every part of the processor meets that at each of its tries.
     pub(crate) fn report(&self, error: &BackgroundError) {
         if is_of_read_only(error) {
-            let source = std::error::Error::source(&error);
-            tracing::debug!(source, "{error}");
+            tracing::debug!(target: "seriatim::node", "{error}");
             if !self.read_only.swap(true, Ordering::Relaxed) {
                 self.pass_on(&BackgroundError::ReadOnly);
             }
@@ -111,11 +126,14 @@ impl Context {
     }
 
     fn pass_on(&self, error: &BackgroundError) {
-        let source = std::error::Error::source(&error);
-        if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
-            tracing::error!(source, "{error}");
-        } else {
-            tracing::warn!(source, "{error}");
+        if let Some(left_out) = self.log_throttle.admit(error, Instant::now()) {
+            // The message has its reason; the count is of the lines since the last one.
+            let repeated = (left_out > 0).then_some(left_out);
+            if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
+                tracing::error!(target: "seriatim::node", repeated, "{error}");
+            } else {
+                tracing::warn!(target: "seriatim::node", repeated, "{error}");
+            }
         }
         if let Some(hook) = &self.on_error {
             // A panic of the hook would end the caller: a worker, or the monitor.

@@ -4,10 +4,12 @@
 //! blocking handlers cannot delay them. The watchdog has another one. This folder uses `store` and
 //! `job`. What a lost hold does to a job belongs in `attempt`.
 
+pub(crate) mod blocked;
 pub(crate) mod context;
 mod failure_detector;
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
+mod log_throttle;
 pub(crate) mod pooler;
 pub(crate) mod pooler_state;
 pub(crate) mod presence;
@@ -17,4 +19,5 @@ pub(crate) mod sessions;
 pub(crate) mod shared_poll;
 pub(crate) mod shutdown;
 pub(crate) mod side_pool;
+pub(crate) mod vitals;
 pub(crate) mod watchdog;

@@ -54,6 +54,24 @@ pub(crate) async fn detect(
     }
 }
 
+/// Why a check before the start failed.
+pub(crate) enum CheckError {
+    /// A statement pooler is there.
+    Statements(sqlx::Error),
+    Database(sqlx::Error),
+}
+
+/// Detects once, before the start, and notes what was found.
+pub(crate) async fn check(context: &Context, sessions_wanted: bool) -> Result<(), CheckError> {
+    match detect_once(context).await.map_err(CheckError::Database)? {
+        PoolerKind::Nothing => {}
+        PoolerKind::Transactions => accept_transaction_pooler(context, sessions_wanted),
+        PoolerKind::Statements(source) => return Err(CheckError::Statements(source)),
+    }
+    context.pooler_state.detected.cancel();
+    Ok(())
+}
+
 /// Switches the processor to the parts that work behind a transaction pooler. Reports that once.
 pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool) {
     if context.pooler_state.pooled.is_cancelled() {

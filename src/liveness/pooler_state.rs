@@ -24,4 +24,9 @@ impl PoolerState {
         self.detected.cancelled().await;
         !self.refused.is_cancelled()
     }
+
+    /// Returns whether it is known what is there.
+    pub(crate) fn is_detected(&self) -> bool {
+        self.detected.is_cancelled()
+    }
 }

@@ -169,7 +169,9 @@ impl PresenceKeeper<'_> {
                 }
             }
             let now = Instant::now();
-            leases.expire(now, certainty.ends_at());
+            let proved_until = certainty.ends_at();
+            self.context.vitals.record_presence(proved_until);
+            leases.expire(now, proved_until);
             next = leases.next_extension().map_or(next, |at| next.min(at.max(now + RETRY / 5)));
         }
         if let Some(Session { mut conn, .. }) = session {

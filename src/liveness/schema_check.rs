@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
             );
         }
         let verdict = decide(context, state);
-        let words = verdict.error.as_ref().map(chain).unwrap_or_default();
+        let words = verdict.error.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(error) = verdict.error.filter(|_| words != reported) {
             context.report(&error);
         }
@@ -64,7 +64,8 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
     }
 }
 
-async fn read_state(context: &Context) -> Result<SchemaState, MigrateError> {
+/// Reads how the schema stands to this program.
+pub(crate) async fn read_state(context: &Context) -> Result<SchemaState, MigrateError> {
     let conn = context.side.acquire().await;
     let mut conn = WorkConnection::from(conn.map_err(|source| database(context, source))?);
     let state = context.store.schema_state(&mut conn).await;
@@ -106,13 +107,8 @@ fn database(context: &Context, source: sqlx::Error) -> MigrateError {
     MigrateError::Database { schema: context.store.names().schema().to_owned(), source }
 }
 
-fn chain(error: &BackgroundError) -> String {
-    let source = std::error::Error::source(error);
-    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
-}
-
 /// Returns whether the error is 42501, insufficient privilege.
-fn is_denied(error: &sqlx::Error) -> bool {
+pub(crate) fn is_denied(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.as_deref() == Some("42501")
 }

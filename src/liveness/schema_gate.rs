@@ -20,4 +20,13 @@ impl SchemaGate {
         // The sender is this gate's own, so it outlives the wait.
         let _ = self.open.subscribe().wait_for(|open| *open).await;
     }
+
+    /// Opens the gate: a check before the start has found that the schema fits.
+    pub(crate) fn set_open(&self) {
+        self.open.send_replace(true);
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
 }

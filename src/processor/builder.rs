@@ -15,7 +15,7 @@ use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::watchdog::Watchdog;
 use crate::processor::config::Config;
 use crate::processor::pool_needs::PoolNeeds;
-use crate::processor::processor::Processor;
+use crate::processor::processor::{Processor, Unstarted};
 
 /// Collects a processor's settings; [`build`](Self::build) checks them all.
 #[must_use = "call build() and start()"]
@@ -150,8 +150,18 @@ impl ProcessorBuilder {
         self
     }
 
+    /// Sets after how long a handler that blocks its thread is reported
+    /// ([`BackgroundError::HandlerBlocks`]); `None`: never. The thread of the monitor sees it, so
+    /// that it is reported also if all threads of the runtime are blocked. 10 ms to 1 day, default
+    /// 1 s.
+    pub fn blocked_after(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.config.blocked_after = limit.into();
+        self
+    }
+
     /// Sets a hook that is called with every error that no caller gets. They go to `tracing` as
-    /// well. The hook must not block.
+    /// well: each cause at once, and then at most once a minute, with the number of those that were
+    /// left out. The hook gets each error. It must not block.
     pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
         self.config.on_error = Some(Arc::new(hook));
         self
@@ -176,6 +186,7 @@ impl ProcessorBuilder {
             maintenance,
             slots,
             watchdog,
+            blocked_after,
             on_error: _,
         } = &self.config;
         let mut mistakes = Vec::new();
@@ -202,6 +213,11 @@ impl ProcessorBuilder {
             && (*interval < Duration::from_millis(10) || *interval > Duration::from_hours(24))
         {
             mistakes.push(out_of_range("maintenance_interval", interval, "10 ms to 1 day"));
+        }
+        if let Some(limit) = blocked_after
+            && (*limit < Duration::from_millis(10) || *limit > Duration::from_hours(24))
+        {
+            mistakes.push(out_of_range("blocked_after", limit, "10 ms to 1 day"));
         }
         if let Some(node) = node
             && let Err(error) = name::check("node", node, name::QUEUE_LIMIT)
@@ -232,7 +248,7 @@ impl ProcessorBuilder {
         }
         warn_of_many_leases(connections, options(), *slots);
         let need = needs.add(pool.clone(), need.own);
-        Ok(Processor { config: self.config, need })
+        Ok(Processor { config: self.config, need, unstarted: Unstarted })
     }
 }
 

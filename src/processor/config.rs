@@ -23,6 +23,7 @@ pub(crate) struct Config {
     pub(crate) maintenance: Option<Duration>,
     pub(crate) slots: Option<usize>,
     pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) blocked_after: Option<Duration>,
     pub(crate) on_error: Option<ErrorHook>,
 }
 
@@ -40,6 +41,7 @@ impl Config {
             maintenance: Some(Duration::from_secs(10)),
             slots: None,
             watchdog: None,
+            blocked_after: Some(Duration::from_secs(1)),
             on_error: None,
         }
     }

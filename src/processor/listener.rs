@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::side_pool::SidePool;
+use crate::liveness::vitals::Vitals;
 use crate::store::keep_open;
 
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -22,15 +23,18 @@ pub(crate) async fn run(
     channel: &str,
     workers: HashMap<String, Arc<Notify>>,
     stop: &CancellationToken,
+    vitals: &Vitals,
     report: impl Fn(BackgroundError),
 ) {
     loop {
-        let error = tokio::select! {
+        let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = listen(side, channel, &workers) => match ended {
-                Ok(()) => continue,
-                Err(error) => error,
-            },
+            ended = listen(side, channel, &workers, vitals) => ended,
+        };
+        vitals.set_listening(false);
+        let error = match ended {
+            Ok(()) => continue,
+            Err(error) => error,
         };
         report(BackgroundError::Listener(error));
         tokio::select! {
@@ -45,6 +49,7 @@ async fn listen(
     side: &SidePool,
     channel: &str,
     workers: &HashMap<String, Arc<Notify>>,
+    vitals: &Vitals,
 ) -> Result<(), sqlx::Error> {
     let target = side.target();
     // A pool of its own: a session that cannot listen is not to be had again.
@@ -52,6 +57,7 @@ async fn listen(
     listener.eager_reconnect(false);
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;
+    vitals.set_listening(true);
     // Hints may have been missed: the workers polled before there was this session.
     wake_all(workers);
     loop {

@@ -3,9 +3,12 @@
 //! It uses every folder below it. It starts the tasks and contains no rule of the protocol.
 
 pub(crate) mod builder;
+mod check;
 mod config;
+pub(crate) mod health;
 pub(crate) mod listener;
 mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;
 mod spawn;
+mod start_line;

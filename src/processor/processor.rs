@@ -11,18 +11,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::settle_batch;
 use crate::attempt::turn::QueueRuntime;
+use crate::error::StartError;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::vitals::QueueVitals;
+use crate::processor::check::check;
 use crate::processor::config::Config;
+use crate::processor::health::{HealthSource, ShownQueue};
 use crate::processor::pool_needs::PoolNeed;
 use crate::processor::running::Running;
 use crate::processor::spawn::{
     spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
-    spawn_watchdog, supervise,
+    spawn_start_line, spawn_watchdog, supervise,
 };
+use crate::processor::start_line::StartLine;
 use crate::slots::queue_slots;
-use crate::store::{ProcessorRow, ServedQueue};
+use crate::store::{ProcessorRow, ServedQueue, ServerFacts};
 use crate::worker::worker::Worker;
 
 /// A processor that is ready to start.
@@ -42,7 +47,8 @@ use crate::worker::worker::Worker;
 /// let running = Processor::builder(pool)
 ///     .queue(QueueOptions::new("postings").concurrency(8), Post)
 ///     .build()?
-///     .start();
+///     .start()
+///     .await?;
 /// seriatim::shutdown_signal().await?;
 /// let report = running.shutdown(Duration::from_secs(20)).await;
 /// # Ok(())
@@ -52,17 +58,75 @@ use crate::worker::worker::Worker;
 pub struct Processor {
     pub(in crate::processor) config: Config,
     pub(in crate::processor) need: Arc<PoolNeed>,
+    pub(in crate::processor) unstarted: Unstarted,
+}
+
+/// Says in the log that a processor was dropped before its start.
+pub(in crate::processor) struct Unstarted;
+
+impl Unstarted {
+    fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        tracing::warn!(
+            target: "seriatim::node",
+            "a processor was dropped before it was started: call start().await, and keep what it returns"
+        );
+    }
 }
 
 impl Processor {
-    /// Starts the processor in the background.
+    /// Checks that the processor can work, then starts it in the background: the database is
+    /// reachable and not read-only, its schema fits this program, and the role of the pool has the
+    /// rights. Takes some milliseconds, 15 s at most.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to do. Nothing runs then. [`start_when_ready`](Self::start_when_ready)
+    /// waits instead.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing runs.
+    pub async fn start(self) -> Result<Running, StartError> {
+        let context = self.context();
+        let sessions_wanted = self.config.listen || self.config.presence;
+        match check(&context, sessions_wanted).await {
+            Ok(facts) => Ok(self.run(context, Some(&facts))),
+            Err(error) => {
+                self.unstarted.disarm();
+                context.side.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the processor in the background at once. It claims its first job as soon as the
+    /// database is reachable and its schema fits, and reports what is missing until then
+    /// ([`on_error`](crate::ProcessorBuilder::on_error)). [`Running::is_ready`] says whether it is.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(self) -> Running {
+    pub fn start_when_ready(self) -> Running {
+        let context = self.context();
+        self.run(context, None)
+    }
+
+    fn context(&self) -> Arc<Context> {
+        let Config { pool, client, on_error, .. } = &self.config;
+        // Facts about this pool's connections need not hold for the client's others.
+        let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
+        Arc::new(Context::new(store, pool, client.enqueue, on_error.clone()))
+    }
+
+    fn run(self, context: Arc<Context>, server: Option<&ServerFacts>) -> Running {
+        let Self { config, need, unstarted } = self;
+        unstarted.disarm();
         let Config {
             pool,
-            client,
+            client: _,
             queues,
             poll,
             listen,
@@ -71,35 +135,38 @@ impl Processor {
             maintenance,
             slots,
             watchdog,
-            on_error,
-        } = self.config;
+            blocked_after,
+            on_error: _,
+        } = config;
         let side_stop = CancellationToken::new();
-        // Facts about this pool's connections need not hold for the client's others.
-        let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
-        let context = Arc::new(Context::new(store, &pool, on_error));
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
         let mut wakes = HashMap::new();
-        let mut options = Vec::new();
-        spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
+        if !context.pooler_state.is_detected() {
+            spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
+        }
         spawn_schema_check(&mut side_tasks, &context, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
         let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
-        let mut loops = Vec::new();
-        for ((queue, handler), slots) in queues.into_iter().zip(queue_slots::share(slots, &parts)) {
+        let (mut loops, mut shown) = (Vec::new(), Vec::new());
+        let options: Vec<_> = queues.iter().map(|(options, _)| options.clone()).collect();
+        let parts = queue_slots::share(slots, &parts);
+        for ((queue, handler), slots) in queues.into_iter().zip(parts) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
-            options.push(queue.clone());
             let heartbeat = Arc::new(LoopHeartbeat::default());
             loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
+            let vitals = Arc::new(QueueVitals::default());
+            shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
             let worker = Worker {
                 context: Arc::clone(&context),
                 queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
                 pool: pool.clone(),
                 wake,
                 slots,
+                vitals,
                 heartbeat: Arc::clone(&heartbeat),
                 stop: stop.clone(),
                 poll,
@@ -114,8 +181,14 @@ impl Processor {
         if let Some(watchdog) = watchdog {
             spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
         }
-        let keeper = (processor_row(context.processor, node, &options), presence);
-        spawn_monitor(&mut side_tasks, &context, &pool, keeper, &side_stop, &stop);
+        let row = processor_row(context.processor, node, &options);
+        let line = StartLine::new(&options, slots, &row.node, (listen, presence));
+        match server {
+            Some(facts) => line.log(&context, Some(&facts.version)),
+            None => spawn_start_line(&mut side_tasks, &context, line, &side_stop),
+        }
+        let keeper = (row, presence);
+        spawn_monitor(&mut side_tasks, &context, &pool, keeper, blocked_after, &side_stop, &stop);
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }
@@ -126,7 +199,8 @@ impl Processor {
         // runtime's.
         let side_stop = side_stop.drop_guard();
         let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
-        Running::new(stop, context, self.need, ended)
+        let health = HealthSource { context, queues: shown, listen, presence };
+        Running::new(stop, health, need, ended)
     }
 }
 

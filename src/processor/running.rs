@@ -8,19 +8,22 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::liveness::context::Context;
 use crate::liveness::shutdown::ShutdownReport;
+use crate::processor::health::{Health, HealthSource};
 use crate::processor::pool_needs::PoolNeed;
 
 /// Bounds the time that released jobs may take after the deadline.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A running processor. Dropping it stops the claims; running jobs end by themselves.
+/// A running processor. Dropping it stops the claims, with a warning in the log; running jobs end by
+/// themselves. [`shutdown`](Self::shutdown) is the way to stop.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,
-    context: Arc<Context>,
+    health: HealthSource,
     ended: JoinHandle<()>,
+    /// A shutdown was begun.
+    shut_down: bool,
     #[allow(dead_code)] // For its drop.
     need: Arc<PoolNeed>,
 }
@@ -28,11 +31,22 @@ pub struct Running {
 impl Running {
     pub(in crate::processor) fn new(
         stop: CancellationToken,
-        context: Arc<Context>,
+        health: HealthSource,
         need: Arc<PoolNeed>,
         ended: JoinHandle<()>,
     ) -> Self {
-        Self { stop, context, ended, need }
+        Self { stop, health, ended, shut_down: false, need }
+    }
+
+    /// Returns whether it claims jobs and how its parts are, for a readiness probe or a page. Asks
+    /// the database nothing, and takes microseconds.
+    pub fn health(&self) -> Health {
+        self.health.read()
+    }
+
+    /// Returns [`Health::ready`].
+    pub fn is_ready(&self) -> bool {
+        self.health().ready
     }
 
     /// Stops claiming, waits for the running jobs until the deadline, then releases the rest. Their
@@ -49,22 +63,41 @@ impl Running {
     /// If the future is dropped, claims stop and running jobs end by themselves, as if this
     /// `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
-        let before = self.context.counters.totals();
+        self.shut_down = true;
+        let context = Arc::clone(&self.health.context);
+        let before = context.counters.totals();
         self.stop.cancel();
         // A shutdown happens once.
-        let _ = self.context.deadline.set(deadline);
+        let _ = context.deadline.set(deadline);
         if timeout(deadline, &mut self.ended).await.is_err() {
-            self.context.release.cancel();
+            context.release.cancel();
             // Jobs that do not end now are reported as still running.
             let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
         }
-        self.context.counters.since(&before)
+        let report = context.counters.since(&before);
+        let ShutdownReport { finished, released, lost, still_running } = report;
+        tracing::info!(
+            target: "seriatim::node",
+            finished,
+            released,
+            lost,
+            still_running,
+            "the processor has stopped"
+        );
+        report
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.cancel();
+        if !self.shut_down {
+            tracing::warn!(
+                target: "seriatim::node",
+                "a Running was dropped: its processor claims no more jobs, and running ones end by themselves. Keep it, and \
+                 call shutdown() to stop"
+            );
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
+use crate::liveness::blocked;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
@@ -18,7 +19,9 @@ use crate::liveness::presence::PresenceKeeper;
 use crate::liveness::schema_check;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
+use crate::processor::check;
 use crate::processor::listener;
+use crate::processor::start_line::StartLine;
 use crate::store::ProcessorRow;
 
 /// Detects a pooler before the first claim.
@@ -33,6 +36,27 @@ pub(in crate::processor) fn spawn_pooler_detection(
     // for ever.
     let detecting = context.pooler_state.detection_guard();
     tasks.spawn(async move { pooler::detect(&context, sessions_wanted, &stop, detecting).await });
+}
+
+/// Logs the start, as soon as it is known what the processor works on.
+pub(in crate::processor) fn spawn_start_line(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    line: StartLine,
+    stop: &CancellationToken,
+) {
+    let (context, stop) = (Arc::clone(context), stop.clone());
+    tasks.spawn(async move {
+        if !context.pooler_state.has_transactions().await {
+            return;
+        }
+        tokio::select! {
+            () = context.schema.opened() => {}
+            () = stop.cancelled() => return,
+        }
+        let facts = check::facts(&context).await.ok();
+        line.log(&context, facts.as_ref().map(|facts| &*facts.version));
+    });
 }
 
 /// Checks at intervals whether this program fits the schema.
@@ -52,6 +76,7 @@ pub(in crate::processor) fn spawn_monitor(
     context: &Arc<Context>,
     pool: &PgPool,
     (row, wanted): (ProcessorRow, bool),
+    blocked_after: Option<Duration>,
     side_stop: &CancellationToken,
     stop: &CancellationToken,
 ) {
@@ -71,6 +96,7 @@ pub(in crate::processor) fn spawn_monitor(
             tokio::join!(
                 context.session_monitor.run(&context.store, &pool, &side_stop, report),
                 keeper.run(&side_stop, report),
+                watch_polls(context.processor, blocked_after, &side_stop, report),
             );
         }
     };
@@ -87,6 +113,18 @@ pub(in crate::processor) fn spawn_monitor(
     match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
         Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
         Err(error) => refuse(error),
+    }
+}
+
+/// Reports handlers that block their threads, unless that is switched off.
+async fn watch_polls(
+    processor: i64,
+    limit: Option<Duration>,
+    stop: &CancellationToken,
+    report: impl Fn(BackgroundError),
+) {
+    if let Some(limit) = limit {
+        blocked::run(processor, limit, stop, report).await;
     }
 }
 
@@ -128,7 +166,7 @@ pub(in crate::processor) fn spawn_listener(
             biased;
             // The pooler owns the session that would receive the wake-ups.
             () = context.pooler_state.pooled.cancelled() => {}
-            () = listener::run(&context.side, &channel, wakes, &stop, |error| {
+            () = listener::run(&context.side, &channel, wakes, &stop, &context.vitals, |error| {
                 context.report(&error);
             }) => {}
         }

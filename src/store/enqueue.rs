@@ -9,8 +9,10 @@ use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
 
 use crate::job::bytes::JobData;
+use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
-use crate::job::new_job::CheckedJob;
+use crate::job::new_job::{CheckedJob, EnqueueSettings, NewJob};
+use crate::job::redact::redact_detail;
 use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::names::Names;
@@ -333,6 +335,20 @@ fn bind_one(
 }
 
 impl Store {
+    /// Checks and inserts one job.
+    pub(crate) async fn enqueue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: NewJob,
+        settings: EnqueueSettings,
+    ) -> Result<Enqueued, EnqueueError> {
+        let job = job.check(None, settings.data_limit)?;
+        let inserted = self.insert_jobs(executor, vec![job], settings.notify).await;
+        let mut enqueued =
+            inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
+        enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+    }
+
     /// Inserts `jobs` in one statement; returns the answers in input order.
     pub(crate) async fn insert_jobs(
         &self,

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
-    admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
+    admin, enqueue, hold, lease, presence, query, receive, release, rights, sessions, settle,
 };
 
 const FILES: &[InFile] = &[
@@ -30,6 +30,7 @@ const FILES: &[InFile] = &[
     query::operations::ALL,
     receive::ALL,
     release::ALL,
+    rights::ALL,
     sessions::ALL,
     settle::many::ALL,
     settle::one::ALL,

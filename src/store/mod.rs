@@ -24,6 +24,7 @@ mod presence;
 mod query;
 mod receive;
 mod release;
+mod rights;
 mod session;
 mod sessions;
 mod settle;
@@ -44,6 +45,7 @@ pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
 pub(crate) use query::explain::Subject;
 pub(crate) use receive::{ReceiptState, ReceivedRow};
+pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
     gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open, notice_lost_clients,

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::job::reason::reason;
+
 /// Why there is no server, or no database on it. The messages say what to do about it.
 ///
 /// It can be cloned because the result of starting the shared server is kept: every test of a
@@ -52,7 +54,7 @@ pub enum ServerError {
     NotPrivate,
 
     /// A file or a process could not be handled.
-    #[error("could not {action}")]
+    #[error("could not {action}: {source}")]
     Io {
         /// The operation.
         action: String,
@@ -61,11 +63,11 @@ pub enum ServerError {
     },
 
     /// The template of the test databases could not be migrated.
-    #[error("could not migrate the template of the test databases")]
+    #[error("could not migrate the template of the test databases: {0}")]
     Migrate(#[source] Arc<crate::MigrateError>),
 
     /// The server could not be reached or refused something.
-    #[error("could not {action}")]
+    #[error("could not {action}: {}", reason(source))]
     Database {
         /// The operation.
         action: String,

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{ClaimedTurn, QueueRuntime};
 use crate::job::queue_options::Hold;
+use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
 use crate::store::{Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, gave_up_waiting};
 use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
@@ -65,7 +66,7 @@ pub enum WaitError {
         counts: QueueCounts,
     },
     /// The database could not be reached.
-    #[error("could not read the queue")]
+    #[error("{}", failed_call("read of the queue", .0))]
     Database(#[from] sqlx::Error),
 }
 
@@ -135,7 +136,8 @@ impl Jobs {
         handler: impl JobHandler,
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
-        let context = Arc::new(Context::new(Arc::clone(&self.client.store), &self.pool, None));
+        let store = Arc::clone(&self.client.store);
+        let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue, None));
         // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
         // a lease here.
         let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Utc;
 use tokio::time::{Instant, timeout};
 
 use crate::attempt::turn::{ClaimedTurn, TurnEnd};
@@ -42,6 +43,7 @@ impl Worker {
         let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
             Ok(claimed) => claimed,
             Err(error) => {
+                self.vitals.record_failed_claim();
                 let too_large = matches!(error, BackgroundError::TooSlow { .. });
                 // One that times out again is told once.
                 if !too_large || state.cursor.halve() {
@@ -173,6 +175,7 @@ impl Worker {
         match claimed {
             Ok(Ok(mut claimed)) => {
                 claimed.next = state.cursor.record(&claimed, bounds);
+                self.vitals.record_claim(Instant::now(), due_lag(&claimed));
                 conn.has_claimed = true;
                 state.spare.push(conn);
                 Ok((claimed, asked_at))
@@ -201,6 +204,13 @@ impl Worker {
             }
         }
     }
+}
+
+/// Returns how long the claimed jobs had been due, at most; `None` if there are none.
+fn due_lag(claimed: &ClaimAnswer) -> Option<Duration> {
+    let first = claimed.known.values().map(|job| job.run_at).min()?;
+    // The clocks of this machine and of the database may differ.
+    Some((Utc::now() - first).to_std().unwrap_or_default())
 }
 
 /// Returns whether a table, column or schema is missing: 42P01, 42703 or 3F000.

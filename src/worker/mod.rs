@@ -45,7 +45,7 @@ impl Worker {
                 () = self.stop.cancelled() => {}
             }
         }
-        let mut state = WorkerState::new(&self.queue.options, &self.wake);
+        let mut state = WorkerState::new(&self.queue.options, &self.wake, &self.vitals);
         let prefetch = Arc::clone(&state.prefetch);
         tokio::select! {
             () = self.work(&mut state) => {}

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::TurnEnd;
 use crate::job::queue_options::QueueOptions;
+use crate::liveness::vitals::QueueVitals;
 use crate::slots::queue_slots::SlotUsage;
 use crate::worker::cursor::ClaimCursor;
 use crate::worker::prefetch::Prefetch;
@@ -57,8 +58,12 @@ pub(in crate::worker) struct WorkerState {
 
 impl WorkerState {
     /// Returns the first state of a worker that `wake` wakes.
-    pub(in crate::worker) fn new(queue: &QueueOptions, wake: &Arc<Notify>) -> Self {
-        let slot_usage = Arc::default();
+    pub(in crate::worker) fn new(
+        queue: &QueueOptions,
+        wake: &Arc<Notify>,
+        vitals: &QueueVitals,
+    ) -> Self {
+        let slot_usage = Arc::clone(&vitals.slot_usage);
         let prefetch = Arc::new(Prefetch::new(queue, Arc::clone(&slot_usage), Arc::clone(wake)));
         Self {
             slots: JoinSet::new(),

@@ -11,6 +11,7 @@ use crate::attempt::turn::{QueueRuntime, TurnEnd};
 use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::vitals::QueueVitals;
 use crate::slots::queue_slots::{QueueSlots, ReservedSlots, SlotGuard};
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::WorkerState;
@@ -21,6 +22,7 @@ pub(crate) struct Worker {
     pub(crate) pool: PgPool,
     pub(crate) wake: Arc<Notify>,
     pub(crate) slots: QueueSlots,
+    pub(crate) vitals: Arc<QueueVitals>,
     pub(crate) heartbeat: Arc<LoopHeartbeat>,
     pub(crate) stop: CancellationToken,
     pub(crate) poll: Duration,

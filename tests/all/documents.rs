@@ -290,7 +290,7 @@ async fn the_sql_of_the_readme_does_what_it_says() {
     by_hand(pool, "insert into orders values (1, 'ann'), (2, 'ann')").await;
     let run = handler(async |job, data| Ok(json!([job.group(), data])));
     let running = Processor::builder(pool.clone()).queue(queue("orders"), run).build().unwrap();
-    let _running = running.start();
+    let _running = running.start().await.unwrap();
     let last = value::<i64>(pool, "select max(id) from seriatim.job").await;
     let done = job_when(pool, last, |job| job.status.is_final()).await;
     assert_eq!(done.result, Some(json!(["ann", { "id": 2, "customer": "ann" }])));

@@ -327,6 +327,7 @@ async fn decide(
         counted: held.attempt - held.forgiven.min(held.attempt),
         max: held.max_attempts.unwrap_or(policy.max_attempts),
         cancel_requested: !succeeded && stress.store.cancel_requested(conn, claim.job).await?,
+        retry_undecodable: false,
     };
     let then = if rng.u8(0..4) == 0 { OutOfAttempts::Halt } else { OutOfAttempts::Continue };
     Ok(outcome::decide(result, attempt, policy, then, rng.f64()))

@@ -31,7 +31,7 @@ fn worker(pool: &PgPool, hold: Hold, log: &Log, gate: &Gate, errors: &Errors) ->
         Ok(json!(null))
     });
     let builder = errors.of(Processor::builder(pool.clone()));
-    builder.queue(queue("q").hold(hold), run).build().unwrap().start()
+    builder.queue(queue("q").hold(hold), run).build().unwrap().start_when_ready()
 }
 
 /// The handlers that run on the old server end there, and those on the new one are not judged by
@@ -95,7 +95,8 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
         Ok(json!(null))
     });
     let builder = errors.of(Processor::builder(pool.clone()));
-    let running = builder.queue(queue("q").concurrency(4), run).build().unwrap().start();
+    let running =
+        builder.queue(queue("q").concurrency(4), run).build().unwrap().start().await.unwrap();
     log.wait_for(200).await;
     pool.set_connect_options(new.url().parse().unwrap());
     drained(new.pool(), "q").await;

@@ -32,7 +32,8 @@ async fn runs_soon(group: Option<&str>) {
         Ok(json!(null))
     });
     let options = queue("q").hold(Hold::Lease(LEASE));
-    let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    let _running =
+        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
     let present = "select count(*) from seriatim.processor where presence_key is not null";
     eventually(pool, present, 1_i64).await;
     by_hand(pool, "alter system set synchronous_standby_names = 'nobody'").await;

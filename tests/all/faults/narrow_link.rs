@@ -33,7 +33,7 @@ async fn large_jobs_drain_over_a_narrow_link() {
     });
     let q = queue("q").hold(Hold::Lease(Duration::from_secs(30))).concurrency(16).jobs_per_turn(20);
     let builder = errors.of(Processor::builder(pool));
-    let running = builder.queue(q, run).build().unwrap().start();
+    let running = builder.queue(q, run).build().unwrap().start().await.unwrap();
 
     drained(db.pool(), "q").await;
     running.shutdown(Duration::from_secs(5)).await;

@@ -125,7 +125,7 @@ fn worker(
         });
         builder.queue(queue(name).hold(hold), run)
     };
-    queues.iter().fold(builder, with_queue).build().unwrap().start()
+    queues.iter().fold(builder, with_queue).build().unwrap().start_when_ready()
 }
 
 /// A process whose network refuses while the servers change places.

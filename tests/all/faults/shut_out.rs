@@ -21,7 +21,7 @@ fn worker(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runni
         Err(JobError::retry("stopped"))
     });
     let leased = queue("q").hold(Hold::Lease(Duration::from_mins(10)));
-    errors.of(Processor::builder(pool)).queue(leased, run).build().unwrap().start()
+    errors.of(Processor::builder(pool)).queue(leased, run).build().unwrap().start_when_ready()
 }
 
 /// A pool whose role may do all that a worker does.

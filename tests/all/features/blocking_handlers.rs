@@ -29,7 +29,9 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     drained(database.pool(), "q").await;
     let attempts: Vec<i32> = sqlx::query_scalar("select attempts from seriatim.job order by id")
         .fetch_all(database.pool())

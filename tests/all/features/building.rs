@@ -137,7 +137,7 @@ async fn all_processors_on_one_pool_are_added_up() {
     assert_eq!(mistakes(on(&one)).len(), 1);
     drop(first);
     let third = on(&one).build().unwrap();
-    let running = third.start();
+    let running = third.start_when_ready();
     assert_eq!(mistakes(on(&one)).len(), 1);
     running.shutdown(Duration::ZERO).await;
     assert!(on(&one).build().is_ok());

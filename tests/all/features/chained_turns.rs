@@ -45,7 +45,7 @@ async fn start(database: &TestDatabase, options: QueueOptions, log: &Log, gate: 
         }
         Ok(json!(null))
     });
-    processor(database, 12).await.queue(options, run).build().unwrap().start()
+    processor(database, 12).await.queue(options, run).build().unwrap().start().await.unwrap()
 }
 
 async fn fill(pool: &PgPool, group: &str, jobs: usize) {
@@ -148,7 +148,7 @@ async fn a_refusal_about_the_next_job_does_not_fail_the_one_before() {
             Ok(json!(null))
         });
         let builder = errors.of(processor(&database, 6).await);
-        let running = builder.queue(queue("q"), run).build().unwrap().start();
+        let running = builder.queue(queue("q"), run).build().unwrap().start().await.unwrap();
         fill(pool, "g", 3).await;
         let first = "select status::text from seriatim.job where id = 1";
         eventually(pool, first, "succeeded".to_owned()).await;
@@ -209,7 +209,8 @@ async fn a_failed_hold_of_the_next_job_costs_no_attempt() {
             Ok(json!(null))
         });
         let builder = errors.of(processor(&database, 6).await);
-        let running = builder.queue(queue("q").concurrency(1), run).build().unwrap().start();
+        let running =
+            builder.queue(queue("q").concurrency(1), run).build().unwrap().start().await.unwrap();
         let begun = std::time::Instant::now();
         fill(pool, "g", 30).await;
         drained(pool, "q").await;

@@ -197,7 +197,9 @@ async fn an_id_outlives_its_job_and_not_its_window() {
         .maintenance_interval(Duration::from_millis(50))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let id = first(put(pool, new("a")).await);
     until_jobs(pool, "true", 0).await;
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id });

@@ -90,7 +90,7 @@ async fn a_refusal_names_field_and_position_and_writes_nothing() {
         matches!(
             error,
             EnqueueError::Name {
-                index: 2,
+                index: Some(2),
                 source: NameError::Control { field: "group", character: '\t', position: 1, .. },
                 ..
             }
@@ -117,7 +117,7 @@ async fn the_limit_of_the_data_is_the_clients() {
     let refused = small.enqueue(pool, NewJob::new("q", "9 bytes..")).await;
     assert!(matches!(
         refused,
-        Err(EnqueueError::DataTooLarge { index: 0, size: 11, limit: 10, .. })
+        Err(EnqueueError::DataTooLarge { index: None, size: 11, limit: 10, .. })
     ));
     let large = Client::default().data_limit(usize::MAX);
     let id = large.enqueue(pool, NewJob::new("q", &"x".repeat(3 << 20))).await.unwrap().id();
@@ -142,7 +142,9 @@ async fn the_longest_names_of_the_widest_characters_work() {
         .queue(queue(&name), handler(async |job, data| Ok(json!([job.queue(), job.group(), data]))))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     // The index entries with queue, group and deduplication id are the longest.
     let scope = QueueSettings::new(&name).dedup_scope(DedupScope::Group);
     Client::default().configure_queue(pool, scope).await.unwrap();
@@ -169,7 +171,9 @@ async fn the_extremes_that_are_allowed_work() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let year = |year| Utc.with_ymd_and_hms(year, 12, 31, 23, 59, 59).unwrap();
     let odd = json!({ "": [1e300, -0.0, u64::MAX, "\u{10ffff}", "\\u0000", "\u{1}\u{7f}"] });
     let jobs = [

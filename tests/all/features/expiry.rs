@@ -25,7 +25,7 @@ async fn start(database: &TestDatabase, options: QueueOptions, log: &Log) -> Run
         }
         Ok(Value::Null)
     });
-    processor(database, 4).await.queue(options, run).build().unwrap().start()
+    processor(database, 4).await.queue(options, run).build().unwrap().start().await.unwrap()
 }
 
 fn is_expired(job: &Job, attempts: u32) {

@@ -228,7 +228,7 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
         running = running
             .queue(queue(&case.queue).concurrency(1).hold(hold).jobs_per_turn(1 + n % 2), run);
     }
-    let _running = running.build().unwrap().start();
+    let _running = running.build().unwrap().start().await.unwrap();
     for (case, [echoed, failed, panicked]) in cases {
         let done = job_when(pool, *echoed, |job| job.status.is_final()).await;
         case.check(&done);

@@ -62,7 +62,7 @@ async fn megabytes_come_and_go_where_they_are_allowed() {
     let echo = || handler(async |_, data| Ok(data));
     let running = processor(&database, 20).await.client(&client).queue(queue("q"), echo());
     let running = running.queue(leased, echo()).queue(queue("bytes"), Mirror);
-    let _running = running.build().unwrap().start();
+    let _running = running.build().unwrap().start().await.unwrap();
     let jobs = [
         NewJob::new("q", &large).group("g"),
         NewJob::new("leased", &large).group("g"),
@@ -93,7 +93,7 @@ async fn json_that_no_handler_could_read_is_refused() {
     }
     for json in [json!("a\0"), json!({ "a\0": [] }), json!([[{ "x": ["\\\0"] }]])] {
         let refused = seriatim::enqueue(pool, job_of("q", "g", json)).await;
-        assert!(matches!(refused, Err(EnqueueError::DataHasNul { index: 0 })));
+        assert!(matches!(refused, Err(EnqueueError::DataHasNul { index: None })));
     }
     // By SQL, the cast to jsonb refuses: before the function is called.
     for bad in [r#""\u0000""#, r#""\ud800""#, "[", &nested(200_000)] {
@@ -140,7 +140,8 @@ async fn json_that_only_postgresql_can_read_harms_no_other_job() {
 
     let run = handler(async |_, data| Ok(data));
     let options = queue("q").hold(Hold::Transaction);
-    let _running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
+    let _running =
+        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
     assert_eq!(ended(pool, fine).await.result, Some(json!("fine")));
     for (id, json) in ids.iter().zip(odd) {
         let dead = ended(pool, *id).await;

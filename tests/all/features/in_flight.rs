@@ -55,7 +55,7 @@ async fn start(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
         let pool = PgPoolOptions::new().max_connections(4);
         let builder = Processor::builder(database.pool_with(pool).await.unwrap())
             .poll_interval(Duration::from_millis(50));
-        running.push(builder.queue(queue("q"), run).build().unwrap().start());
+        running.push(builder.queue(queue("q"), run).build().unwrap().start().await.unwrap());
     }
     running
 }

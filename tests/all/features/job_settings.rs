@@ -22,7 +22,9 @@ async fn everything_said_is_shown_to_people_and_handlers() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let expires_at = Utc::now() + TimeDelta::hours(1);
     let said = job_of("q", "g", 1)
         .name("post")

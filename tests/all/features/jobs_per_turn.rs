@@ -35,8 +35,14 @@ async fn a_group_keeps_its_slot_for_a_turn_and_then_waits() {
             log.add(format!("{} {data}", job.group().unwrap()));
             Ok(json!(null))
         });
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         drained(pool, "q").await;
         let entries = log.entries();
         let mut served = entries.iter().map(|entry| entry.split(' ').next().unwrap());
@@ -77,8 +83,14 @@ async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
             }
             Ok(json!(null))
         });
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         drained(pool, "q").await;
         assert_eq!(
             log.entries(),
@@ -108,8 +120,14 @@ async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
                     },
                 );
             let options = threes(hold).out_of_attempts(then);
-            let running =
-                processor(&database, 4).await.queue(options, run).build().unwrap().start();
+            let running = processor(&database, 4)
+                .await
+                .queue(options, run)
+                .build()
+                .unwrap()
+                .start()
+                .await
+                .unwrap();
             ended(pool, ids[1].id()).await;
             running.shutdown(Duration::from_secs(5)).await;
             let statuses: Vec<JobStatus> = {
@@ -145,7 +163,14 @@ where
         seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect();
     let (log, gate) = (Log::default(), Gate::default());
     let run = held_up(&log, &gate);
-    let running = processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+    let running = processor(&database, 4)
+        .await
+        .queue(threes(hold), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     log.wait_for(1).await;
     what(pool, &ids).await;
     if matches!(hold, Hold::Lease(_)) {
@@ -217,8 +242,14 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         log.wait_for(1).await;
         let shutdown = tokio::spawn(running.shutdown(PATIENCE));
         // The shutdown has begun when it was polled once. Nothing outside shows that.
@@ -247,8 +278,14 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         log.wait_for(1).await;
         tx.commit().await.unwrap();
         gate.pass(100);
@@ -277,8 +314,14 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     // Of jobs that have one attempt each, none is started before its time.
     let once = threes(Hold::Transaction).retry(RetryPolicy::new(1));
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
-    let running =
-        processor(&database, 4).await.queue(once, ahead(log.clone())).build().unwrap().start();
+    let running = processor(&database, 4)
+        .await
+        .queue(once, ahead(log.clone()))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries(), ["1", "1", "1"]);
@@ -287,8 +330,14 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     Client::default().configure_queue(pool, settings).await.unwrap();
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
     let limited = threes(Hold::Transaction);
-    let running =
-        processor(&database, 4).await.queue(limited, ahead(log.clone())).build().unwrap().start();
+    let running = processor(&database, 4)
+        .await
+        .queue(limited, ahead(log.clone()))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries()[3..], ["1", "1", "1"]);
@@ -300,8 +349,14 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     seriatim::enqueue_many(pool, ["fails once", "", ""].map(|data| job_of("q", "g", data)))
         .await
         .unwrap();
-    let running =
-        processor(&database, 4).await.queue(failing, ahead(log.clone())).build().unwrap().start();
+    let running = processor(&database, 4)
+        .await
+        .queue(failing, ahead(log.clone()))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries()[6..], ["3", "1", "2", "1"]);
@@ -323,8 +378,14 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         log.wait_for(1).await;
         gate.pass(1);
         log.wait_for(2).await;
@@ -362,8 +423,14 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
             }
             Ok(json!(null))
         });
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         log.wait_for(1).await;
         // Longer than a success may wait for others.
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -402,8 +469,14 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         log.wait_for(1).await;
         eventually(pool, "select bool_or(expires_at < now()) from seriatim.job", true).await;
         gate.pass(3);
@@ -430,8 +503,14 @@ async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
             log.add(format!("{data} {done}"));
             Ok(json!(null))
         });
-        let running =
-            processor(&database, 4).await.queue(threes(hold), run).build().unwrap().start();
+        let running = processor(&database, 4)
+            .await
+            .queue(threes(hold), run)
+            .build()
+            .unwrap()
+            .start()
+            .await
+            .unwrap();
         drained(pool, "q").await;
         assert_eq!(log.entries(), ["0 0", "1 1"], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
@@ -450,7 +529,7 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
         let options = queue("q").concurrency(64).jobs_per_turn(1000).hold(hold);
         let errors = Errors::default();
         let builder = errors.of(processor(&database, 66).await);
-        let running = builder.queue(options, run).build().unwrap().start();
+        let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
         let many = size(
             "select (count(*) > 2000)::int::int8 from seriatim.job where status = 'succeeded'",
             "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'",

@@ -43,7 +43,8 @@ async fn five_hundred_handlers_run_at_once_on_a_pool_of_ten() {
         Ok(json!(1))
     });
     let options = leased("q", LONG).concurrency(500);
-    let running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
+    let running =
+        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
     let jobs = (0..1000).map(|n| job_of("q", &format!("g{}", n % 500), n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     log.wait_for(500).await;
@@ -80,8 +81,14 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
         }
         Ok(json!("done"))
     });
-    let _running =
-        processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
+    let _running = processor(&database, 4)
+        .await
+        .queue(leased("q", LONG), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     for group in [Some("g"), None] {
         let mut new = seriatim::NewJob::new("q", &1);
         if let Some(group) = group {
@@ -110,7 +117,13 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
         Ok(json!(job.attempt()))
     });
     let builder = errors.of(processor(&database, 4).await);
-    let _running = builder.queue(leased("q", LONG).concurrency(20), run).build().unwrap().start();
+    let _running = builder
+        .queue(leased("q", LONG).concurrency(20), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let mut jobs = Vec::new();
     for n in 0..20 {
         jobs.push(enqueue(pool, "q", &format!("g{n}"), n).await);
@@ -216,7 +229,7 @@ async fn with_two_workers(
             }
         });
         let builder = errors.of(processor(database, 4).await);
-        running.push(builder.queue(leased("q", LONG), run).build().unwrap().start());
+        running.push(builder.queue(leased("q", LONG), run).build().unwrap().start().await.unwrap());
     }
     (log, gate, running)
 }
@@ -346,8 +359,14 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
         gate.passed().await;
         Ok(json!(1))
     });
-    let _running =
-        processor(&database, 4).await.queue(leased("q", LONG), run).build().unwrap().start();
+    let _running = processor(&database, 4)
+        .await
+        .queue(leased("q", LONG), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let short = Duration::from_secs(3);
     let jobs = [
         job_of("q", "own", 1).lease(short),
@@ -405,7 +424,16 @@ async fn leased_groups_keep_order_and_never_overlap() {
             Ok(json!(null))
         });
         let options = leased("q", Duration::from_secs(5)).concurrency(8);
-        running.push(processor(&database, 3).await.queue(options, run).build().unwrap().start());
+        running.push(
+            processor(&database, 3)
+                .await
+                .queue(options, run)
+                .build()
+                .unwrap()
+                .start()
+                .await
+                .unwrap(),
+        );
     }
     let jobs = (0..300).map(|n| job_of("q", &format!("g{}", n % 5), n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();

@@ -53,6 +53,8 @@ impl Bench {
             .build()
             .unwrap()
             .start()
+            .await
+            .unwrap()
     }
 
     async fn mend(&self) {
@@ -333,7 +335,9 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     log.wait_for(1).await;
     let skipped = client().skip(pool, id).await.unwrap_err();

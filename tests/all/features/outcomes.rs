@@ -68,7 +68,9 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         .queue(queue("q"), handler(async |job, data| act(job, data).await))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
 
     let jobs = one_of_each(pool, &["double", "nothing"]).await;
     for (job, result) in jobs.iter().zip([json!({ "doubled": 42 }), Value::Null]) {
@@ -141,7 +143,9 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
         .queue(queue("q").retry(RetryPolicy::new(1)), Typed(log.clone()))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let expected = [
         (json!("seven"), FailureKind::Data, "expected u8"),
         (json!(1000), FailureKind::Data, "expected u8"),
@@ -180,7 +184,9 @@ async fn attempts_are_the_queues_or_the_jobs_and_twenty_are_kept() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let jobs = [
         job_of("q", "the queue's", 1),
         job_of("q", "fewer", 1).max_attempts(1),
@@ -226,7 +232,9 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let enqueue = async |queue, act| {
         let job = job_of(queue, act, json!({ "do": act }));
         seriatim::enqueue(pool, job).await.unwrap().id()
@@ -285,7 +293,9 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let slow = job_of("q", "slow", "slow").timeout(Duration::from_secs(20));
     let slow = seriatim::enqueue(pool, slow).await.unwrap().id();
     assert_eq!(ended(pool, slow).await.result, Some(json!("done")));
@@ -332,7 +342,9 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     for data in ["waits", "returns"] {
         let id = seriatim::enqueue(pool, job_of("q", data, data)).await.unwrap().id();
         let job = ended(pool, id).await;

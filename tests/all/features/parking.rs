@@ -58,7 +58,7 @@ async fn a_failed_job_and_those_behind_it_park_and_return_in_order() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
-    let _running = bench(&database, options, &log).await.build().unwrap().start();
+    let _running = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
     let unit = put(pool, "g", &["bad", "b", "c"]).await;
     failed(pool, unit[0]).await;
     for id in &unit[1..] {
@@ -117,7 +117,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
     let alone = bench(&database, options.clone(), &log).await.maintenance_interval(None);
-    let running = alone.build().unwrap().start();
+    let running = alone.build().unwrap().start().await.unwrap();
     let mut data = vec!["bad"];
     data.resize(2_501, "x");
     let unit = put(pool, "g", &data).await;
@@ -149,7 +149,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     }
     assert_eq!(job(pool, later).await.attempts, 0);
 
-    let keeps_house = bench(&database, options, &log).await.build().unwrap().start();
+    let keeps_house = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
     assert_eq!(ended(pool, later).await.status, JobStatus::Succeeded);
     assert_eq!(value::<i64>(pool, parked).await, 2500);
     assert_eq!(ran(&log, &unit), [unit[0]]);
@@ -170,7 +170,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let deadline = Duration::from_hours(1);
     let halt = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Continue };
     let options = queue("q").out_of_attempts(halt);
-    let _running = bench(&database, options, &log).await.build().unwrap().start();
+    let _running = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
     let park = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Park };
     client().set_group_policy(pool, "q", "parks", Some(park)).await.unwrap();
     let mut groups = Vec::new();
@@ -214,7 +214,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
 async fn a_group_says_itself_what_it_does() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
-    let _running = bench(&database, queue("q"), &log).await.build().unwrap().start();
+    let _running = bench(&database, queue("q"), &log).await.build().unwrap().start().await.unwrap();
     let set = async |group, policy| client().set_group_policy(pool, "q", group, policy).await;
     let statuses = async || {
         let ids = put(pool, "g", &["bad", "b"]).await;
@@ -257,7 +257,9 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
         .maintenance_interval(Duration::from_millis(100))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let unit = put(pool, "g", &["bad", "b", "c", "d"]).await;
     failed(pool, unit[0]).await;
     // Retention deletes one that nothing is parked with.

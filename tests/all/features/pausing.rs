@@ -36,7 +36,7 @@ impl Bench {
             });
             builder = builder.queue(queue(name), run);
         }
-        let running = builder.build().unwrap().start();
+        let running = builder.build().unwrap().start().await.unwrap();
         Self { database, log, gate, running }
     }
 
@@ -178,7 +178,7 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
-        assert_eq!(refused.to_string(), words);
+        assert!(refused.to_string().starts_with(words), "{refused}");
     }
     for refused in [
         client().pause_queue(pool, "", None).await,

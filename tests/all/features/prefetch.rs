@@ -52,7 +52,7 @@ impl Bench {
         });
         let builder = self.errors.of(processor(database, 6).await);
         let options = queue("q").hold(hold).concurrency(SLOTS).jobs_per_turn(turn);
-        builder.queue(options, run).build().unwrap().start()
+        builder.queue(options, run).build().unwrap().start().await.unwrap()
     }
 
     fn ran(&self) -> usize {

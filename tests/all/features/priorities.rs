@@ -35,7 +35,9 @@ impl Bench {
             .queue(options.concurrency(1), run)
             .build()
             .unwrap()
-            .start();
+            .start()
+            .await
+            .unwrap();
         seriatim::enqueue(database.pool(), job_of("q", "first", 0)).await.unwrap();
         log.wait_for(1).await;
         Self { database, log, gate, running }
@@ -146,7 +148,14 @@ async fn what_was_delayed_gets_its_priority_aging_when_it_is_due() {
     };
     // Not due: whatever their priority, none of them runs before what is.
     let probe = seriatim::enqueue(pool, job_of("q", "probe", 1)).await.unwrap();
-    let running = processor(&database, 6).await.queue(queue("q"), run()).build().unwrap().start();
+    let running = processor(&database, 6)
+        .await
+        .queue(queue("q"), run())
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     ended(pool, probe.id()).await;
     assert_eq!(log.entries(), ["probe 1"]);
     running.shutdown(Duration::from_secs(5)).await;
@@ -188,7 +197,8 @@ async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
     let minute = Duration::from_mins(1);
     let retry = RetryPolicy::new(9).base(minute).cap(minute).jitter(0.0);
     let options = queue("q").retry(retry);
-    let _running = processor(&database, 6).await.queue(options, run).build().unwrap().start();
+    let _running =
+        processor(&database, 6).await.queue(options, run).build().unwrap().start().await.unwrap();
     eventually(
         pool,
         "select sum(aging_priority) from seriatim.queue_group where ready_at > now()",

@@ -108,7 +108,14 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
         }
         Ok(data)
     });
-    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     until_groups(pool, "ready_at > now() + interval '1 min'", 1).await;
     assert_eq!(client.park_group(pool, "q", "g").await.unwrap(), head);
     job_when(pool, behind, |job| job.status == JobStatus::Parked).await;

@@ -26,8 +26,14 @@ impl JobHandler for TakesBytes {
 async fn bytes_come_as_they_were_given() {
     let database = database().await;
     let pool = database.pool();
-    let _running =
-        processor(&database, 10).await.queue(queue("q"), TakesBytes).build().unwrap().start();
+    let _running = processor(&database, 10)
+        .await
+        .queue(queue("q"), TakesBytes)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let all: Vec<u8> = (0..=255).collect();
     let jobs = [
         NewJob::bytes("q", "application/octet-stream", all.clone()).group("g"),
@@ -52,7 +58,9 @@ async fn what_the_handler_cannot_take_is_a_failed_attempt() {
         .queue(queue("bytes"), TakesBytes)
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let cases = [
         (NewJob::bytes("json", "image/png", b"\x89PNG"), "4 raw bytes (image/png), not JSON"),
         (NewJob::bytes("json", "application/json", b"{}"), "seriatim::Bytes"),
@@ -78,7 +86,7 @@ async fn the_limit_of_the_data_is_that_of_bytes_too() {
     let refused = client.enqueue(pool, NewJob::bytes("q", "x", [0; 11])).await;
     assert!(matches!(
         refused,
-        Err(EnqueueError::DataTooLarge { index: 0, size: 11, limit: 10, .. })
+        Err(EnqueueError::DataTooLarge { index: None, size: 11, limit: 10, .. })
     ));
     // Side by side with JSON, also JSON's null.
     let mixed = [job_of("q", "g", Value::Null), NewJob::bytes("q", "x", [1]), job_of("q", "g", 2)];

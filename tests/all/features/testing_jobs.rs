@@ -55,7 +55,9 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
     let done = jobs.enqueued("q").await.unwrap();
     assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));

@@ -29,7 +29,7 @@ async fn start(
     let pool = database.pool_with(named).await.unwrap();
     let builder =
         Processor::builder(pool).poll_interval(Duration::from_hours(1)).maintenance_interval(None);
-    let running = builder.queue(options, handler).build().unwrap().start();
+    let running = builder.queue(options, handler).build().unwrap().start().await.unwrap();
     // A session listens: from then on nothing is missed.
     let listens = "select exists (select from pg_stat_activity \
                    where datname = current_database() and query ilike 'listen%' and state = 'idle')";

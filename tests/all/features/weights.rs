@@ -44,7 +44,7 @@ impl Bench {
         slots: usize,
         queues: Vec<(&'static str, QueueOptions)>,
     ) -> Running {
-        self.builder(database, slots, queues).await.build().unwrap().start()
+        self.builder(database, slots, queues).await.build().unwrap().start().await.unwrap()
     }
 
     async fn builder(
@@ -178,7 +178,8 @@ async fn one_slot_serves_three_queues_that_wait_for_it() {
     let bench = Bench { gate: Some(Gate::default()), ..Bench::default() };
     let queues = ["a", "b", "c"].map(|name| (name, queue(name).concurrency(1).weight(1))).to_vec();
     let builder = bench.builder(&database, 1, queues).await;
-    let _running = builder.poll_interval(Duration::from_hours(1)).build().unwrap().start();
+    let _running =
+        builder.poll_interval(Duration::from_hours(1)).build().unwrap().start().await.unwrap();
     bench.starts.wait_for(1).await;
     bench.gate.as_ref().unwrap().pass(120);
     let starts = bench.starts.wait_for(120).await;
@@ -213,7 +214,8 @@ async fn a_claim_that_fails_gives_its_slots_back() {
     let errors = crate::support::Errors::default();
     let queues = ["a", "b"].map(|name| (name, queue(name))).to_vec();
     let builder = errors.of(bench.builder(&database, 1, queues).await);
-    let _running = builder.maintenance_interval(None).presence(false).build().unwrap().start();
+    let _running =
+        builder.maintenance_interval(None).presence(false).build().unwrap().start_when_ready();
     let both = |entries: &[String]| {
         ["\"a\"", "\"b\""].iter().all(|name| entries.iter().any(|entry| entry.contains(name)))
     };

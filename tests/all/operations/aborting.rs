@@ -36,7 +36,8 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
         Ok(data)
     });
     let options = queue("q").hold(hold).retry(RetryPolicy::new(2)).no_timeout();
-    let running = processor(database, 10).await.queue(options, run).build().unwrap().start();
+    let running =
+        processor(database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
     let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &true)).await.unwrap().id();
     let grouped = enqueue(pool, "q", "g", true).await;
     let behind = enqueue(pool, "q", "g", false).await;

@@ -126,7 +126,8 @@ async fn a_job_that_waits_for_its_time_runs_now() {
         Ok(data)
     });
     let options = queue("q").retry(retry);
-    let running = processor(&database, 10).await.queue(options, run).build().unwrap().start();
+    let running =
+        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
     let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(1));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     let ungrouped = NewJob::new("q", &2).delay(Duration::from_hours(1)).priority(3);
@@ -200,7 +201,14 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     assert_eq!(client.redrive_group(pool, "r", "other", 10).await.unwrap().jobs, 0);
     assert_eq!(client.redrive_group(pool, "r", "g", 10).await.unwrap().jobs, 1);
     let run = handler(async |job, _| Ok(Value::from(job.id())));
-    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let mut began = Vec::new();
     for id in [ids[0], ids[1], ids[4]] {
         began.push(ended(pool, id).await.last_started_at);

@@ -63,6 +63,8 @@ async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Runni
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,7 +413,14 @@ async fn a_handler_that_waits_for_a_lock_names_the_session_that_has_it() {
         sqlx::query("update account set id = 2").execute(tx).await?;
         Ok(data)
     });
-    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let job = enqueue(pool, "q", "g", 1).await;
     gate.wait_for(1).await;
     let words = format!("which waits for a lock of database session {pid}");

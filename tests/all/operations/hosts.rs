@@ -63,7 +63,9 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let producer: &PgPool = if producer_too { &odd } else { database.pool() };
     let mut ids = Vec::new();
     for data in ["a", "b", "fails"] {
@@ -186,7 +188,8 @@ async fn a_publication_of_all_tables_refuses_no_write() {
         job.cancelled().await;
         Ok(json!("told"))
     });
-    let running = errors.of(builder).queue(queue("q"), told).build().unwrap().start();
+    let running =
+        errors.of(builder).queue(queue("q"), told).build().unwrap().start().await.unwrap();
     let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();
     begun.wait_for(1).await;
     Client::default().cancel(pool, job).await.unwrap();

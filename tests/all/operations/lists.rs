@@ -33,7 +33,9 @@ async fn counts_tell_the_states_apart() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let hour = Duration::from_hours(1);
     let jobs = [
         job_of("q", "a", "fails"),

@@ -72,7 +72,7 @@ async fn each_status_is_kept_for_its_own_time() {
         .keep_succeeded(Retention::For(HOUR))
         .keep_failed(Retention::For(2 * HOUR))
         .keep_cancelled(Retention::Forever);
-    let _running = maintains(pool.clone(), options).start();
+    let _running = maintains(pool.clone(), options).start().await.unwrap();
     // One succeeded, two failed, four cancelled, and that of another processor's queue.
     until_jobs(pool, "true", 8).await;
     let left: Vec<String> = value(
@@ -119,7 +119,9 @@ async fn what_is_never_kept_goes_with_its_settle() {
         .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient())
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let mut cancels = Vec::new();
     for what in ["succeeds", "fails", "cancelled"] {
         let jobs = [
@@ -153,7 +155,7 @@ async fn a_flagged_job_stays_until_its_heads_were_read() {
     old(pool, "cancelled", 90, 1).await;
     by_hand(pool, "update seriatim.job set flagged = true").await;
     let options = queue("q").keep_cancelled(Retention::For(HOUR));
-    let _running = maintains(pool.clone(), options).start();
+    let _running = maintains(pool.clone(), options).start().await.unwrap();
     for round in 0..3 {
         old(pool, "cancelled", 80 + round, 1).await;
         until_jobs(pool, "not flagged", 0).await;
@@ -175,14 +177,16 @@ async fn one_process_at_a_time_deletes_in_batches_around_locked_rows() {
     old(pool, "succeeded", 90, 1_777).await;
     let options = || queue("q").keep_succeeded(Retention::For(HOUR));
     let errors = Errors::default();
-    let one = maintains(pool.clone(), options()).start();
+    let one = maintains(pool.clone(), options()).start().await.unwrap();
     let builder = errors.of(processor(&database, 10).await);
     let other = builder
         .maintenance_interval(Duration::from_millis(20))
         .queue(options(), obedient())
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     // Time for ten rounds, of which none may do anything.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let count = "select count(*) from seriatim.job";
@@ -213,7 +217,9 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     ended(pool, bad).await;
     // A job without a group halts nothing, and so is not kept.

@@ -156,7 +156,7 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         io::Write::write_all(&mut hook.clone(), format!("{error:?} {}", chain(error)).as_bytes())
             .unwrap();
     });
-    let running = failing(builder, hold).build().unwrap().start();
+    let running = failing(builder, hold).build().unwrap().start().await.unwrap();
     for (name, kind) in WAYS {
         let new = match name {
             "bytes" => NewJob::bytes("bytes", "text/plain", MARKER),

@@ -34,6 +34,8 @@ async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Runni
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 async fn enqueued(pool: &PgPool, jobs: impl IntoIterator<Item = NewJob>) -> Vec<i64> {
@@ -138,7 +140,9 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let runs = enqueue(pool, "q", "busy", "runs").await;
     entered.wait_for(1).await;
     let hour = Duration::from_hours(1);
@@ -210,7 +214,9 @@ async fn is_cleared_of_suspicion(presence: bool, lease: Duration) {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let grouped = enqueue(pool, "q", "g", 1).await;
     let ungrouped = enqueued(pool, [NewJob::new("q", &1)]).await[0];
     entered.wait_for(2).await;

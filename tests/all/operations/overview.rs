@@ -24,7 +24,13 @@ async fn groups_are_listed_by_state() {
         if data == json!("poison") { Err(JobError::fail("no such card")) } else { Ok(json!(null)) }
     });
     let options = queue("q").out_of_attempts(OutOfAttempts::Halt);
-    let running = Processor::builder(pool.clone()).queue(options, fails).build().unwrap().start();
+    let running = Processor::builder(pool.clone())
+        .queue(options, fails)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let halted_by = enqueue(pool, "q", "halted", "poison").await;
     let behind = enqueue(pool, "q", "halted", "innocent").await;
     eventually(
@@ -167,7 +173,13 @@ async fn a_group_with_parked_jobs_alone_is_listed() {
     }
     let retry = RetryPolicy::new(1);
     let options = queue("q").retry(retry).out_of_attempts(OutOfAttempts::Park);
-    let running = Processor::builder(pool.clone()).queue(options, fails).build().unwrap().start();
+    let running = Processor::builder(pool.clone())
+        .queue(options, fails)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     log.wait_for(1).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;

@@ -8,6 +8,7 @@ use serde_json::json;
 use seriatim::testing::TestDatabase;
 use seriatim::{
     Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, Receive, RetryPolicy,
+    StartError,
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Row};
@@ -52,7 +53,7 @@ fn processor(pool: &PgPool, errors: &Errors) -> ProcessorBuilder {
 /// Enqueues past the pooler, runs through it.
 async fn works(database: &TestDatabase, builder: ProcessorBuilder) {
     let direct = database.pool();
-    let running = builder.build().unwrap().start();
+    let running = builder.build().unwrap().start().await.unwrap();
     for queue in ["q", "leased"] {
         let jobs = (0..40).map(|n| job_of(queue, ["a", "b", "c"][n % 3], n % 7));
         seriatim::enqueue_many(direct, jobs).await.unwrap();
@@ -98,7 +99,7 @@ async fn a_transaction_pooler_with_a_single_session_is_seen() {
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let errors = Errors::default();
     let begun = Instant::now();
-    let running = processor(&pool, &errors).build().unwrap().start();
+    let running = processor(&pool, &errors).build().unwrap().start().await.unwrap();
     let seen = |said: &[String]| said.iter().any(|said| said.starts_with("TransactionPooler: "));
     let said = errors.0.wait("it is seen", seen).await;
     assert_eq!(said.len(), 1, "{said:?}");
@@ -127,7 +128,9 @@ async fn a_pooler_of_statements_is_refused_and_no_attempt_is_spent() {
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let job = seriatim::enqueue(database.pool(), job_of("q", "g", 1)).await.unwrap().id();
     let errors = Errors::default();
-    let running = processor(&pool, &errors).build().unwrap().start();
+    let refused = processor(&pool, &Errors::default()).build().unwrap().start().await;
+    assert!(matches!(refused, Err(StartError::StatementPooler(_))), "{refused:?}");
+    let running = processor(&pool, &errors).build().unwrap().start_when_ready();
     let refusal = |said: &[String]| said.iter().any(|said| said.starts_with("StatementPooler: "));
     let said = errors.0.wait("it is refused", refusal).await;
     println!("{said:?}");
@@ -157,7 +160,9 @@ async fn a_session_pooler_is_as_none() {
         .queue(idle, run())
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let listens = "select count(*) from pg_stat_activity where query ilike 'listen %'
                    and datname = current_database()";
     eventually(database.pool(), listens, 1_i64).await;

@@ -66,6 +66,8 @@ impl Bench {
             .build()
             .unwrap()
             .start()
+            .await
+            .unwrap()
     }
 }
 
@@ -306,7 +308,9 @@ async fn child() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     signal.await.unwrap().unwrap();
     let report = running.shutdown(Duration::from_millis(100)).await;
     println!("\n{report:?} {}", json!(null));
@@ -329,7 +333,7 @@ async fn a_hook_that_panics_stops_nothing() {
         })
         .build()
         .unwrap()
-        .start();
+        .start_when_ready();
     says.recv().await.unwrap();
     by_hand(pool, "alter schema away rename to seriatim").await;
     let id = enqueue(pool, "q", "g", 1).await;
@@ -351,7 +355,9 @@ fn no_session_outlives_the_runtime() {
             .queue(queue("q").concurrency(2), handler(async |_, _| std::future::pending().await))
             .build()
             .unwrap()
-            .start();
+            .start()
+            .await
+            .unwrap();
         // The monitor's session begins with the first job.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         drop(running);
@@ -378,7 +384,7 @@ fn a_runtime_that_ends_at_once_leaves_no_thread_behind() {
             .on_error(move |_| _ = &held)
             .build()
             .unwrap()
-            .start()
+            .start_when_ready()
     });
     // Before any of its tasks began. What the processor's own thread has goes with it.
     drop(runtime);

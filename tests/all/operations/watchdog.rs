@@ -36,7 +36,8 @@ async fn watched(
 async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
     let mut begun = 0;
     let run = handler(async |job, _| Ok(json!(job.attempt())));
-    let running = processor(database, 4).await.queue(queue("q"), run).build().unwrap().start();
+    let running =
+        processor(database, 4).await.queue(queue("q"), run).build().unwrap().start().await.unwrap();
     for id in jobs {
         let job = ended(database.pool(), *id).await;
         assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
@@ -126,7 +127,7 @@ async fn long_handlers_a_pause_and_a_server_that_is_away_are_no_stall() {
     };
     let idle = handler(async |_, _| Ok(json!(null)));
     let builder = processor(&database, 8).await.queue(queue("q"), run).queue(queue("idle"), idle);
-    let running = builder.watchdog(watchdog).build().unwrap().start();
+    let running = builder.watchdog(watchdog).build().unwrap().start().await.unwrap();
     Client::default().pause_queue(pool, "idle", None).await.unwrap();
     for group in ["a", "b", "c", "d", "e"] {
         enqueue(pool, "q", group, 1).await;
@@ -172,7 +173,9 @@ async fn a_loop_that_is_blocked_alone_is_named() {
         .watchdog(watchdog)
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     // The thread that is blocked may be the one that was to wait for timers. A task from outside
     // wakes another one.
     let (runtime, over) = (tokio::runtime::Handle::current(), Arc::new(AtomicBool::new(false)));

@@ -99,7 +99,7 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
         )
         .build()
         .unwrap()
-        .start()
+        .start_when_ready()
 }
 
 /// A processor whose claim of the one job is committed and whose hold is on its way; what it logs

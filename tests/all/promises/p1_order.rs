@@ -35,7 +35,9 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     drained(database.pool(), "q").await;
     let entries = log.entries();
     assert_eq!(entries.len(), 30);
@@ -70,6 +72,8 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log, gate: &Gate) ->
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,7 +289,7 @@ async fn several_processors_keep_the_order() {
             Ok(done)
         });
         let builder = processor(&database, 4).await.queue(queue("q"), run);
-        running.push(builder.build().unwrap().start());
+        running.push(builder.build().unwrap().start().await.unwrap());
     }
     let jobs = produce(pool).await;
     drained(pool, "q").await;

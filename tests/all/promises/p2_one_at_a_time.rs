@@ -77,7 +77,7 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
                 ),
             );
         }
-        running.push(builder.build().unwrap().start());
+        running.push(builder.build().unwrap().start().await.unwrap());
     }
     running
 }

@@ -46,6 +46,8 @@ async fn start(database: &TestDatabase, errors: &Errors) -> Running {
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 /// Enqueues, in transactions that commit or do not, and cancels now and then.
@@ -174,7 +176,9 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     assert_eq!(ended(pool, unflagged).await.status, JobStatus::Succeeded);
     assert_eq!(repaired(&errors), 1);
 

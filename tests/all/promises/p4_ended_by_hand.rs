@@ -84,8 +84,14 @@ async fn run(pool: &PgPool, what: &str) -> Job {
 async fn a_transaction_ended_by_hand_is_a_dead_letter_at_once() {
     let database = with_table().await;
     let (pool, log) = (database.pool(), Log::default());
-    let _running =
-        processor(&database, 10).await.queue(queue("q"), acts(&log)).build().unwrap().start();
+    let _running = processor(&database, 10)
+        .await
+        .queue(queue("q"), acts(&log))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     for (sql, within, behind) in [
         ("commit", 1, 1),
         ("rollback", 0, 1),
@@ -115,7 +121,7 @@ async fn a_handler_that_goes_on_after_its_commit_is_stopped() {
     let mut running = Vec::new();
     for _ in 0..2 {
         let builder = processor(&database, 10).await.queue(queue("q"), acts(&log));
-        running.push(builder.build().unwrap().start());
+        running.push(builder.build().unwrap().start().await.unwrap());
     }
     for sql in ["commit", "rollback", "commit; begin"] {
         let what = format!("{sql}: hang");
@@ -135,16 +141,28 @@ async fn neither_a_timeout_nor_a_shutdown_repeats_a_commit() {
     let database = with_table().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = || queue("q").timeout(Duration::from_millis(100));
-    let running =
-        processor(&database, 10).await.queue(options(), acts(&log)).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(options(), acts(&log))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     for sql in ["commit", "commit; begin"] {
         let what = format!("{sql}: hang");
         assert_ended_by_hand(&what, &run(pool, &what).await);
     }
     running.shutdown(Duration::from_secs(5)).await;
 
-    let running =
-        processor(&database, 10).await.queue(queue("q"), acts(&log)).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), acts(&log))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let before = log.entries().len();
     let job = job_of("q", "g", "commit: hang");
     let id = seriatim::enqueue(pool, job).await.unwrap().id();
@@ -166,7 +184,9 @@ async fn its_group_halts_or_parks_as_behind_any_dead_letter() {
         .queue(of("parks", OutOfAttempts::Park), acts(&log))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     for (name, status) in [("halts", "queued"), ("parks", "parked")] {
         let jobs = [job_of(name, "g", "commit: ok"), job_of(name, "g", "behind")];
         let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();

@@ -37,7 +37,7 @@ async fn a_key_is_its_jobs_alone_though_its_id_comes_again() {
             if job.attempt() == 2 { Err(JobError::retry("as asked")) } else { Ok(json!(1)) }
         });
         let running = processor(&database, 4).await.queue(queue("q"), run);
-        let running = running.build().unwrap().start();
+        let running = running.build().unwrap().start().await.unwrap();
         assert_eq!(ended(pool, job.id()).await.attempts, 3);
         running.shutdown(Duration::from_secs(5)).await;
         lose(pool, job.id()).await;
@@ -148,7 +148,9 @@ impl Bench {
             .queue(queue("q"), handler(async |job, data| act(job, data).await))
             .build()
             .unwrap()
-            .start();
+            .start()
+            .await
+            .unwrap();
         Self { database, running }
     }
 
@@ -296,7 +298,9 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
         .queue(queue("q"), handler(async |job, _| nested(job).await))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     let job = ended(pool, id).await;
     assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
@@ -322,7 +326,9 @@ async fn an_endless_query_given_up_keeps_the_group_to_its_timeout() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let job = job_of("q", "g", 1).max_attempts(1);
     let id = seriatim::enqueue(pool, job).await.unwrap().id();
     let job = ended(pool, id).await;
@@ -355,7 +361,8 @@ async fn a_handlers_statements_are_planned_by_the_sessions_settings() {
     let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let options = queue("q").concurrency(1).jobs_per_turn(2);
-    let _running = processor(&database, 4).await.queue(options, run).build().unwrap().start();
+    let _running =
+        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
     for enqueued in jobs {
         let job = ended(pool, enqueued.id()).await;
         assert_eq!((job.status, job.result), (JobStatus::Succeeded, Some(json!([]))));

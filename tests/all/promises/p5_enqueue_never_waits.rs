@@ -57,7 +57,9 @@ async fn not_for_a_running_handler() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let mut conn = database.connect().await.unwrap();
     impatient(&mut conn).await;
     put(&mut conn, "g", "first").await;
@@ -88,7 +90,9 @@ async fn not_for_other_producers_of_the_same_new_group() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let mut producers = Vec::new();
     for level in [LEVELS, LEVELS].concat() {
         let mut conn = database.connect().await.unwrap();
@@ -145,7 +149,9 @@ async fn no_race_with_workers_or_producers_aborts_a_transaction() {
         .queue(queue("q").concurrency(10), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let mut expected = 0;
     for level in ["repeatable read", "serializable"] {
         let mut producers = Vec::new();
@@ -172,7 +178,9 @@ async fn what_is_rolled_back_was_never_enqueued() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let mut tx = pool.begin().await.unwrap();
     // The flagged job of the group goes, the next one has a flag of its own.
     let mut savepoint = tx.begin().await.unwrap();
@@ -200,7 +208,9 @@ async fn a_transaction_can_be_prepared_without_wake_ups() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let name = database.name();
     let mut conn = database.connect().await.unwrap();
     let prepare = || sqlx::AssertSqlSafe(format!("prepare transaction '{name}'"));
@@ -267,7 +277,9 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
         .queue(queue("q"), handler(async |_, data| Ok(data)))
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let ids = through_each_executor(pool).await;
     for id in ids {
         ended(pool, id).await;

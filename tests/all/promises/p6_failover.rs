@@ -205,11 +205,11 @@ async fn a_handler_with_a_lost_hold_ends_before_its_group_moves_on() {
     };
     let proxy = Proxy::start(&database.url(), None).await;
     let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
-    let cut_off = errors.of(processor(through, "cut off")).build().unwrap().start();
+    let cut_off = errors.of(processor(through, "cut off")).build().unwrap().start().await.unwrap();
     let job = enqueue(pool, "q", "g", 1).await;
     log.wait_for(1).await;
     let direct = database.pool_with(PgPoolOptions::new().max_connections(4)).await.unwrap();
-    let other = processor(direct, "other").build().unwrap().start();
+    let other = processor(direct, "other").build().unwrap().start().await.unwrap();
 
     // Its sessions end, and it does not hear of it.
     proxy.cut();
@@ -247,7 +247,7 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
                 witness::take_step(job, &pool, data).await
             });
         let builder = errors.of(processor(&database, 4).await);
-        running.push(builder.queue(queue("q"), run).build().unwrap().start());
+        running.push(builder.queue(queue("q"), run).build().unwrap().start().await.unwrap());
     }
     let jobs = (0..300).map(|n| {
         let group = ["a", "b", "c", "d", "e"][n % 5];
@@ -342,7 +342,9 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let refused = |errors: &[String]| {
         let refused = errors.iter().filter(|e| e.starts_with("Connection"));
         refused.count() >= 4

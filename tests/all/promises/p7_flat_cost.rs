@@ -69,7 +69,8 @@ async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
         Ok(json!(null))
     });
     let processor = processor(&database, 6).await.maintenance_interval(None);
-    let running = processor.queue(queue("q").concurrency(2), run).build().unwrap().start();
+    let running =
+        processor.queue(queue("q").concurrency(2), run).build().unwrap().start().await.unwrap();
     log.wait_for(JOBS).await;
     running.shutdown(PATIENCE).await;
 

@@ -40,6 +40,8 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
         .build()
         .unwrap()
         .start()
+        .await
+        .unwrap()
 }
 
 /// Jobs of one group, in one statement.
@@ -181,7 +183,14 @@ async fn thousands_of_late_enqueues_of_a_group_delay_no_later_group() {
         }
         Ok(json!(null))
     });
-    let _running = processor(&database, 4).await.queue(queue("q"), run).build().unwrap().start();
+    let _running = processor(&database, 4)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit
     // while it runs.
     let mut late = pool.begin().await.unwrap();

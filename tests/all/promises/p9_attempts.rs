@@ -40,7 +40,9 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     for group in [Some("g"), None] {
         let new = seriatim::NewJob::new("q", &1);
         let new = match group {
@@ -167,7 +169,9 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     for attempt in 1..=3 {
         let entries = log.wait_for(attempt).await;
         assert_eq!(entries[attempt - 1], format!("in {attempt}"), "each number once");

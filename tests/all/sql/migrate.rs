@@ -109,7 +109,9 @@ async fn odd_schema_names_work_side_by_side() {
             .queue(queue("q"), handler(async |_, _| Ok(json!(1))))
             .build()
             .unwrap()
-            .start();
+            .start()
+            .await
+            .unwrap();
         let listening = "select count(*) > 0 from pg_stat_activity where query ilike 'listen %' \
                          and datname = current_database()";
         crate::support::eventually(pool, listening, true).await;
@@ -295,8 +297,11 @@ async fn a_processor_without_tables_says_so_and_starts_with_them() {
     let pool = database.pool();
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 10).await);
-    let _running =
-        builder.queue(queue("q"), handler(async |_, _| Ok(json!(1)))).build().unwrap().start();
+    let _running = builder
+        .queue(queue("q"), handler(async |_, _| Ok(json!(1))))
+        .build()
+        .unwrap()
+        .start_when_ready();
     let said = errors
         .0
         .wait("it says that the tables are not there", |entries| {
@@ -321,7 +326,7 @@ async fn running(database: &TestDatabase) -> (seriatim::Running, Errors) {
     let errors = Errors::default();
     let builder = errors.of(processor(database, 10).await);
     let run = handler(async |_, _| Ok(json!(1)));
-    (builder.queue(queue("q"), run).build().unwrap().start(), errors)
+    (builder.queue(queue("q"), run).build().unwrap().start_when_ready(), errors)
 }
 
 /// A processor on that schema says so, claims nothing, and goes on when the schema has been put in

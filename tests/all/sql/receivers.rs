@@ -82,7 +82,9 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     ended(pool, ids[3]).await;
     assert_eq!(ran.entries(), ["1 attempt 2", "2 attempt 2", "3 attempt 1"]);
     let forgiven = "select array_agg(attempts_forgiven order by id) from seriatim.job";
@@ -194,7 +196,9 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
         )
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let receivers: Vec<_> = (0..4)
         .map(|seed| tokio::spawn(receiver(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
         .collect();
@@ -241,7 +245,14 @@ async fn a_handler_receives_from_other_queues_only() {
         ));
         Ok(data)
     });
-    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let running = processor(&database, 10)
+        .await
+        .queue(queue("q"), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     let said = log.wait_for(1).await;
     assert!(said[0].contains("this transaction holds a job of queue q"), "{said:?}");
     assert!(said[0].ends_with("Ok(1)"), "{said:?}");

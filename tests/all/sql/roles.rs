@@ -199,7 +199,9 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         .queue(queue("short").hold(hold).keep_failed(Retention::For(Duration::ZERO)), run())
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     client.configure_queue(pool, QueueSettings::new("limited").in_flight_limit(1)).await.unwrap();
     client.pause_group(pool, "q", "paused", None).await.unwrap();
     let mut ids = Vec::new();
@@ -389,7 +391,7 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     let hangs = handler(async |_, _| std::future::pending().await);
     let hung = enqueue(pool, "owners", "g", 1).await;
     let running = Processor::builder(pool.clone()).queue(queue("owners"), hangs).build().unwrap();
-    let running = running.start();
+    let running = running.start().await.unwrap();
     let held = async {
         loop {
             let why = ann.explain_job(pool, hung).await.unwrap().unwrap();

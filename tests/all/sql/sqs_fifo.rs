@@ -33,7 +33,8 @@ async fn lapse(pool: &PgPool) {
 async fn work_off(database: &TestDatabase) {
     let options = queue("q");
     let run = handler(async |_, data| Ok(data));
-    let _running = processor(database, 10).await.queue(options, run).build().unwrap().start();
+    let _running =
+        processor(database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
     drained(database.pool(), "q").await;
 }
 
@@ -238,7 +239,7 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
         .keep_cancelled(Retention::Never);
     let run = handler(async |_, data| Ok(data));
     let builder = processor(&database, 4).await.maintenance_interval(Duration::from_millis(20));
-    let _running = builder.queue(options, run).build().unwrap().start();
+    let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
     until_jobs(pool, "finished_at is not null", 0).await;
     assert_eq!(jobs_where(pool, "true").await, 2);
 }

@@ -246,7 +246,7 @@ async fn work() {
             }),
         );
     }
-    let running = builder.build().unwrap().start();
+    let running = builder.build().unwrap().start().await.unwrap();
     say("ready");
     input_is_closed().await;
     let deadline = if settings.watchdog.is_some() { 100 } else { 5_000 };

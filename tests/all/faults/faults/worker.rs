@@ -96,7 +96,7 @@ pub async fn work(settings: Settings) {
         )
         .build()
         .unwrap()
-        .start();
+        .start_when_ready();
     until_told(running, &recorder, Duration::from_secs(2)).await;
 }
 

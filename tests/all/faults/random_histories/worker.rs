@@ -88,7 +88,7 @@ pub async fn work(settings: Settings) {
         )
         .build()
         .unwrap()
-        .start();
+        .start_when_ready();
     until_told(running, &recorder, Duration::from_millis(50)).await;
 }
 

@@ -1,0 +1,128 @@
+//! The health of a running processor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::job::json::optional_seconds;
+use crate::job::queue_options::{Hold, QueueOptions};
+use crate::liveness::context::Context;
+use crate::liveness::vitals::QueueVitals;
+
+/// The health of a processor at one moment, from [`Running::health`](crate::Running::health). It
+/// asks the database nothing. In JSON, times are seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether it claims jobs: the schema fits, each queue's last claim succeeded, and it is not
+    /// shutting down. With a presence, also whether that is proved.
+    pub ready: bool,
+    /// Why it is not ready, each in a sentence; empty if it is.
+    pub reasons: Vec<String>,
+    /// Its queues, in the order of the builder's calls.
+    pub queues: Vec<QueueHealth>,
+    /// Whether other processes can see that this one lives; `None` without a
+    /// [presence](crate::ProcessorBuilder::presence), as behind a transaction pooler.
+    pub presence: Option<bool>,
+    /// Whether it listens for wake-ups; `None` if it [does not](crate::ProcessorBuilder::listen).
+    pub listener: Option<bool>,
+    /// The number of running handlers.
+    pub running: u64,
+}
+
+/// The health of one queue of a processor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct QueueHealth {
+    /// The queue.
+    pub queue: String,
+    /// How its jobs are held: `transaction` or `lease`.
+    pub hold: &'static str,
+    /// The number of its slots.
+    pub slots: usize,
+    /// The number of slots in which a turn runs.
+    pub busy: usize,
+    /// The number of slots that are free. Queues that share slots may find fewer.
+    pub free: usize,
+    /// How long ago its last claim that succeeded came back; `None` before the first. An idle queue
+    /// claims every 30 s at least; in between, the process polls for it.
+    #[serde(serialize_with = "optional_seconds")]
+    pub last_claim_age: Option<Duration>,
+    /// Whether its last claim failed.
+    pub claims_fail: bool,
+    /// How long the jobs of the last claim had been due, at most, by this machine's clock. `None`
+    /// until a claim has brought a job.
+    #[serde(serialize_with = "optional_seconds")]
+    pub due_lag: Option<Duration>,
+}
+
+/// A queue as its processor shows it.
+pub(in crate::processor) struct ShownQueue {
+    pub(in crate::processor) options: QueueOptions,
+    pub(in crate::processor) vitals: Arc<QueueVitals>,
+}
+
+/// What `health` reads.
+pub(in crate::processor) struct HealthSource {
+    pub(in crate::processor) context: Arc<Context>,
+    pub(in crate::processor) queues: Vec<ShownQueue>,
+    pub(in crate::processor) listen: bool,
+    pub(in crate::processor) presence: bool,
+}
+
+/// Returns the word for a hold.
+pub(in crate::processor) fn word_of(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Transaction => "transaction",
+        Hold::Lease(_) => "lease",
+    }
+}
+
+impl HealthSource {
+    pub(in crate::processor) fn read(&self) -> Health {
+        let (context, now) = (&self.context, Instant::now());
+        let queues: Vec<_> = self.queues.iter().map(|queue| queue.read(now)).collect();
+        // A pooler owns the sessions that both would need.
+        let sessions = !context.pooler_state.pooled.is_cancelled();
+        let presence = (self.presence && sessions).then(|| context.vitals.has_presence(now));
+        let listener = (self.listen && sessions).then(|| context.vitals.is_listening());
+        let mut reasons = Vec::new();
+        if context.stop.is_cancelled() {
+            reasons.push(String::from("the processor is stopping"));
+        }
+        if !context.schema.is_open() {
+            reasons.push(String::from("the schema is not known to fit this program"));
+        }
+        if presence == Some(false) {
+            reasons.push(String::from("the presence of this process is not proved"));
+        }
+        for QueueHealth { queue, last_claim_age, claims_fail, .. } in &queues {
+            if *claims_fail {
+                reasons.push(format!("the last claim of queue {queue:?} failed"));
+            } else if last_claim_age.is_none() {
+                reasons.push(format!("queue {queue:?} has not claimed yet"));
+            }
+        }
+        let running = context.counters.totals().still_running;
+        Health { ready: reasons.is_empty(), reasons, queues, presence, listener, running }
+    }
+}
+
+impl ShownQueue {
+    fn read(&self, now: Instant) -> QueueHealth {
+        let (slots, claims) = (self.options.concurrency, self.vitals.claims());
+        let busy = self.vitals.slot_usage.taken();
+        QueueHealth {
+            queue: self.options.name().to_owned(),
+            hold: word_of(self.options.hold),
+            slots,
+            busy,
+            free: slots.saturating_sub(busy),
+            last_claim_age: claims.last.map(|last| now.saturating_duration_since(last)),
+            claims_fail: claims.failing,
+            due_lag: claims.lag,
+        }
+    }
+}
