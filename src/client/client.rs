@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Returns a client that reads jobs without what they carry: their data is null, payload and
-    /// result are `None`. So an observer's role may call [`job`](Self::job),
+    /// result are `None`, and there are no headers. So an observer's role may call [`job`](Self::job),
     /// [`group_jobs`](Self::group_jobs) and [`jobs_by_reference`](Self::jobs_by_reference)
     /// (`docs/roles.sql`), and a list does not bring megabytes.
     pub fn without_data(&self) -> Self {

@@ -23,11 +23,12 @@ async fn a_nack_without_a_delay_waits_for_the_backoff_of_the_queue() {
     let (pool, client) = (database.pool(), Client::default());
     let id = enqueue(pool, "q", "g", 1).await;
     let waits = "select extract(epoch from run_at - clock_timestamp())::float8 from seriatim.job";
-    // By default it is due at once.
+    // By default it is due at once, also with a cap alone.
+    let minute = Duration::from_mins(1);
+    client.configure_queue(pool, QueueSettings::new("q").backoff_cap(minute)).await.unwrap();
     client.nack(pool, &receive(pool, "g").await.receipt, None).await.unwrap();
     assert!(value::<f64>(pool, waits).await <= 0.0);
 
-    let minute = Duration::from_mins(1);
     let settings = QueueSettings::new("q").backoff(minute).backoff_cap(minute * 5);
     client.configure_queue(pool, settings).await.unwrap();
     let stored = client.queue_settings(pool, "q").await.unwrap();

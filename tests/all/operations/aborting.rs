@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
+use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, Receive, ReceiveError, RetryPolicy};
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains, processor,
@@ -85,4 +85,30 @@ async fn a_job_that_a_lease_holds_is_aborted() {
 async fn a_leased_job_with_a_transaction_is_aborted() {
     let database = database().await;
     hang(&database, Hold::Lease(Duration::from_mins(10)), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_received_job_is_aborted_and_its_receipt_is_stale() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let id = enqueue(pool, "q", "g", 1).await;
+    let what = || Receive::new("q").visibility(Duration::from_hours(1));
+    let received = client.receive(pool, what()).await.unwrap().remove(0);
+    client.abort(pool, id).await.unwrap();
+    let stale = client.ack(pool, &received.receipt).await.unwrap_err();
+    assert!(matches!(stale, ReceiveError::Stale { .. }), "{stale}");
+    assert!(client.receive(pool, what()).await.unwrap().is_empty(), "a grace has to pass");
+    let again = async {
+        loop {
+            if let Some(again) = client.receive(pool, what()).await.unwrap().pop() {
+                break again;
+            }
+            // A receive answers at once.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let again = tokio::time::timeout(PATIENCE, again).await.unwrap();
+    assert_eq!((again.id, again.attempt), (id, 2));
+    client.ack(pool, &again.receipt).await.unwrap();
+    nothing_remains(pool).await;
 }
