@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, rights, sessions, settle,
 };
 
-const FILES: [InFile; 24] = [
+const FILES: [InFile; 25] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -27,6 +27,7 @@ const FILES: [InFile; 24] = [
     query::inspect::ALL,
     query::operations::ALL,
     query::overview::ALL,
+    query::unserved::ALL,
     receive::ALL,
     release::ALL,
     rights::ALL,
@@ -53,7 +54,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 28] = [
+const FUNCTIONS: [&str; 29] = [
     "abort",
     "ack",
     "adopt",
@@ -64,6 +65,7 @@ const FUNCTIONS: [&str; 28] = [
     "park",
     "pause",
     "processors",
+    "queue_overview",
     "record_operation",
     "redrive",
     "redrive_jobs",

@@ -7,3 +7,4 @@ pub(in crate::store) mod for_tests;
 pub(in crate::store) mod inspect;
 pub(in crate::store) mod operations;
 pub(in crate::store) mod overview;
+pub(in crate::store) mod unserved;
