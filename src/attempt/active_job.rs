@@ -1,5 +1,6 @@
 //! The handler's view of its job, and the transaction that holds it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_lef
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::job::error::EnqueueError;
+use crate::job::headers::Headers;
 use crate::job::job::{Enqueued, FailureKind};
 use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
@@ -43,6 +45,7 @@ pub struct ActiveJob {
     pub(crate) max_attempts: u32,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
+    pub(crate) headers: Headers,
     pub(crate) priority: u8,
     pub(crate) content_type: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
@@ -212,6 +215,11 @@ impl ActiveJob {
     /// The kind of job, as the producer named it ([`NewJob::name`](crate::NewJob::name)).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// The headers of the job, by name ([`NewJob::header`](crate::NewJob::header)).
+    pub fn headers(&self) -> &BTreeMap<String, String> {
+        &self.headers
     }
 
     /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).

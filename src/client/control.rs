@@ -110,7 +110,8 @@ impl Client {
     }
 
     /// Ends the run of a job, under both holds: its worker drops the handler and goes on with other
-    /// jobs. The attempt counts. The job runs again 1.75 s later if it has one left, else it ends as
+    /// jobs. Jobs that were claimed with it, in one turn, go back. The attempt counts. The job runs
+    /// again 1.75 s later if it has one left, else it ends as
     /// a job does whose worker was lost. [`cancel`](Self::cancel) asks the handler instead.
     ///
     /// A worker notices within 0.5 s. Without a [presence](crate::ProcessorBuilder::presence) one

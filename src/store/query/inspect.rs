@@ -12,6 +12,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::builder::{PG, limit, render, select, sql, sub};
+use crate::store::hold::headers;
 use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -31,7 +32,7 @@ statements! {
 }
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 22] = [
+const COLUMNS: [&str; 23] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -54,6 +55,7 @@ const COLUMNS: [&str; 22] = [
     "j.expires_at",
     "j.lease_ms",
     "j.dedup_id",
+    "j.headers::text",
 ];
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
@@ -65,6 +67,7 @@ fn bare_jobs(names: &Names) -> SelectStatement {
     let columns = COLUMNS.map(|column| match column {
         "j.data" | "j.result" => "null::jsonb",
         "j.payload" => "null::bytea",
+        "j.headers::text" => "null::text",
         column => column,
     });
     select().exprs(columns.map(sql)).from_as(names.job(), "j").to_owned()
@@ -337,6 +340,7 @@ pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .try_get::<Option<i64>, _>(20)?
             .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
         dedup_id: row.try_get(21)?,
+        headers: headers(row, 22)?,
         result: readable(row, 5)?,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),

@@ -12,6 +12,7 @@ mod hosts;
 mod lists;
 mod logs;
 mod maintenance;
+mod metrics;
 mod no_payload;
 mod operating;
 mod overview;
