@@ -458,6 +458,18 @@ pub enum BackgroundError {
         /// The number of groups that were made ready.
         repaired: u64,
     },
+    /// Jobs of a queue have been due for a minute, and no living processor serves it: its name is
+    /// mistyped somewhere, or a program does not run. Receivers may serve it all the same. Reported
+    /// once while it lasts, by each process that runs maintenance.
+    #[error(
+        "no processor serves queue {queue:?}, whose jobs have been due for {waited:.0?}: compare its name letter by letter, or start the program that serves it"
+    )]
+    Unserved {
+        /// The queue.
+        queue: String,
+        /// How long they have been due.
+        waited: Duration,
+    },
     /// The watchdog found that the processor makes no progress. It ends the process now.
     #[error("the watchdog ends this process: {0}")]
     Stalled(Stall),
@@ -502,7 +514,8 @@ impl BackgroundError {
             | Self::Hold { queue, .. }
             | Self::HoldLost { queue, .. }
             | Self::Settle { queue, .. }
-            | Self::Stranded { queue, .. } => queue,
+            | Self::Stranded { queue, .. }
+            | Self::Unserved { queue, .. } => queue,
             _ => "",
         };
         let source = std::error::Error::source(self);

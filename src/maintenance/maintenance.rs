@@ -18,6 +18,7 @@ use crate::maintenance::halts::end_halts;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, prune};
 use crate::maintenance::sweep::sweep;
+use crate::maintenance::unserved::Unserved;
 use crate::store::{Store, WorkConnection};
 
 /// Time between two polls for requests.
@@ -51,13 +52,21 @@ impl Maintenance<'_> {
         report: impl Fn(BackgroundError),
     ) {
         let mut round_at = Instant::now() + self.interval.mul_f64(fastrand::f64());
-        let mut cursors = HashMap::new();
+        let (mut cursors, mut unserved) = (HashMap::new(), Unserved::default());
         loop {
             let round = Instant::now() >= round_at;
             if round {
                 round_at = Instant::now() + self.interval;
             }
-            let tick = async { self.tick(side.acquire().await?, round, &mut cursors).await };
+            let tick = async {
+                let reports = self.tick(side.acquire().await?, round, &mut cursors).await?;
+                if round {
+                    let mut conn = WorkConnection::from(side.acquire().await?);
+                    unserved.look(self.store, &mut conn, &report).await?;
+                    conn.done();
+                }
+                Ok::<_, sqlx::Error>(reports)
+            };
             match timeout(LIMIT, tick).await {
                 Ok(Ok(reports)) => {
                     for (queue, MaintenanceReport { repaired, .. }) in reports {

@@ -11,3 +11,4 @@ pub(crate) mod maintenance;
 mod requests;
 mod retention;
 mod sweep;
+mod unserved;

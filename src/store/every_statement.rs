@@ -28,6 +28,7 @@ const FILES: &[InFile] = &[
     query::metrics::ALL,
     query::overview::ALL,
     query::operations::ALL,
+    query::unserved::ALL,
     receive::ALL,
     release::ALL,
     rights::ALL,
@@ -54,7 +55,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 28] = [
+const FUNCTIONS: [&str; 29] = [
     "abort",
     "ack",
     "adopt",
@@ -65,6 +66,7 @@ const FUNCTIONS: [&str; 28] = [
     "park",
     "pause",
     "processors",
+    "queue_overview",
     "record_operation",
     "redrive",
     "redrive_jobs",

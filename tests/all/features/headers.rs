@@ -36,7 +36,7 @@ async fn handlers_see_the_headers_of_each_job() {
             .queue(queue("q").hold(hold), run)
             .build()
             .unwrap()
-            .start();
+            .start().await.unwrap();
         let seen = log.wait_for(4).await;
         let headers = |n: u32| json!({"traceparent": PARENT, "tenant": format!("\"{n}\" ü\n")});
         let expected = [headers(0), headers(1), json!({}), json!({"tenant": "sql"})];

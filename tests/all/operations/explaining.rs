@@ -88,7 +88,8 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     assert_eq!(processor.pid, Some(own));
     let stuck: i32 = value(
         pool,
-        "select pid from pg_stat_activity where query like 'select pg_sleep(600)%' and state = 'active'",
+        "select pid from pg_stat_activity where query like 'select pg_sleep(600)%' and state = 'active' \
+         and datname = current_database()",
     )
     .await;
     assert_eq!((session.pid, session.state.as_deref()), (stuck, Some("active")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Hold, Processor, ProcessorBuilder, StartError};
+use seriatim::{Hold, NewJob, Processor, ProcessorBuilder, StartError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ async fn a_start_on_a_database_that_cannot_be_reached_is_refused() {
 #[tokio::test]
 async fn a_start_says_that_the_schema_is_missing_or_old() {
     let database = database().await;
-    by_hand(database.pool(), "delete from seriatim.migration where version = 2").await;
+    by_hand(database.pool(), "delete from seriatim.migration where version > 1").await;
     let error = refused(processor(&database, 10).await).await;
     assert!(matches!(error, StartError::OldSchema { found: 1, .. }), "{error:?}");
     assert!(error.to_string().contains("call migrate()"), "{error}");
@@ -208,4 +208,24 @@ async fn a_cause_that_lasts_is_one_line_and_the_hook_gets_each() {
     let lines: Vec<_> = text.lines().filter(|line| line.contains("has no tables")).collect();
     assert_eq!(lines.len(), 1, "{text}");
     assert_eq!(lines[0].matches("does not exist").count(), 1, "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_nobody_serves_is_named_once() {
+    let database = database().await;
+    let pool = database.pool();
+    let before = chrono::Utc::now() - Duration::from_hours(1);
+    for queue in ["q", "postngs", "paused"] {
+        let job = NewJob::new(queue, &1).group("g").run_at(before);
+        seriatim::enqueue(pool, job).await.unwrap();
+    }
+    seriatim::Client::default().pause_queue(pool, "paused", None).await.unwrap();
+    let errors = Errors::default();
+    let builder = errors.of(processor(&database, 10).await);
+    let builder = builder.maintenance_interval(Duration::from_millis(20));
+    let running = builder.queue(queue("q"), nothing()).build().unwrap().start().await.unwrap();
+    let said = errors.0.wait_for(1).await;
+    assert!(said[0].contains("no processor serves queue \"postngs\""), "{said:?}");
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(errors.0.entries().len(), 1, "{:?}", errors.0.entries());
 }
