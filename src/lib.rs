@@ -63,6 +63,8 @@ mod guide {
     struct Failing;
     #[doc = include_str!("../docs/guide/deploying.md")]
     struct Deploying;
+    #[doc = include_str!("../docs/guide/metrics.md")]
+    struct Metrics;
     #[doc = include_str!("../docs/guide/poolers.md")]
     struct Poolers;
     #[doc = include_str!("../docs/guide/receiving.md")]
