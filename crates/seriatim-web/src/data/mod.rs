@@ -1,0 +1,102 @@
+//! What the pages and the API show. Each function reads one thing through the client; pages and
+//! API share them.
+
+mod find;
+mod job;
+mod lane;
+mod stopped;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use seriatim::{GroupFilter, GroupPage, GroupSort, GroupState, QueueOverview};
+use serde::Deserialize;
+
+pub(crate) use find::{Found, find};
+pub(crate) use job::{JobDetail, JobView, job};
+pub(crate) use lane::{Lane, LaneRow, lane, rows};
+pub(crate) use stopped::{Stopped, parked, stopped};
+
+use crate::app::App;
+use crate::error::WebError;
+
+/// The groups of a page.
+const GROUPS: u32 = 25;
+const MOST_GROUPS: u32 = 200;
+
+/// The groups that a list shows.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct LaneFilter {
+    /// The queue.
+    #[serde(alias = "queue")]
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) state: String,
+    #[serde(default)]
+    pub(crate) sort: String,
+    #[serde(default)]
+    pub(crate) find: String,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: Option<u32>,
+}
+
+impl LaneFilter {
+    fn to_filter(&self) -> Result<GroupFilter, WebError> {
+        let sort = match self.sort.as_str() {
+            "" | "name" => GroupSort::Name,
+            "wait" => GroupSort::Wait,
+            "depth" => GroupSort::Depth,
+            other => {
+                return Err(WebError::BadRequest(format!(
+                    "sort is {other:?}, it must be name, wait or depth"
+                )));
+            }
+        };
+        let limit = self.limit.unwrap_or(GROUPS).clamp(1, MOST_GROUPS);
+        let mut filter = GroupFilter::default().sort(sort).limit(limit);
+        if !self.state.is_empty() {
+            let state = GroupState::parse(&self.state).ok_or_else(|| {
+                WebError::BadRequest(format!("there is no state {:?} of a group", self.state))
+            })?;
+            filter = filter.state(state);
+        }
+        if !self.find.is_empty() {
+            filter = filter.find(self.find.as_str());
+        }
+        if let Some(after) = &self.after {
+            filter = filter.after(after.as_str());
+        }
+        Ok(filter)
+    }
+}
+
+pub(crate) async fn queues(app: &App) -> Result<Vec<QueueOverview>, WebError> {
+    Ok(app.client.queues(&app.reads).await?)
+}
+
+/// Returns a queue at a glance; `None` if it has neither jobs nor settings.
+pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>, WebError> {
+    Ok(queues(app).await?.into_iter().find(|queue| queue.queue == name))
+}
+
+pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {
+    Ok(app.client.groups(&app.reads, &filter.name, &filter.to_filter()?).await?)
+}
+
+pub(crate) type Shared = Arc<App>;
+
+/// Returns an age in words, as short as can be: `3 s`, `12 min`, `5 h`, `9 d`.
+pub(crate) fn age(since: DateTime<Utc>) -> String {
+    span((Utc::now() - since).num_milliseconds())
+}
+
+pub(crate) fn span(milliseconds: i64) -> String {
+    let ms = milliseconds.max(0);
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{} s", ms / 1_000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}
