@@ -110,9 +110,8 @@ fn find(users: &[User], name: Option<&str>, secret: &str) -> Option<Identity> {
     let mut found = None;
     for user in users {
         let same_secret = user.secret.as_bytes().ct_eq(secret.as_bytes());
-        let same_name = name.map_or(1.into(), |name| {
-            user.identity.name.as_bytes().ct_eq(name.as_bytes())
-        });
+        let same_name =
+            name.map_or(1.into(), |name| user.identity.name.as_bytes().ct_eq(name.as_bytes()));
         if bool::from(same_secret & same_name) && !user.secret.is_empty() {
             found = Some(user.identity.clone());
         }

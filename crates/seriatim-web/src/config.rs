@@ -63,10 +63,7 @@ pub struct User {
 impl User {
     /// Returns a user. An empty `secret` lets nobody in.
     pub fn new(name: &str, secret: &str, access: Access) -> Self {
-        Self {
-            secret: secret.to_owned(),
-            identity: Identity { name: name.to_owned(), access },
-        }
+        Self { secret: secret.to_owned(), identity: Identity { name: name.to_owned(), access } }
     }
 }
 

@@ -5,8 +5,8 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use axum::{Json, extract::OriginalUri};
-use seriatim::ControlError;
 use serde::Serialize;
+use seriatim::ControlError;
 
 use crate::pages::error_page;
 

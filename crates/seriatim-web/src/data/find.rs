@@ -1,7 +1,7 @@
 //! Find: by job id, by the producer's reference, or by the beginning of a group's name.
 
-use seriatim::GroupFilter;
 use serde::Serialize;
+use seriatim::GroupFilter;
 
 use crate::app::App;
 use crate::data::{JobView, queues};

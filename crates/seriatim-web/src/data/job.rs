@@ -1,8 +1,8 @@
 //! A job as it is shown.
 
 use chrono::{DateTime, Utc};
-use seriatim::{AttemptRecord, Failure, Job, JobExplanation, JobStatus};
 use serde::Serialize;
+use seriatim::{AttemptRecord, Failure, Job, JobExplanation, JobStatus};
 
 use crate::app::App;
 use crate::error::WebError;

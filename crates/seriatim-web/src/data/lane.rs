@@ -1,8 +1,8 @@
 //! A lane: one group with its jobs in order.
 
 use futures::future::try_join_all;
-use seriatim::{GroupExplanation, GroupOverview, GroupState, Job, Reason};
 use serde::Serialize;
+use seriatim::{GroupExplanation, GroupOverview, GroupState, Job, Reason};
 
 use crate::app::App;
 use crate::data::JobView;

@@ -9,8 +9,8 @@ mod stopped;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupPage, GroupSort, GroupState, QueueOverview};
 use serde::Deserialize;
+use seriatim::{GroupFilter, GroupPage, GroupSort, GroupState, QueueOverview};
 
 pub(crate) use find::{Found, find};
 pub(crate) use job::{JobDetail, JobView, job};

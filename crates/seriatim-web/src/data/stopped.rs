@@ -1,8 +1,8 @@
 //! What stands until somebody acts: halted, paused and parked groups, and paused queues.
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupSort, GroupState, PausedQueue, QueueOverview};
 use serde::Serialize;
+use seriatim::{GroupFilter, GroupSort, GroupState, PausedQueue, QueueOverview};
 
 use crate::app::App;
 use crate::data::{LaneRow, queues, rows};
