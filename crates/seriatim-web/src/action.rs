@@ -1,7 +1,7 @@
 //! What an operator can do from the page: each action's preview, its right, its effect in words.
 
 use serde::{Deserialize, Serialize};
-use seriatim::{Cancelled, Client, GroupState, JobStatus, Reason};
+use seriatim::{Cancelled, Client, GroupState, JobStatus};
 use sqlx::{PgConnection, PgPool};
 
 use crate::app::App;
@@ -340,6 +340,23 @@ struct About<'a> {
     group: Option<&'a str>,
 }
 
+/// Escapes what is not ASCII in JSON, so that nothing in it turns the direction of a page's source.
+fn ascii(json: &str) -> String {
+    use std::fmt::Write;
+    let mut ascii = String::with_capacity(json.len());
+    for char in json.chars() {
+        if char.is_ascii() {
+            ascii.push(char);
+            continue;
+        }
+        for unit in char.encode_utf16(&mut [0; 2]) {
+            // A String takes whatever is written.
+            let _ = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
+}
+
 /// Makes the buttons that a user may press.
 pub(crate) struct Buttons<'a> {
     app: &'a App,
@@ -363,7 +380,7 @@ impl<'a> Buttons<'a> {
         if self.access < needs || self.app.config.read_only {
             return;
         }
-        let body = serde_json::to_string(body).unwrap_or_default();
+        let body = ascii(&serde_json::to_string(body).unwrap_or_default());
         let grave = matches!(label, "Purge" | "Discard" | "Cancel");
         self.made.push(Button { label, key, address, body, grave });
     }
@@ -435,8 +452,8 @@ impl<'a> Buttons<'a> {
             None => {
                 let mut buttons = self;
                 let about = About { queue: &lane.queue, group: Some(&lane.group) };
-                let paused = matches!(lane.explanation.reason, Reason::GroupPaused { .. });
-                let (label, verb) = if paused { ("Resume", "resume") } else { ("Pause", "pause") };
+                let (label, verb) =
+                    if lane.group_paused { ("Resume", "resume") } else { ("Pause", "pause") };
                 let address = format!("api/v1/groups/{verb}");
                 buttons.add(Access::Operator, label, "p", address, &about);
                 buttons

@@ -4,7 +4,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use seriatim::{FailureKind, JobStatus};
 
-use crate::data::{JobView, span};
+use crate::data::{JobView, shown, span};
 
 /// The width of the picture, and of the labels at its left, in its own units.
 pub(crate) const WIDTH: f64 = 1_000.0;
@@ -122,7 +122,7 @@ fn boxes(job: &JobView, scale: &Scale, now: DateTime<Utc>) -> Vec<Bar> {
         let end = record.finished_at;
         let begin = record.started_at.unwrap_or(end);
         let took = span((end - begin).num_milliseconds());
-        let message = record.message.as_deref().unwrap_or_default();
+        let message = record.message.as_deref().map(shown).unwrap_or_default();
         let title =
             format!("attempt {}: {:?} after {took}. {message}", record.attempt, record.kind);
         add(begin, end, class(record.kind), title);

@@ -2,7 +2,7 @@
 
 use futures::future::try_join_all;
 use serde::Serialize;
-use seriatim::{GroupExplanation, GroupOverview, GroupState, Job, Reason};
+use seriatim::{GroupExplanation, GroupOverview, GroupState, Job};
 
 use crate::app::App;
 use crate::data::JobView;
@@ -82,6 +82,15 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
     let explanation = app.client.explain_group(&app.reads, queue, group).await?;
     let jobs = app.client.group_jobs(&app.reads, queue, group, NEXT_IN_LANE).await?;
     let paused = app.client.paused_queue(&app.reads, queue).await?;
+    let group_paused = match overview.as_ref().map(|group| group.state) {
+        Some(GroupState::Paused) => true,
+        Some(GroupState::Ready | GroupState::Resting) => false,
+        // Another state is named first, or there is no group row.
+        _ => {
+            let paused = app.client.paused_groups(&app.reads, queue).await?;
+            paused.iter().any(|paused| paused.group == group)
+        }
+    };
     let halted_by = match overview.as_ref().and_then(|group| group.halted_by) {
         Some(id) => app.client.job(&app.reads, id).await?,
         None => None,
@@ -92,8 +101,7 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
         group: group.to_owned(),
         state,
         sentence: explanation.to_string(),
-        group_paused: state == GroupState::Paused
-            || matches!(explanation.reason, Reason::GroupPaused { .. }),
+        group_paused,
         explanation,
         halted_by: halted_by.map(|job| JobView::new(job, false)),
         jobs: views(jobs, false),

@@ -100,3 +100,20 @@ pub(crate) fn span(milliseconds: i64) -> String {
         _ => format!("{} d", ms / 86_400_000),
     }
 }
+
+/// Returns a text with its control characters visible, those that turn the direction too.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\u{200e}'
+            | '\u{200f}'
+            | '\u{061c}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => shown.extend(char.escape_unicode()),
+            char if char.is_control() => shown.extend(char.escape_default()),
+            char => shown.push(char),
+        }
+    }
+    shown
+}

@@ -16,9 +16,9 @@ use crate::action::{Button, Buttons};
 use crate::app::App;
 use crate::assets;
 use crate::config::{Access, Identity};
-use crate::data::{self, LaneFilter, Shared};
+use crate::data::{self, LaneFilter, Shared, shown};
 use crate::error::WebError;
-use crate::pages::view::{AttemptView, JobLine, QueueRow, RowView, When, encode, shown};
+use crate::pages::view::{AttemptView, JobLine, QueueRow, RowView, When, encode};
 use crate::timeline::{Timeline, timeline};
 
 pub(crate) fn routes() -> Router<Shared> {
@@ -240,7 +240,6 @@ async fn lane(
         queue: String,
         queue_url: String,
         group: String,
-        group_full: String,
         state: &'static str,
         sentence: String,
         queue_paused: bool,
@@ -261,7 +260,6 @@ async fn lane(
                 queue: shown(&lane.queue),
                 queue_url: format!("queue?name={}", encode(&lane.queue)),
                 group: shown(&lane.group),
-                group_full: lane.group.clone(),
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,

@@ -7,7 +7,7 @@ use seriatim::{AttemptRecord, BoundedCount, JobStatus, QueueOverview};
 use crate::action::{Button, Buttons};
 use crate::app::App;
 use crate::config::Access;
-use crate::data::{JobView, LaneRow, age, span};
+use crate::data::{JobView, LaneRow, age, shown, span};
 
 /// Returns a text for a query string.
 pub(crate) fn encode(text: &str) -> String {
@@ -16,23 +16,6 @@ pub(crate) fn encode(text: &str) -> String {
 
 pub(crate) fn lane_url(queue: &str, group: &str) -> String {
     format!("lane?queue={}&group={}", encode(queue), encode(group))
-}
-
-/// Returns a text with its control characters visible, those that turn the direction too.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '\u{200e}'
-            | '\u{200f}'
-            | '\u{061c}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => shown.extend(char.escape_unicode()),
-            char if char.is_control() => shown.extend(char.escape_default()),
-            char => shown.push(char),
-        }
-    }
-    shown
 }
 
 /// A time: as a machine reads it, and from now.
