@@ -135,8 +135,19 @@ function toggleLive() {
   if (on) { listen(); wanted = true; } else { source?.close(); }
 }
 
+// A browser has six connections for a server: a page that nobody sees must not keep one of them.
+function listenIfSeen() {
+  const on = live.getAttribute("aria-pressed") === "true";
+  if (document.hidden || !on) { source?.close(); return; }
+  wanted = true;
+  listen();
+}
+
 live.addEventListener("click", toggleLive);
-if (sessionStorage.getItem("seriatim-live") === "off") toggleLive(); else listen();
+document.addEventListener("visibilitychange", listenIfSeen);
+addEventListener("pagehide", () => source?.close());
+addEventListener("pageshow", (event) => { if (event.persisted) listenIfSeen(); });
+if (sessionStorage.getItem("seriatim-live") === "off") toggleLive(); else if (!document.hidden) listen();
 
 // ---- actions ----
 

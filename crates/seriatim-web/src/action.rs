@@ -391,10 +391,13 @@ impl<'a> Buttons<'a> {
     }
 
     /// Adds what can be done about a job.
-    pub(crate) fn job(mut self, job: &JobView, parked_with_it: bool) -> Self {
+    pub(crate) fn job(mut self, job: &JobView, parked_with_it: bool, halts_group: bool) -> Self {
         match job.status {
             JobStatus::Failed | JobStatus::Cancelled if !parked_with_it => {
                 self.job_verb("Retry", "r", job.id, "retry");
+                if halts_group {
+                    self.job_verb("Skip", "s", job.id, "skip");
+                }
             }
             JobStatus::Queued => {
                 self.job_verb("Skip", "s", job.id, "skip");

@@ -72,6 +72,8 @@ pub(crate) struct JobDetail {
     pub(crate) job: JobView,
     pub(crate) sentence: String,
     pub(crate) explanation: Option<JobExplanation>,
+    /// Its group is halted by it.
+    pub(crate) halts_group: bool,
 }
 
 pub(crate) async fn job(app: &App, id: i64) -> Result<JobDetail, WebError> {
@@ -82,7 +84,15 @@ pub(crate) async fn job(app: &App, id: i64) -> Result<JobDetail, WebError> {
     };
     let job = app.client.job(&app.reads, id).await?.ok_or_else(no_such_job)?;
     let explanation = app.client.explain_job(&app.reads, id).await?;
+    let halts_group = match &job.group {
+        Some(group) if job.status == JobStatus::Failed => {
+            let overview = app.client.group(&app.reads, &job.queue, group).await?;
+            overview.is_some_and(|group| group.halted_by == Some(id))
+        }
+        _ => false,
+    };
     Ok(JobDetail {
+        halts_group,
         job: JobView::new(job, app.config.show_data),
         sentence: explanation.as_ref().map(ToString::to_string).unwrap_or_default(),
         explanation,

@@ -85,16 +85,21 @@ pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, 
 
 pub(crate) type Shared = Arc<App>;
 
-/// Returns an age in words, as short as can be: `3 s`, `12 min`, `5 h`, `9 d`.
+/// Returns an age in words, in whole seconds: `3 s`, `12 min`, `5 h`, `9 d`.
 pub(crate) fn age(since: DateTime<Utc>) -> String {
-    span((Utc::now() - since).num_milliseconds())
+    match (Utc::now() - since).num_seconds() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds => span(seconds * 1_000),
+    }
 }
 
+/// Returns a time span in words, as short as can be: `12 ms`, `1.5 s`, `12 min`, `5 h`, `9 d`.
 pub(crate) fn span(milliseconds: i64) -> String {
     let ms = milliseconds.max(0);
     match ms {
         0..1_000 => format!("{ms} ms"),
-        1_000..120_000 => format!("{} s", ms / 1_000),
+        1_000..10_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        10_000..120_000 => format!("{} s", ms / 1_000),
         120_000..7_200_000 => format!("{} min", ms / 60_000),
         7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
         _ => format!("{} d", ms / 86_400_000),

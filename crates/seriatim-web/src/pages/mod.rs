@@ -313,7 +313,8 @@ async fn job(
     let visit = Visit { app: &app, identity: &identity, uri: &uri, find: "" };
     visit
         .show(async || {
-            let data::JobDetail { job, sentence, explanation } = data::job(&app, of.id).await?;
+            let data::JobDetail { job, sentence, explanation, halts_group } =
+                data::job(&app, of.id).await?;
             let parked_with_it = explanation.is_some_and(|explanation| {
                 matches!(explanation.reason, seriatim::Reason::Ended { parked: true, .. })
             });
@@ -346,7 +347,9 @@ async fn job(
                     let kind = job.content_type.as_deref().unwrap_or("no content type");
                     format!("{bytes} raw bytes ({})", shown(kind))
                 }),
-                buttons: Buttons::new(&app, identity.access).job(&job, parked_with_it).made(),
+                buttons: Buttons::new(&app, identity.access)
+                    .job(&job, parked_with_it, halts_group)
+                    .made(),
                 job: JobLine::new(&job),
             };
             Ok((format!("Job {}", of.id), main.render()?))

@@ -168,8 +168,12 @@ pub(crate) struct RowView {
     pub(crate) queue: Option<String>,
     pub(crate) state: &'static str,
     pub(crate) head: Option<(i64, String, String)>,
+    /// The failed job that halted it.
+    pub(crate) halted_by: Option<i64>,
     pub(crate) wait: Option<When>,
     pub(crate) depth: String,
+    /// What the depth counts.
+    pub(crate) counts: &'static str,
     /// The length of the bar, up to 100. Each tenfold is a third.
     pub(crate) bar: u32,
     pub(crate) sentence: String,
@@ -183,6 +187,10 @@ impl RowView {
         let group = &row.group;
         let paused = group.state == seriatim::GroupState::Paused;
         let buttons = Buttons::new(app, access).group(&row.queue, group, paused).made();
+        let (depth, counts) = match group.state {
+            seriatim::GroupState::Parked => (group.parked, "parked"),
+            _ => (group.depth, "deep"),
+        };
         let listed = u64::try_from(row.next.len()).unwrap_or(u64::MAX);
         let more = match group.depth.count.saturating_sub(listed) {
             0 => String::new(),
@@ -201,8 +209,10 @@ impl RowView {
             state: group.state.as_str(),
             head,
             wait: group.stopped_at.or(group.enqueued_at).map(When::new),
-            depth: bounded(group.depth),
-            bar: bar(group.depth.count),
+            halted_by: group.halted_by,
+            depth: bounded(depth),
+            counts,
+            bar: bar(depth.count),
             sentence: shown(&row.sentence),
             next: row.next.iter().map(JobLine::new).collect(),
             more,

@@ -309,8 +309,8 @@ async fn pictures_of_every_page() {
             let picture = browser.client.screenshot().await.unwrap();
             std::fs::write(folder.join(format!("page-{name}-{theme}.png")), picture).unwrap();
         }
-        browser.open(page, "/stopped").await;
-        browser.press("jr").await;
+        browser.open(page, "/queue?name=orders&state=halted").await;
+        browser.press("r").await;
         browser.reads("#ask-preview", "runs again").await;
         let picture = browser.client.screenshot().await.unwrap();
         std::fs::write(folder.join(format!("page-retry-{theme}.png")), picture).unwrap();
