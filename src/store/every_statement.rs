@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
 };
 
-const FILES: [InFile; 22] = [
+const FILES: [InFile; 23] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -26,6 +26,7 @@ const FILES: [InFile; 22] = [
     query::for_tests::ALL,
     query::inspect::ALL,
     query::overview::ALL,
+    query::recent::ALL,
     receive::ALL,
     release::ALL,
     sessions::ALL,

@@ -13,7 +13,7 @@ const LINE: f64 = 26.0;
 /// So narrow may a box be that it can still be seen.
 const NARROWEST: f64 = 5.0;
 /// The jobs that are drawn.
-const LINES: usize = 15;
+const LINES: usize = 20;
 const TICKS: i32 = 4;
 /// The least time that the picture spans.
 const LEAST: TimeDelta = TimeDelta::seconds(2);

@@ -6,3 +6,4 @@ pub(in crate::store) mod explain;
 pub(in crate::store) mod for_tests;
 pub(in crate::store) mod inspect;
 pub(in crate::store) mod overview;
+pub(in crate::store) mod recent;

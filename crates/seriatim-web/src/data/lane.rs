@@ -13,6 +13,9 @@ const NEXT_IN_ROW: u32 = 6;
 /// The next jobs that a lane's own page shows.
 const NEXT_IN_LANE: u32 = 25;
 
+/// The ended jobs that a lane's own page shows.
+const RECENT: u32 = 8;
+
 /// A group in a list of groups.
 #[derive(Debug, Serialize)]
 pub(crate) struct LaneRow {
@@ -59,6 +62,8 @@ pub(crate) struct Lane {
     pub(crate) explanation: GroupExplanation,
     /// The failed job that halted it.
     pub(crate) halted_by: Option<JobView>,
+    /// Those that ended lately, in order, without the one that halted it.
+    pub(crate) recent: Vec<JobView>,
     /// The first of its unfinished jobs, in order.
     pub(crate) jobs: Vec<JobView>,
     pub(crate) queue_paused: bool,
@@ -95,6 +100,9 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
         Some(id) => app.client.job(&app.reads, id).await?,
         None => None,
     };
+    let mut recent = app.client.recent_jobs(&app.reads, queue, group, RECENT).await?;
+    recent.retain(|job| halted_by.as_ref().is_none_or(|halting| halting.id != job.id));
+    recent.reverse();
     let state = overview.as_ref().map_or(GroupState::Idle, |group| group.state);
     Ok(Lane {
         queue: queue.to_owned(),
@@ -104,6 +112,7 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
         group_paused,
         explanation,
         halted_by: halted_by.map(|job| JobView::new(job, false)),
+        recent: views(recent, false),
         jobs: views(jobs, false),
         queue_paused: paused.is_some(),
         overview,

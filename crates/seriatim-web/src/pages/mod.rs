@@ -246,6 +246,7 @@ async fn lane(
         timeline: Timeline,
         jobs: Vec<JobLine>,
         more: String,
+        recent: Vec<JobLine>,
         parked: String,
         buttons: Vec<Button>,
     }
@@ -263,7 +264,8 @@ async fn lane(
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,
-                timeline: timeline(in_order.clone(), Utc::now()),
+                timeline: timeline(lane.recent.iter().chain(in_order.clone()), Utc::now()),
+                recent: lane.recent.iter().rev().map(JobLine::new).collect(),
                 jobs: in_order.map(JobLine::new).collect(),
                 more: lane.more(),
                 parked: parked.map(|group| group.parked.to_string()).unwrap_or_default(),

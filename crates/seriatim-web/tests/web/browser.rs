@@ -239,6 +239,10 @@ async fn shop_in_every_state() -> Shop {
     let shop = Shop::open(9).await;
     let pool = shop.pool();
     let client = &shop.client;
+    for data in ["fine", "fine", "nap", "fine", "flaky", "fine", "nap"] {
+        shop.enqueue("orders", "customer-7", data, "ship").await;
+    }
+    shop.drained("orders", "customer-7").await;
     // Group names of a real shop, in the states that they are in.
     client
         .pause_group(pool, "orders", "customer-42", Some("their audit, until Friday"))
@@ -296,6 +300,7 @@ async fn pictures_of_every_page() {
         ("queues", "/"),
         ("queue", "/queue?name=orders"),
         ("lane", "/lane?queue=orders&group=customer-17"),
+        ("lane-running", "/lane?queue=orders&group=customer-7"),
         ("job", &job),
         ("stopped", "/stopped"),
         ("parked", "/parked"),
@@ -305,7 +310,9 @@ async fn pictures_of_every_page() {
         let Some(browser) = browser(dark, 1280).await else { return };
         for (name, path) in pages {
             browser.open(page, path).await;
-            browser.press("j").await;
+            if !["lane", "job"].contains(&name) {
+                browser.press("j").await;
+            }
             let picture = browser.client.screenshot().await.unwrap();
             std::fs::write(folder.join(format!("page-{name}-{theme}.png")), picture).unwrap();
         }

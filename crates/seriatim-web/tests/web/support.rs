@@ -135,7 +135,10 @@ impl JobHandler for Work {
                 None => error,
             });
         }
-        if data == "flaky" && job.attempt() < 9 {
+        if data == "nap" {
+            sleep(Duration::from_millis(700)).await;
+        }
+        if data == "flaky" && job.attempt() == 1 {
             return Err(JobError::retry("connection reset by peer"));
         }
         if data == "slow" {
