@@ -154,7 +154,7 @@ pub(crate) async fn act(
     effect.dry_run = ask.dry_run;
     if !ask.dry_run {
         tracing::info!(actor = identity.name, ?action, reason, "an operator's action");
-        app.forget_rendered().await;
+        app.forget().await;
         app.poll.announce();
     }
     Ok(effect)

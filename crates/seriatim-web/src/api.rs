@@ -57,7 +57,7 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Asked<T> = Result<Query<T>, QueryRejection>;
 
 async fn queues(State(app): State<Shared>) -> Answer<Vec<QueueOverview>> {
-    Ok(Json(data::queues(&app).await?))
+    Ok(Json(data::queues(&app).await?.to_vec()))
 }
 
 async fn groups(

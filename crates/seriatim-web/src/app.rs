@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use seriatim::Client;
+use seriatim::{Client, QueueOverview};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::{Mutex, OnceCell};
@@ -20,6 +20,8 @@ pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time for which all viewers of one address get one rendering.
 const RENDERED_FOR: Duration = Duration::from_secs(1);
+/// The longest time for which the queues at a glance are shown again.
+const OVERVIEWS_FOR: Duration = Duration::from_secs(10);
 /// Bounds how many renderings are kept.
 const RENDERINGS: usize = 256;
 
@@ -39,6 +41,22 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) poll: Poll,
     rendered: Mutex<HashMap<(String, Access), (Instant, Rendering)>>,
+    queues: Mutex<Option<Overviews>>,
+}
+
+/// The queues at a glance, as they were read last.
+struct Overviews {
+    at: Instant,
+    cost: Duration,
+    queues: Arc<Vec<QueueOverview>>,
+}
+
+impl Overviews {
+    /// With many groups they cost more, and are read less often.
+    fn are_fresh(&self) -> bool {
+        let for_so_long = (self.cost * 10).clamp(RENDERED_FOR, OVERVIEWS_FOR);
+        self.at.elapsed() < for_so_long
+    }
 }
 
 impl App {
@@ -52,6 +70,7 @@ impl App {
             config,
             poll: Poll::new(),
             rendered: Mutex::default(),
+            queues: Mutex::default(),
         }
     }
 
@@ -84,9 +103,39 @@ impl App {
         cell.get_or_try_init(make).await.map(Arc::clone)
     }
 
-    /// Forgets all renderings, as something was changed.
-    pub(crate) async fn forget_rendered(&self) {
+    /// Forgets what was read and rendered, as something was changed.
+    pub(crate) async fn forget(&self) {
+        *self.queues.lock().await = None;
         self.rendered.lock().await.clear();
+    }
+
+    /// Returns the queues at a glance, as they are or were a moment ago. All who ask share them.
+    pub(crate) async fn queues(&self) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
+        let mut last = self.queues.lock().await;
+        if let Some(last) = last.as_ref().filter(|last| last.are_fresh()) {
+            return Ok(Arc::clone(&last.queues));
+        }
+        self.read_queues(&mut last).await
+    }
+
+    /// Reads the queues anew, for all. Returns also how long that took.
+    pub(crate) async fn poll_queues(
+        &self,
+    ) -> Result<(Arc<Vec<QueueOverview>>, Duration), sqlx::Error> {
+        let mut last = self.queues.lock().await;
+        let queues = self.read_queues(&mut last).await?;
+        let cost = last.as_ref().map(|last| last.cost).unwrap_or_default();
+        Ok((queues, cost))
+    }
+
+    async fn read_queues(
+        &self,
+        last: &mut Option<Overviews>,
+    ) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
+        let at = Instant::now();
+        let queues = Arc::new(self.client.queues(&self.reads).await?);
+        *last = Some(Overviews { at, cost: at.elapsed(), queues: Arc::clone(&queues) });
+        Ok(queues)
     }
 }
 

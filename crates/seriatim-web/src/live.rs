@@ -4,20 +4,23 @@ use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream::{self, Stream};
+use seriatim::QueueOverview;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 
 use crate::app::App;
 
-/// The time between two polls, while a page is open.
+/// The time between two polls, while a page is open. A poll takes 1 % of the time at most, so one
+/// that costs more comes later.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Ages on the pages are at most so old, even if nothing changes.
-const AT_LEAST_EVERY: u32 = 5;
+const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
+/// Ages on the pages are so old at most, even if nothing changes.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 
 /// The poll that all viewers share. It runs while there are any.
 pub(crate) struct Poll {
@@ -49,7 +52,9 @@ impl Poll {
 /// Polls until no viewer is left.
 async fn poll(app: Weak<App>) {
     let mut last = None;
-    let mut unchanged = 0;
+    let mut interval = INTERVAL;
+    let mut polled = Instant::now();
+    let mut announced = Instant::now();
     loop {
         sleep(INTERVAL).await;
         let Some(app) = app.upgrade() else { return };
@@ -60,25 +65,34 @@ async fn poll(app: Weak<App>) {
                 return;
             }
         }
-        let seen = match app.client.queues(&app.reads).await {
-            Ok(queues) => Some(digest(&queues)),
-            Err(error) => {
-                tracing::debug!(%error, "the poll of the page failed");
-                None
+        let mut changed = announced.elapsed() >= AT_LEAST_EVERY;
+        if polled.elapsed() >= interval {
+            match app.poll_queues().await {
+                Ok((queues, cost)) => {
+                    let seen = Some(digest(&queues));
+                    changed |= seen != last;
+                    last = seen;
+                    interval = (cost * 100).clamp(INTERVAL, LONGEST_INTERVAL);
+                }
+                Err(error) => tracing::debug!(%error, "the poll of the page failed"),
             }
-        };
-        unchanged += 1;
-        if seen != last || unchanged >= AT_LEAST_EVERY {
-            last = seen;
-            unchanged = 0;
+            polled = Instant::now();
+        }
+        if changed {
+            announced = Instant::now();
             app.poll.announce();
         }
     }
 }
 
-fn digest(value: &impl std::fmt::Debug) -> u64 {
+/// Returns a digest of all but ages.
+fn digest(queues: &[QueueOverview]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    format!("{value:?}").hash(&mut hasher);
+    for queue in queues {
+        let paused = queue.paused.as_ref().map(|paused| (paused.since, &paused.reason));
+        let seen = (&queue.queue, paused, queue.jobs, queue.groups, queue.oldest_due);
+        format!("{seen:?}").hash(&mut hasher);
+    }
     hasher.finish()
 }
 

@@ -42,8 +42,8 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
         let job = app.client.job(&app.reads, id).await?;
         found.jobs.extend(job.map(|job| JobView::new(job, false)));
     }
-    for overview in queues(app).await?.into_iter().take(QUEUES) {
-        let queue = overview.queue;
+    for overview in queues(app).await?.iter().take(QUEUES) {
+        let queue = overview.queue.clone();
         let jobs = app.client.jobs_by_reference(&app.reads, &queue, text, IN_QUEUE).await?;
         found.jobs.extend(jobs.into_iter().map(|job| JobView::new(job, false)));
         let filter = GroupFilter::default().find(text).limit(IN_QUEUE);

@@ -70,13 +70,13 @@ impl LaneFilter {
     }
 }
 
-pub(crate) async fn queues(app: &App) -> Result<Vec<QueueOverview>, WebError> {
-    Ok(app.client.queues(&app.reads).await?)
+pub(crate) async fn queues(app: &App) -> Result<Arc<Vec<QueueOverview>>, WebError> {
+    Ok(app.queues().await?)
 }
 
 /// Returns a queue at a glance; `None` if it has neither jobs nor settings.
 pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>, WebError> {
-    Ok(queues(app).await?.into_iter().find(|queue| queue.queue == name))
+    Ok(queues(app).await?.iter().find(|queue| queue.queue == name).cloned())
 }
 
 pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {

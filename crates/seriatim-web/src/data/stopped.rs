@@ -28,21 +28,23 @@ pub(crate) async fn stopped(app: &App) -> Result<Stopped, WebError> {
     let states = [GroupState::Halted, GroupState::Paused, GroupState::Parked];
     let all = queues(app).await?;
     let paused = all.iter().filter_map(|queue| queue.paused.clone()).collect();
+    let all: Vec<_> = all.iter().collect();
     let (groups, or_more) = in_states(app, &all, &states).await?;
     Ok(Stopped { queues: paused, groups, or_more })
 }
 
 /// Returns the groups with parked jobs of one queue, or of all.
 pub(crate) async fn parked(app: &App, queue: Option<&str>) -> Result<Stopped, WebError> {
-    let mut all = queues(app).await?;
-    all.retain(|overview| queue.is_none_or(|queue| overview.queue == queue));
+    let all = queues(app).await?;
+    let asked = |overview: &&QueueOverview| queue.is_none_or(|queue| overview.queue == queue);
+    let all: Vec<_> = all.iter().filter(asked).collect();
     let (groups, or_more) = in_states(app, &all, &[GroupState::Parked]).await?;
     Ok(Stopped { queues: Vec::new(), groups, or_more })
 }
 
 async fn in_states(
     app: &App,
-    queues: &[QueueOverview],
+    queues: &[&QueueOverview],
     states: &[GroupState],
 ) -> Result<(Vec<LaneRow>, bool), WebError> {
     let mut or_more = queues.len() > QUEUES;

@@ -136,7 +136,7 @@ async fn queues(
         .show(async || {
             let queues = data::queues(&app).await?;
             let row = |queue| QueueRow::new(&app, identity.access, queue);
-            let queues = queues.into_iter().map(row).collect();
+            let queues = queues.iter().cloned().map(row).collect();
             let main = Queues { base: visit.base(), queues }.render()?;
             Ok((String::from("Queues"), main))
         })
@@ -148,6 +148,9 @@ struct Choice {
     label: &'static str,
     chosen: bool,
 }
+
+/// The next jobs of a lane that its timeline draws.
+const DRAWN: usize = 9;
 
 const STATES: [(&str, &str); 7] = [
     ("", "any state"),
@@ -264,7 +267,10 @@ async fn lane(
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,
-                timeline: timeline(lane.recent.iter().chain(in_order.clone()), Utc::now()),
+                timeline: timeline(
+                    lane.recent.iter().chain(in_order.clone().take(DRAWN)),
+                    Utc::now(),
+                ),
                 recent: lane.recent.iter().rev().map(JobLine::new).collect(),
                 jobs: in_order.map(JobLine::new).collect(),
                 more: lane.more(),

@@ -4,5 +4,6 @@ mod actions;
 mod browser;
 mod hostile;
 mod pages;
+mod scale;
 mod security;
 mod support;
