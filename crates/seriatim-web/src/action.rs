@@ -144,9 +144,9 @@ pub(crate) async fn act(
             let mut tx = app.writes.begin().await?;
             let effect = in_transaction(&client, &mut tx, action, &behind, reason).await?;
             if ask.dry_run {
-                tx.rollback().await?
+                tx.rollback().await?;
             } else {
-                tx.commit().await?
+                tx.commit().await?;
             }
             effect
         }
@@ -307,16 +307,12 @@ async fn purge(
 }
 
 async fn queued(app: &App, queue: &str, group: Option<&str>) -> Result<String, WebError> {
-    Ok(match group {
-        Some(group) => {
-            let overview = app.client.group(&app.reads, queue, group).await?;
-            overview.map_or_else(|| String::from("0"), |group| group.depth.to_string())
-        }
-        None => {
-            let overview = crate::data::queue(app, queue).await?;
-            overview.map_or_else(|| String::from("0"), |queue| queue.jobs.queued.to_string())
-        }
-    })
+    let queued = if let Some(group) = group {
+        app.client.group(&app.reads, queue, group).await?.map(|group| group.depth)
+    } else {
+        crate::data::queue(app, queue).await?.map(|queue| queue.jobs.queued)
+    };
+    Ok(queued.map_or_else(|| String::from("0"), |queued| queued.to_string()))
 }
 
 /// A button of an action.
@@ -440,8 +436,7 @@ impl<'a> Buttons<'a> {
             self.add(Access::Operator, "Redrive", "d", address("redrive"), &about);
             self.add(Access::Operator, "Discard", "", address("discard"), &about);
         }
-        let (label, verb) = if paused { ("Resume", "resume") } else { ("Pause", "pause") };
-        self.add(Access::Operator, label, "p", format!("api/v1/groups/{verb}"), &about);
+        self.pause(&about, "groups", paused);
         if group.depth.count > 0 {
             self.add(Access::Admin, "Purge", "", String::from("api/v1/groups/purge"), &about);
         }
@@ -449,26 +444,24 @@ impl<'a> Buttons<'a> {
     }
 
     /// Adds what can be done about a lane.
-    pub(crate) fn lane(self, lane: &Lane) -> Self {
-        match &lane.overview {
-            Some(overview) => self.group(&lane.queue, overview, lane.group_paused),
-            None => {
-                let mut buttons = self;
-                let about = About { queue: &lane.queue, group: Some(&lane.group) };
-                let (label, verb) =
-                    if lane.group_paused { ("Resume", "resume") } else { ("Pause", "pause") };
-                let address = format!("api/v1/groups/{verb}");
-                buttons.add(Access::Operator, label, "p", address, &about);
-                buttons
-            }
+    pub(crate) fn lane(mut self, lane: &Lane) -> Self {
+        if let Some(overview) = &lane.overview {
+            return self.group(&lane.queue, overview, lane.group_paused);
         }
+        let about = About { queue: &lane.queue, group: Some(&lane.group) };
+        self.pause(&about, "groups", lane.group_paused);
+        self
+    }
+
+    fn pause(&mut self, about: &About<'_>, of: &str, paused: bool) {
+        let (label, verb) = if paused { ("Resume", "resume") } else { ("Pause", "pause") };
+        self.add(Access::Operator, label, "p", format!("api/v1/{of}/{verb}"), about);
     }
 
     /// Adds what can be done about a queue.
     pub(crate) fn queue(mut self, queue: &str, paused: bool, failed: bool, queued: bool) -> Self {
         let about = About { queue, group: None };
-        let (label, verb) = if paused { ("Resume", "resume") } else { ("Pause", "pause") };
-        self.add(Access::Operator, label, "p", format!("api/v1/queues/{verb}"), &about);
+        self.pause(&about, "queues", paused);
         if failed {
             let address = String::from("api/v1/queues/redrive");
             self.add(Access::Operator, "Redrive", "d", address, &about);

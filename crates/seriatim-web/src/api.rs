@@ -153,7 +153,7 @@ async fn group_action(
     body: Body,
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
-    let action = Action::of_group(given(&ask.queue)?, given(&ask.group)?, &verb);
+    let action = Action::of_group(given(ask.queue.as_ref())?, given(ask.group.as_ref())?, &verb);
     run(&app, &identity, &headers, action, &ask).await
 }
 
@@ -165,7 +165,7 @@ async fn queue_action(
     body: Body,
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
-    let action = Action::of_queue(given(&ask.queue)?, ask.limit, &verb);
+    let action = Action::of_queue(given(ask.queue.as_ref())?, ask.limit, &verb);
     run(&app, &identity, &headers, action, &ask).await
 }
 
@@ -177,13 +177,14 @@ async fn parked_action(
     body: Body,
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
-    let action = Action::of_parked(given(&ask.queue)?, given(&ask.group)?, ask.job, &verb);
+    let action =
+        Action::of_parked(given(ask.queue.as_ref())?, given(ask.group.as_ref())?, ask.job, &verb);
     run(&app, &identity, &headers, action, &ask).await
 }
 
-fn given(name: &Option<String>) -> Result<String, WebError> {
+fn given(name: Option<&String>) -> Result<String, WebError> {
     let missing = || WebError::BadRequest(String::from("Name the queue, and the group if needed."));
-    name.clone().ok_or_else(missing)
+    name.cloned().ok_or_else(missing)
 }
 
 async fn run(

@@ -152,7 +152,7 @@ fn own_pool(pool: &PgPool, connections: u32, read_only: bool) -> PgPool {
     PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
-        .idle_timeout(Duration::from_secs(60))
+        .idle_timeout(Duration::from_mins(1))
         .after_connect(move |connection, _| {
             let settings = Arc::clone(&settings);
             Box::pin(async move {

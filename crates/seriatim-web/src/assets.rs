@@ -33,16 +33,12 @@ pub(crate) fn script_path() -> String {
 
 /// Serves both under any hash: a page of the version before, during a deploy, still works.
 pub(crate) async fn asset(Path(name): Path<String>) -> Response {
-    let (kind, text, current) = if name.ends_with(".css") {
-        ("text/css; charset=utf-8", STYLE, style_path())
-    } else if name.ends_with(".js") {
-        ("text/javascript; charset=utf-8", SCRIPT, script_path())
-    } else {
-        return StatusCode::NOT_FOUND.into_response();
+    let (kind, text, current) = match name.rsplit_once('.') {
+        Some((_, "css")) => ("text/css; charset=utf-8", STYLE, style_path()),
+        Some((_, "js")) => ("text/javascript; charset=utf-8", SCRIPT, script_path()),
+        _ => return StatusCode::NOT_FOUND.into_response(),
     };
-    let keep = match current.ends_with(&name) {
-        true => "public, max-age=31536000, immutable",
-        false => "no-store",
-    };
+    let immutable = "public, max-age=31536000, immutable";
+    let keep = if current.ends_with(&name) { immutable } else { "no-store" };
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], text).into_response()
 }

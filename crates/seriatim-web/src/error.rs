@@ -72,12 +72,13 @@ pub(crate) async fn no_such_page(OriginalUri(_): OriginalUri, uri: Uri) -> Respo
 
 impl From<sqlx::Error> for WebError {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code());
+        let refusal = error.as_database_error();
+        let code = refusal.and_then(sqlx::error::DatabaseError::code);
         match code.as_deref() {
             Some("57014" | "55P03") => Self::TooSlow,
             Some("42501") => {
-                let message = error.as_database_error().map(|error| error.message().to_owned());
-                Self::Rights(message.unwrap_or_default())
+                let message = refusal.map(sqlx::error::DatabaseError::message);
+                Self::Rights(message.unwrap_or_default().to_owned())
             }
             _ => {
                 tracing::warn!(%error, "the page could not ask the database");

@@ -1,4 +1,4 @@
-//! The page of [seriatim](https://docs.rs/seriatim): see the groups of each queue, learn why one
+//! The page of [`seriatim`]: see the groups of each queue, learn why one
 //! stands, and mend it, in a browser. Also the same as a JSON API.
 //!
 //! [`router`] makes an axum router for an application to mount; [`serve`] serves it alone.
@@ -52,6 +52,7 @@ use crate::app::App;
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
+#[expect(clippy::needless_pass_by_value, reason = "a pool is a handle, and `serve` takes one too")]
 pub fn router(pool: PgPool, config: Config) -> Router {
     let app = Arc::new(App::new(&pool, config));
     let guarded = pages::routes()

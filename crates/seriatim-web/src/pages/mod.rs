@@ -178,7 +178,7 @@ async fn queue(
     #[derive(Template)]
     #[template(path = "queue.html")]
     struct Queue {
-        queue: QueueRow,
+        about: QueueRow,
         rows: Vec<RowView>,
         states: Vec<Choice>,
         sorts: Vec<Choice>,
@@ -211,8 +211,8 @@ async fn queue(
             let rows = data::rows(&app, &filter.name, page.groups).await?;
             let row = |row| RowView::new(&app, identity.access, row, false);
             let main = Queue {
-                queue: QueueRow::new(&app, identity.access, overview),
-                rows: rows.into_iter().map(row).collect(),
+                about: QueueRow::new(&app, identity.access, overview),
+                rows: rows.iter().map(row).collect(),
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),
                 filtered: !filter.state.is_empty() || !filter.find.is_empty(),
@@ -400,7 +400,7 @@ impl StoppedPage {
                    unless it says so.",
             nothing: "Nothing stands.",
             queues: queues.collect(),
-            rows: stopped.groups.into_iter().map(row).collect(),
+            rows: stopped.groups.iter().map(row).collect(),
             or_more: stopped.or_more,
         }
     }

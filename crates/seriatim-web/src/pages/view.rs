@@ -41,12 +41,12 @@ impl When {
 /// A count of a queue, and where it leads.
 pub(crate) struct Count {
     pub(crate) word: &'static str,
-    pub(crate) count: String,
+    pub(crate) number: String,
     pub(crate) any: bool,
 }
 
 fn counted(word: &'static str, count: BoundedCount) -> Count {
-    Count { word, count: bounded(count), any: count.count > 0 }
+    Count { word, number: bounded(count), any: count.count > 0 }
 }
 
 fn bounded(count: BoundedCount) -> String {
@@ -183,7 +183,7 @@ pub(crate) struct RowView {
 }
 
 impl RowView {
-    pub(crate) fn new(app: &App, access: Access, row: LaneRow, with_queue: bool) -> Self {
+    pub(crate) fn new(app: &App, access: Access, row: &LaneRow, with_queue: bool) -> Self {
         let group = &row.group;
         let paused = group.state == seriatim::GroupState::Paused;
         let buttons = Buttons::new(app, access).group(&row.queue, group, paused).made();

@@ -8,7 +8,7 @@ fn names() -> Vec<String> {
         String::from("\"><img src=x onerror=alert(1)>"),
         String::from("' or 1=1 -- {{7*7}} ${7}"),
         String::from("\u{202e}gnihtemos \u{5e9}\u{5dc}\u{5d5}\u{5dd}"),
-        String::from("🐘".repeat(50)),
+        "🐘".repeat(50),
         String::from("a/b?c=d&e=f#g%00+h"),
         "x".repeat(400),
     ]

@@ -1,5 +1,8 @@
 //! The page over real HTTP, from a real PostgreSQL, and in a real browser.
 
+// A test says what it expects.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod actions;
 mod browser;
 mod hostile;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use seriatim::testing::TestDatabase;
 use seriatim::{
@@ -69,7 +70,9 @@ pub(crate) async fn request(
         text.push_str("host: localhost\r\n");
     }
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        for piece in [name, ": ", value, "\r\n"] {
+            text.push_str(piece);
+        }
     }
     text.push_str("\r\n");
     text.push_str(body);
@@ -110,7 +113,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
 
 /// Percent-encodes a text for a query string.
 pub(crate) fn encode(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// Fails on `"poison"` until the shop is mended, runs on `"slow"` until told to stop.
