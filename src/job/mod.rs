@@ -4,17 +4,20 @@
 //! rule that needs the database belongs in `store`, a rule that needs time passing in `liveness` or
 //! `worker`.
 
+pub(crate) mod advice;
 pub(crate) mod bytes;
 pub(crate) mod counts;
 pub(crate) mod disposition;
 pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod facts;
+pub(crate) mod failed_filter;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;
 pub(crate) mod name;
 pub(crate) mod new_job;
+pub(crate) mod operation;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod queue_options;

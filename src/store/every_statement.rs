@@ -25,6 +25,7 @@ const FILES: [InFile; 23] = [
     query::explain::ALL,
     query::for_tests::ALL,
     query::inspect::ALL,
+    query::operations::ALL,
     query::overview::ALL,
     query::recent::ALL,
     receive::ALL,
@@ -36,13 +37,14 @@ const FILES: [InFile; 23] = [
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 11] = [
+const RELATIONS: [&str; 12] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "job_id_seq",
     "migration",
+    "operation",
     "processor",
     "queue",
     "queue_group",
@@ -51,10 +53,24 @@ const RELATIONS: [&str; 11] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 28] = [
+    "abort",
     "ack",
     "adopt",
     "batch_jobs",
+    "cancel",
+    "discard_jobs",
+    "locker",
+    "park",
+    "pause",
+    "processors",
+    "record_operation",
+    "redrive",
+    "redrive_jobs",
+    "retry",
+    "run_now",
+    "unhalt",
+    "unpause",
     "claim_dedup_id",
     "suspect_until",
     "extend",

@@ -12,7 +12,8 @@ use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, RESTART_GRACE, disposition, lost_attempt,
+    CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, REQUEUED, RESTART_GRACE,
+    UNHALTED, assignments, disposition, lost_attempt,
 };
 use crate::store::names::Names;
 
@@ -24,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 25] = [
+const FILES: [&str; 33] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -50,6 +51,14 @@ const FILES: [&str; 25] = [
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/processors.sql"),
+    include_str!("../../sql/functions/operation.sql"),
+    include_str!("../../sql/functions/control.sql"),
+    include_str!("../../sql/functions/abort.sql"),
+    include_str!("../../sql/functions/park.sql"),
+    include_str!("../../sql/functions/pause.sql"),
+    include_str!("../../sql/functions/redrive.sql"),
+    include_str!("../../sql/functions/overview.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
@@ -64,7 +73,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 22] {
+fn constants() -> [(&'static str, String); 26] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -75,6 +84,9 @@ fn constants() -> [(&'static str, String); 22] {
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
         ("{free_group}", FREE_GROUP.into()),
         ("{free_job}", FREE_JOB.into()),
+        ("{requeued}", REQUEUED.into()),
+        ("{cancelled}", assignments(&CANCELLED)),
+        ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
@@ -83,6 +95,7 @@ fn constants() -> [(&'static str, String); 22] {
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
+        ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
         ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
         ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
         ("{group_limit}", name::GROUP_LIMIT.to_string()),

@@ -31,7 +31,8 @@ mod statement;
 mod store;
 mod work_connection;
 
-pub(crate) use admin::control::RequestReport;
+pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
+pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart};
 pub(crate) use fragments::RESTART_GRACE;
@@ -40,7 +41,7 @@ pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};
 pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
-pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
+pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
 pub(crate) use query::explain::Subject;
 pub(crate) use receive::{ReceiptState, ReceivedRow};
 pub(crate) use session::{

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use sea_query::{DeleteStatement, InsertStatement, OnConflict, UpdateStatement};
+use sea_query::{DeleteStatement, InsertStatement, OnConflict, SelectStatement, UpdateStatement};
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::queue_options::{AfterHalt, OutOfAttempts};
+use crate::store::admin::control::Acting;
 use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
+use crate::store::fragments::recorded;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -36,7 +39,12 @@ fn set(names: &Names) -> String {
         .on_conflict(OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned());
     let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
     select_into(&mut insert, select().exprs(row).to_owned());
-    render(insert.build(PG))
+    with([cte("written", insert)], record(names, "?6", "?7"))
+}
+
+fn record(names: &Names, reason: &str, actor: &str) -> SelectStatement {
+    let what = format!("'set_group_policy', ?1::text, ?2::text, null, {reason}::text, 1");
+    select().expr(recorded(names, &what, actor)).to_owned()
 }
 
 /// Unsets a group's policy; its row goes unless the group is paused.
@@ -51,7 +59,7 @@ fn unset(names: &Names) -> String {
         .values(COLUMNS.map(|column| (column, sql("null"))))
         .and_where(sql(format!("{key} and paused_at is not null")))
         .to_owned();
-    with([cte("gone", delete)], update)
+    with([cte("gone", delete), cte("written", update)], record(names, "?3", "?4"))
 }
 
 impl Store {
@@ -64,17 +72,7 @@ impl Store {
     ) -> Result<Option<OutOfAttempts>, sqlx::Error> {
         let get = self.query(&GET).bind(queue).bind(group);
         let Some(row) = get.fetch_optional(conn).await? else { return Ok(None) };
-        let word: String = row.try_get(0)?;
-        let time: Option<i64> = row.try_get(1)?;
-        let then: Option<String> = row.try_get(2)?;
-        Ok(Some(match (word.as_str(), time, then.as_deref().and_then(AfterHalt::parse)) {
-            ("halt", Some(ms), Some(then)) => {
-                OutOfAttempts::HaltFor { deadline: Duration::from_millis(ms.unsigned_abs()), then }
-            }
-            ("halt", ..) => OutOfAttempts::Halt,
-            ("park", ..) => OutOfAttempts::Park,
-            _ => OutOfAttempts::Continue,
-        }))
+        policy(&row, 0)
     }
 
     pub(crate) async fn set_group_policy(
@@ -83,19 +81,48 @@ impl Store {
         queue: &str,
         group: &str,
         policy: Option<OutOfAttempts>,
+        acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let Some(policy) = policy else {
             let unset = self.query(&UNSET).bind(queue).bind(group);
+            let unset = unset.bind(acting.reason).bind(acting.actor);
             return unset.execute(executor).await.map(drop);
         };
-        let (word, halt) = match policy {
-            OutOfAttempts::Continue => ("continue", None),
-            OutOfAttempts::Park => ("park", None),
-            OutOfAttempts::Halt => ("halt", None),
-            OutOfAttempts::HaltFor { deadline, then } => ("halt", Some((deadline, then))),
-        };
-        let ms = halt.map(|(deadline, _)| i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX));
+        let (word, ms, then) = policy_columns(policy);
         let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(ms);
-        set.bind(halt.map(|(_, then)| then.as_str())).execute(executor).await.map(drop)
+        set.bind(then).bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
+    }
+}
+
+/// Reads a policy from its three columns, of which the first is at `at`.
+pub(in crate::store) fn policy(
+    row: &PgRow,
+    at: usize,
+) -> Result<Option<OutOfAttempts>, sqlx::Error> {
+    let Some(word) = row.try_get::<Option<&str>, _>(at)? else { return Ok(None) };
+    let time: Option<i64> = row.try_get(at + 1)?;
+    let then = row.try_get::<Option<&str>, _>(at + 2)?.and_then(AfterHalt::parse);
+    Ok(Some(match (word, time, then) {
+        ("halt", Some(ms), Some(then)) => {
+            OutOfAttempts::HaltFor { deadline: Duration::from_millis(ms.unsigned_abs()), then }
+        }
+        ("halt", ..) => OutOfAttempts::Halt,
+        ("park", ..) => OutOfAttempts::Park,
+        _ => OutOfAttempts::Continue,
+    }))
+}
+
+/// The three columns of a policy.
+pub(in crate::store) fn policy_columns(
+    policy: OutOfAttempts,
+) -> (&'static str, Option<i64>, Option<&'static str>) {
+    match policy {
+        OutOfAttempts::Continue => ("continue", None, None),
+        OutOfAttempts::Park => ("park", None, None),
+        OutOfAttempts::Halt => ("halt", None, None),
+        OutOfAttempts::HaltFor { deadline, then } => {
+            let ms = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX);
+            ("halt", Some(ms), Some(then.as_str()))
+        }
     }
 }
