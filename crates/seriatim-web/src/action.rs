@@ -19,9 +19,12 @@ pub(crate) enum Action {
     Cancel { job: i64 },
     Retry { job: i64 },
     Skip { job: i64 },
+    RunNow { job: i64 },
+    Abort { job: i64 },
     PauseGroup { queue: String, group: String },
     ResumeGroup { queue: String, group: String },
     Unhalt { queue: String, group: String },
+    Park { queue: String, group: String },
     PurgeGroup { queue: String, group: String },
     PauseQueue { queue: String },
     ResumeQueue { queue: String },
@@ -29,6 +32,7 @@ pub(crate) enum Action {
     PurgeQueue { queue: String },
     RedriveParked { queue: String, group: String, job: Option<i64> },
     DiscardParked { queue: String, group: String, job: Option<i64> },
+    ReleaseNode { node: String },
 }
 
 /// The body of a request for an action.
@@ -38,6 +42,7 @@ pub(crate) struct Ask {
     pub(crate) queue: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) job: Option<i64>,
+    pub(crate) node: Option<String>,
     pub(crate) limit: Option<u32>,
     /// Why; recorded with the change.
     #[serde(default)]
@@ -70,6 +75,8 @@ impl Action {
             "cancel" => Self::Cancel { job },
             "retry" => Self::Retry { job },
             "skip" => Self::Skip { job },
+            "run-now" => Self::RunNow { job },
+            "abort" => Self::Abort { job },
             _ => return None,
         })
     }
@@ -79,6 +86,7 @@ impl Action {
             "pause" => Self::PauseGroup { queue, group },
             "resume" => Self::ResumeGroup { queue, group },
             "unhalt" => Self::Unhalt { queue, group },
+            "park" => Self::Park { queue, group },
             "purge" => Self::PurgeGroup { queue, group },
             _ => return None,
         })
@@ -132,8 +140,14 @@ pub(crate) async fn act(
             "A reason has at most {REASON_LIMIT} characters, and no NUL."
         )));
     }
-    let client = app.client.clone();
+    let client = if ask.dry_run {
+        app.client.clone()
+    } else {
+        app.client.acting_as(&identity.name).because(reason)
+    };
     let mut effect = match action {
+        // A rollback would not undo it.
+        Action::Abort { job } if ask.dry_run => preview_abort(app, *job).await?,
         Action::PurgeGroup { queue, group } => {
             purge(app, &client, queue, Some(group), ask.dry_run).await?
         }
@@ -158,6 +172,17 @@ pub(crate) async fn act(
         app.poll.announce();
     }
     Ok(effect)
+}
+
+async fn preview_abort(app: &App, job: i64) -> Result<Effect, WebError> {
+    let running = app.client.job_status(&app.reads, job).await? == Some(JobStatus::Started);
+    if running {
+        return Ok(Effect::of(format!(
+            "The run of job {job} is ended, and its handler dropped. The attempt counts: it runs \
+             again if it has one left."
+        )));
+    }
+    Err(WebError::Refused(format!("Job {job} does not run.")))
 }
 
 /// Returns the jobs behind the job that the action is about, in words.
@@ -202,6 +227,31 @@ async fn in_transaction(
         Action::Skip { job } => {
             client.skip(&mut *tx, *job).await?;
             Ok(Effect::of(format!("Job {job} is skipped and stays failed; {behind}.")))
+        }
+        Action::RunNow { job } => {
+            client.run_now(&mut *tx, *job).await?;
+            Ok(Effect::of(format!("Job {job} is due now; it runs at its turn.")))
+        }
+        Action::Abort { job } => {
+            client.abort(&mut *tx, *job).await?;
+            Ok(Effect::of(format!(
+                "The run of job {job} is ended. It runs again if it has an attempt left."
+            )))
+        }
+        Action::Park { queue, group } => {
+            let job = client.park_group(&mut *tx, queue, group).await?;
+            Ok(Effect::of(format!(
+                "Job {job} of group {group:?} is failed, and those that wait behind it step aside \
+                 with it, until they are redriven or discarded. Later ones run."
+            )))
+        }
+        Action::ReleaseNode { node } => {
+            let released = client.release_node(&mut *tx, node).await?;
+            Ok(Effect::of(format!(
+                "Node {node:?} is taken to be gone: the claims of {} groups and {} ungrouped jobs \
+                 are taken over, unless it shows that it lives.",
+                released.groups, released.jobs
+            )))
         }
         Action::PauseGroup { queue, group } => {
             client.pause_group(&mut *tx, queue, group, Some(reason)).await?;
@@ -377,7 +427,7 @@ impl<'a> Buttons<'a> {
             return;
         }
         let body = ascii(&serde_json::to_string(body).unwrap_or_default());
-        let grave = matches!(label, "Purge" | "Discard" | "Cancel");
+        let grave = matches!(label, "Purge" | "Discard" | "Cancel" | "Abort");
         self.made.push(Button { label, key, address, body, grave });
     }
 
@@ -396,12 +446,17 @@ impl<'a> Buttons<'a> {
                 }
             }
             JobStatus::Queued => {
+                if job.is_delayed() {
+                    self.job_verb("Run now", "", job.id, "run-now");
+                }
                 self.job_verb("Skip", "s", job.id, "skip");
                 self.job_verb("Cancel", "x", job.id, "cancel");
             }
-            JobStatus::Started | JobStatus::Parked => {
+            JobStatus::Started => {
                 self.job_verb("Cancel", "x", job.id, "cancel");
+                self.job_verb("Abort", "", job.id, "abort");
             }
+            JobStatus::Parked => self.job_verb("Cancel", "x", job.id, "cancel"),
             _ => {}
         }
         self
@@ -424,12 +479,20 @@ impl<'a> Buttons<'a> {
                 let address = String::from("api/v1/groups/unhalt");
                 self.add(Access::Operator, "Unhalt", "r", address, &about);
             }
-            (GroupState::Running, _, Some(head)) => self.job_verb("Cancel", "x", head, "cancel"),
+            (GroupState::Running, _, Some(head)) => {
+                self.job_verb("Cancel", "x", head, "cancel");
+                self.job_verb("Abort", "", head, "abort");
+            }
             (GroupState::Ready | GroupState::Resting | GroupState::Paused, _, Some(head)) => {
                 self.job_verb("Skip", "s", head, "skip");
                 self.job_verb("Cancel", "x", head, "cancel");
             }
             _ => {}
+        }
+        let waits =
+            [GroupState::Ready, GroupState::Resting, GroupState::Paused, GroupState::Halted];
+        if group.depth.count > 0 && waits.contains(&group.state) {
+            self.add(Access::Operator, "Park", "a", String::from("api/v1/groups/park"), &about);
         }
         if group.parked.count > 0 {
             let address = |verb| format!("api/v1/parked/{verb}");
@@ -469,6 +532,14 @@ impl<'a> Buttons<'a> {
         if queued {
             self.add(Access::Admin, "Purge", "", String::from("api/v1/queues/purge"), &about);
         }
+        self
+    }
+
+    /// Adds what can be done about a node that seems to be gone.
+    pub(crate) fn node(mut self, node: &str) -> Self {
+        let about = serde_json::json!({ "node": node });
+        let address = String::from("api/v1/nodes/release");
+        self.add(Access::Operator, "Release", "", address, &about);
         self
     }
 

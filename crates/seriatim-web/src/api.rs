@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use seriatim::QueueOverview;
+use seriatim::{Operation, ProcessorInfo, QueueOverview};
 
 use crate::access::check_change;
 use crate::action::{Action, Ask, Effect, act};
@@ -31,6 +31,9 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/stopped", get(stopped))
         .route("/parked", get(parked))
         .route("/find", get(find))
+        .route("/nodes", get(nodes))
+        .route("/operations", get(operations))
+        .route("/nodes/release", post(release))
         .route("/jobs/{id}/{verb}", post(job_action))
         .route("/groups/{verb}", post(group_action))
         .route("/queues/{verb}", post(queue_action))
@@ -132,6 +135,19 @@ async fn find(State(app): State<Shared>, text: Asked<Text>) -> Answer<Found> {
     Ok(Json(data::find(&app, &text?.0.q).await?))
 }
 
+async fn nodes(State(app): State<Shared>) -> Answer<Vec<ProcessorInfo>> {
+    Ok(Json(data::nodes(&app).await?))
+}
+
+#[derive(Deserialize)]
+struct Before {
+    before: Option<i64>,
+}
+
+async fn operations(State(app): State<Shared>, of: Asked<Before>) -> Answer<Vec<Operation>> {
+    Ok(Json(data::operations(&app, of?.0.before).await?))
+}
+
 type Body = Result<Json<Ask>, JsonRejection>;
 
 async fn job_action(
@@ -167,6 +183,18 @@ async fn queue_action(
     let (verb, ask) = (path?.0, body?.0);
     let action = Action::of_queue(given(ask.queue.as_ref())?, ask.limit, &verb);
     run(&app, &identity, &headers, action, &ask).await
+}
+
+async fn release(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<Effect> {
+    let ask = body?.0;
+    let node = ask.node.clone();
+    let node = node.ok_or_else(|| WebError::BadRequest(String::from("Name the node.")))?;
+    run(&app, &identity, &headers, Some(Action::ReleaseNode { node }), &ask).await
 }
 
 async fn parked_action(

@@ -1,7 +1,8 @@
-//! Find: by job id, by the producer's reference, or by the beginning of a group's name.
+//! Find: by job id, by the producer's reference, by the beginning of a group's name, and dead letters
+//! by the name of the job.
 
 use serde::Serialize;
-use seriatim::GroupFilter;
+use seriatim::{FailedFilter, GroupFilter};
 
 use crate::app::App;
 use crate::data::{JobView, queues};
@@ -46,6 +47,17 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
         let queue = overview.queue.clone();
         let jobs = app.client.jobs_by_reference(&app.reads, &queue, text, IN_QUEUE).await?;
         found.jobs.extend(jobs.into_iter().map(|job| JobView::new(job, false)));
+        let named = FailedFilter {
+            queue: Some(queue.clone()),
+            name: Some(text.to_owned()),
+            limit: IN_QUEUE,
+            ..FailedFilter::default()
+        };
+        let failed = app.client.failed_jobs(&app.reads, &named).await?;
+        for failed in failed {
+            let job = app.client.job(&app.reads, failed.id).await?;
+            found.jobs.extend(job.map(|job| JobView::new(job, false)));
+        }
         let filter = GroupFilter::default().find(text).limit(IN_QUEUE);
         let page = app.client.groups(&app.reads, &queue, &filter).await?;
         found.groups.extend(page.groups.into_iter().map(|group| FoundGroup {

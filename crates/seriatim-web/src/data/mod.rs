@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
-use seriatim::{GroupFilter, GroupPage, GroupSort, GroupState, QueueOverview};
+use seriatim::{
+    GroupFilter, GroupPage, GroupSort, GroupState, Operation, ProcessorInfo, QueueOverview,
+};
 
 pub(crate) use find::{Found, find};
 pub(crate) use job::{JobDetail, JobView, job};
@@ -81,6 +83,21 @@ pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>
 
 pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {
     Ok(app.client.groups(&app.reads, &filter.name, &filter.to_filter()?).await?)
+}
+
+/// The operations of a page.
+pub(crate) const OPERATIONS: u32 = 50;
+
+/// Returns what operators did, the last first; before an operation, for the next page.
+pub(crate) async fn operations(app: &App, before: Option<i64>) -> Result<Vec<Operation>, WebError> {
+    Ok(app.client.operations(&app.reads, before, OPERATIONS).await?)
+}
+
+/// Returns the processors, those that are gone first.
+pub(crate) async fn nodes(app: &App) -> Result<Vec<ProcessorInfo>, WebError> {
+    let mut processors = app.client.processors(&app.reads).await?;
+    processors.sort_by(|a, b| (a.alive, &a.node, a.id).cmp(&(b.alive, &b.node, b.id)));
+    Ok(processors)
 }
 
 pub(crate) type Shared = Arc<App>;

@@ -18,7 +18,9 @@ use crate::assets;
 use crate::config::{Access, Identity};
 use crate::data::{self, LaneFilter, Shared, shown};
 use crate::error::WebError;
-use crate::pages::view::{AttemptView, JobLine, QueueRow, RowView, When, encode};
+use crate::pages::view::{
+    AttemptView, JobLine, NodeRow, OperationRow, QueueRow, RowView, When, encode,
+};
 use crate::timeline::{Timeline, timeline};
 
 pub(crate) fn routes() -> Router<Shared> {
@@ -30,6 +32,8 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/stopped", get(stopped))
         .route("/parked", get(parked))
         .route("/find", get(find))
+        .route("/nodes", get(nodes))
+        .route("/log", get(log))
 }
 
 /// The frame of all pages.
@@ -498,6 +502,59 @@ async fn find(
                 jobs: found.jobs.iter().map(JobLine::new).collect(),
             };
             Ok((format!("Find {}", shown(&q)), main.render()?))
+        })
+        .await
+}
+
+async fn nodes(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    OriginalUri(uri): OriginalUri,
+) -> Shown {
+    #[derive(Template)]
+    #[template(path = "nodes.html")]
+    struct Nodes {
+        nodes: Vec<NodeRow>,
+    }
+    let visit = Visit { app: &app, identity: &identity, uri: &uri, find: "" };
+    visit
+        .show(async || {
+            let nodes = data::nodes(&app).await?;
+            let row = |node| NodeRow::new(&app, identity.access, node);
+            let main = Nodes { nodes: nodes.iter().map(row).collect() };
+            Ok((String::from("Nodes"), main.render()?))
+        })
+        .await
+}
+
+#[derive(Deserialize)]
+struct Before {
+    before: Option<i64>,
+}
+
+async fn log(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    OriginalUri(uri): OriginalUri,
+    of: Asked<Before>,
+) -> Shown {
+    #[derive(Template)]
+    #[template(path = "log.html")]
+    struct Log {
+        operations: Vec<OperationRow>,
+        next: Option<i64>,
+    }
+    let Query(of) = of?;
+    let visit = Visit { app: &app, identity: &identity, uri: &uri, find: "" };
+    visit
+        .show(async || {
+            let operations = data::operations(&app, of.before).await?;
+            let full = operations.len() >= usize::try_from(data::OPERATIONS).unwrap_or(usize::MAX);
+            let main = Log {
+                next: operations.last().filter(|_| full).map(|last| last.id),
+                operations: operations.iter().map(OperationRow::new).collect(),
+            };
+            Ok((String::from("Log"), main.render()?))
         })
         .await
 }

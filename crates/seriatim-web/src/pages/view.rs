@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use seriatim::{AttemptRecord, BoundedCount, JobStatus, QueueOverview};
+use seriatim::{AttemptRecord, BoundedCount, JobStatus, Operation, ProcessorInfo, QueueOverview};
 
 use crate::action::{Button, Buttons};
 use crate::app::App;
@@ -249,6 +249,69 @@ impl AttemptView {
             took: took.map(span).unwrap_or_default(),
             kind: kind.as_str().unwrap_or_default().replace('_', " "),
             message: record.message.as_deref().map(shown).unwrap_or_default(),
+        }
+    }
+}
+
+/// A processor in a list.
+pub(crate) struct NodeRow {
+    pub(crate) node: String,
+    pub(crate) process: String,
+    pub(crate) alive: bool,
+    /// The queues that it serves, each with its address; `None`: it does not say.
+    pub(crate) queues: Option<Vec<(String, String)>>,
+    pub(crate) started: Option<When>,
+    pub(crate) seen: Option<When>,
+    pub(crate) buttons: Vec<Button>,
+}
+
+impl NodeRow {
+    pub(crate) fn new(app: &App, access: Access, processor: &ProcessorInfo) -> Self {
+        let buttons = Buttons::new(app, access);
+        let host = processor.host.as_deref().map(shown).unwrap_or_default();
+        let pid = processor.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
+        let queue = |name: &String| (format!("queue?name={}", encode(name)), shown(name));
+        Self {
+            node: shown(&processor.node),
+            process: format!("{host}{pid}"),
+            alive: processor.alive,
+            queues: processor.queues.as_ref().map(|queues| queues.iter().map(queue).collect()),
+            started: processor.started_at.map(When::new),
+            seen: processor.seen_at.map(When::new),
+            buttons: if processor.alive {
+                Vec::new()
+            } else {
+                buttons.node(&processor.node).made()
+            },
+        }
+    }
+}
+
+/// What an operator did.
+pub(crate) struct OperationRow {
+    pub(crate) at: When,
+    pub(crate) actor: String,
+    pub(crate) action: String,
+    pub(crate) queue: Option<(String, String)>,
+    pub(crate) group: Option<(String, String)>,
+    pub(crate) job: Option<i64>,
+    pub(crate) reason: String,
+    pub(crate) affected: u64,
+}
+
+impl OperationRow {
+    pub(crate) fn new(operation: &Operation) -> Self {
+        let queue = operation.queue.as_ref();
+        let group = operation.group.as_ref().zip(queue);
+        Self {
+            at: When::new(operation.at),
+            actor: shown(&operation.actor),
+            action: shown(&operation.action).replace('_', " "),
+            queue: queue.map(|queue| (format!("queue?name={}", encode(queue)), shown(queue))),
+            group: group.map(|(group, queue)| (lane_url(queue, group), shown(group))),
+            job: operation.job,
+            reason: operation.reason.as_deref().map(shown).unwrap_or_default(),
+            affected: operation.affected,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Actions: their preview, their effect, and when they are refused.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::json;
-use seriatim::JobStatus;
+use seriatim::{JobStatus, NewJob};
 
-use crate::support::{ANN, ROOT, Shop, get, post, serve, users};
+use crate::support::{ANN, ROOT, Shop, eventually, get, post, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_changes_nothing() {
@@ -90,5 +91,92 @@ async fn bodies_that_make_no_sense_are_refused() {
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
         assert!(answer.json()["error"].is_string());
     }
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_is_in_the_log() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    let group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
+    let mut preview = group.clone();
+    preview["dry_run"] = json!(true);
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &preview).await.status, 200);
+    assert_eq!(get(page, "/api/v1/operations", ANN).await.json(), json!([]));
+
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &group).await.status, 200);
+    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
+    assert_eq!(post(page, &skip, ROOT, &json!({"reason": "a <b>typo</b>"})).await.status, 200);
+    let log = get(page, "/api/v1/operations", ANN).await.json();
+    assert_eq!(log[0]["actor"], "root");
+    assert_eq!(log[0]["action"], "skip");
+    assert_eq!(log[0]["reason"], "a <b>typo</b>");
+    assert_eq!(log[1]["actor"], "ann");
+    assert_eq!(log[1]["group"], "customer-5");
+    let body = get(page, "/log", ANN).await.body;
+    assert!(body.contains("their audit"), "{body}");
+    assert!(!body.contains("<b>typo"), "{body}");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_parked_and_redriven() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    let group = json!({"queue": "orders", "group": "customer-17", "reason": "later"});
+    let parks = post(page, "/api/v1/groups/park", ANN, &group).await;
+    assert_eq!(parks.status, 200, "{}", parks.body);
+    eventually("the jobs are parked", async || {
+        get(page, "/parked", ANN).await.body.contains("api/v1/parked/redrive")
+    })
+    .await;
+    shop.mended.store(true, Ordering::Relaxed);
+    let redriven = post(page, "/api/v1/parked/redrive", ANN, &group).await;
+    assert_eq!(redriven.json()["jobs"], 4, "{}", redriven.body);
+    shop.drained("orders", "customer-17").await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_aborted_and_a_delay_ended() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let job = NewJob::new("orders", &"slow").group("g").delay(Duration::from_hours(1));
+    let job = shop.client.enqueue(shop.pool(), job).await.unwrap().id();
+    let (run, abort) = (format!("/api/v1/jobs/{job}/run-now"), format!("/api/v1/jobs/{job}/abort"));
+    let body = get(page, &format!("/job?id={job}"), ANN).await.body;
+    assert!(body.contains(&run[1..]) && !body.contains(&abort[1..]), "{body}");
+    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    assert_eq!(preview.status, 409, "it does not run: {}", preview.body);
+    assert_eq!(post(page, &run, ANN, &json!({"reason": "now"})).await.status, 200);
+    let attempts = async |attempts| {
+        eventually("the attempt runs", async || {
+            let job = shop.client.job(shop.pool(), job).await.unwrap().unwrap();
+            job.status == JobStatus::Started && job.attempts == attempts
+        })
+        .await;
+    };
+    attempts(1).await;
+    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    assert_eq!(preview.status, 200, "{}", preview.body);
+    attempts(1).await;
+    let aborted = post(page, &abort, ANN, &json!({"reason": "it hangs"})).await;
+    assert_eq!(aborted.status, 200, "{}", aborted.body);
+    attempts(2).await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_say_what_they_serve() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let nodes = get(page, "/api/v1/nodes", ANN).await.json();
+    assert_eq!(nodes[0]["alive"], true, "{nodes}");
+    assert_eq!(nodes[0]["queues"], json!(["orders"]));
+    let body = get(page, "/nodes", ANN).await.body;
+    assert!(body.contains(">alive<"), "{body}");
+    assert!(!body.contains("nodes/release"), "it lives");
+    let release = json!({"node": "gone", "reason": "its rack burned"});
+    assert_eq!(post(page, "/api/v1/nodes/release", ANN, &release).await.status, 200);
     shop.close().await;
 }

@@ -245,6 +245,7 @@ async fn shop_in_every_state() -> Shop {
     shop.drained("orders", "customer-7").await;
     // Group names of a real shop, in the states that they are in.
     client
+        .acting_as("bob")
         .pause_group(pool, "orders", "customer-42", Some("their audit, until Friday"))
         .await
         .unwrap();
@@ -280,7 +281,7 @@ async fn shop_in_every_state() -> Shop {
     for n in 0..3 {
         shop.enqueue("mail", &format!("to-{n}"), "fine", "letter").await;
     }
-    client.pause_queue(pool, "mail", Some("the provider is down")).await.unwrap();
+    client.acting_as("ann").pause_queue(pool, "mail", Some("the provider is down")).await.unwrap();
     shop.enqueue("reports", "nightly", "fine", "report").await;
     client.receive(pool, Receive::new("reports")).await.unwrap();
     shop
@@ -291,6 +292,8 @@ async fn shop_in_every_state() -> Shop {
 async fn pictures_of_every_page() {
     let Some(folder) = std::env::var_os("SERIATIM_PICTURES").map(PathBuf::from) else { return };
     let shop = shop_in_every_state().await;
+    let ann = shop.client.acting_as("ann").because("the bank answers again");
+    ann.run_now(shop.pool(), shop.enqueue("mail", "to-9", "fine", "letter").await).await.unwrap();
     let config = Config::new()
         .show_data(true)
         .access(|_| Identity { name: String::from("ann"), access: Access::Operator });
@@ -304,6 +307,8 @@ async fn pictures_of_every_page() {
         ("job", &job),
         ("stopped", "/stopped"),
         ("parked", "/parked"),
+        ("nodes", "/nodes"),
+        ("log", "/log"),
         ("find", "/find?q=customer-1"),
     ];
     for (theme, dark) in [("light", false), ("dark", true)] {

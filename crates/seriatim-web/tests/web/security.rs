@@ -112,6 +112,8 @@ async fn nothing_is_inline_and_all_addresses_are_relative() {
         "/",
         "/stopped",
         "/parked",
+        "/nodes",
+        "/log",
         "/queue?name=orders",
         "/lane?queue=orders&group=customer-17",
         &job,
