@@ -29,6 +29,7 @@ pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(in crate::client) data_limit: usize,
     pub(in crate::client) notify: bool,
+    pub(in crate::client) reads_data: bool,
     actor: Option<Arc<str>>,
     reason: Option<Arc<str>>,
 }
@@ -37,7 +38,14 @@ impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
         let store = Store::default_schema();
-        Self { store, data_limit: 1024 * 1024, notify: true, actor: None, reason: None }
+        Self {
+            store,
+            data_limit: 1024 * 1024,
+            notify: true,
+            reads_data: true,
+            actor: None,
+            reason: None,
+        }
     }
 }
 
@@ -76,6 +84,14 @@ impl Client {
     /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
+        self
+    }
+
+    /// Returns a client that reads jobs without what they carry: their `data` is null, and they have
+    /// no `payload` and no `result`. It needs no right to read those columns, as the observer of
+    /// `docs/roles.sql` has none.
+    pub fn without_data(mut self) -> Self {
+        self.reads_data = false;
         self
     }
 

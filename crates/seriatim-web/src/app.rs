@@ -63,8 +63,10 @@ impl App {
     pub(crate) fn new(pool: &PgPool, config: Config) -> Self {
         let reads = own_pool(pool, 4, true);
         let writes = own_pool(config.write_pool.as_ref().unwrap_or(pool), 2, false);
+        let client = config.client.clone();
         Self {
-            client: config.client.clone(),
+            // What may not be shown is not even read, and the reads need no right to it.
+            client: if config.show_data { client } else { client.without_data() },
             reads,
             writes,
             config,

@@ -18,9 +18,12 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    JOB = by_id;
-    GROUP_JOBS = of_group;
-    BY_REFERENCE = of_reference;
+    JOB = |names: &Names| by_id(jobs(names));
+    GROUP_JOBS = |names: &Names| of_group(jobs(names));
+    BY_REFERENCE = |names: &Names| of_reference(jobs(names));
+    JOB_WITHOUT_DATA = |names: &Names| by_id(jobs_without_data(names));
+    GROUP_JOBS_WITHOUT_DATA = |names: &Names| of_group(jobs_without_data(names));
+    BY_REFERENCE_WITHOUT_DATA = |names: &Names| of_reference(jobs_without_data(names));
     HALTED = halted;
     COUNTS = counts;
     FAILED = failed;
@@ -28,6 +31,15 @@ statements! {
 }
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
+    with_carried(names, ["j.data", "j.result", "j.payload"])
+}
+
+/// As [`jobs`], for a role that may not read what jobs carry.
+pub(in crate::store) fn jobs_without_data(names: &Names) -> SelectStatement {
+    with_carried(names, ["null::jsonb", "null::jsonb", "null::bytea"])
+}
+
+fn with_carried(names: &Names, [data, result, payload]: [&'static str; 3]) -> SelectStatement {
     select()
         .exprs(
             [
@@ -35,8 +47,8 @@ pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
                 "j.queue",
                 "j.group_id",
                 "j.status::text",
-                "j.data",
-                "j.result",
+                data,
+                result,
                 "j.error",
                 "j.attempts",
                 "j.max_attempts",
@@ -45,7 +57,7 @@ pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
                 "j.last_started_at",
                 "j.finished_at",
                 "j.history",
-                "j.payload",
+                payload,
                 "j.content_type",
                 "j.name",
                 "j.reference",
@@ -60,13 +72,13 @@ pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-fn by_id(names: &Names) -> String {
-    let query = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+fn by_id(mut jobs: SelectStatement) -> String {
+    let query = jobs.and_where(sql("j.id = ?1")).to_owned();
     render(query.build(PG))
 }
 
-fn of_group(names: &Names) -> String {
-    let mut query = jobs(names)
+fn of_group(mut jobs: SelectStatement) -> String {
+    let mut query = jobs
         .and_where(in_group("j", "?1", "?2", None))
         .and_where(unfinished("j"))
         .limit(limit(3))
@@ -75,8 +87,8 @@ fn of_group(names: &Names) -> String {
     render(query.build(PG))
 }
 
-fn of_reference(names: &Names) -> String {
-    let query = jobs(names)
+fn of_reference(mut jobs: SelectStatement) -> String {
+    let query = jobs
         .and_where(sql("j.queue = ?1 and j.reference = ?2"))
         // As a sum, so that no plan walks all jobs in the order of their ids to find these.
         .order_by_expr(sql("j.id + 0"), Order::Desc)
@@ -184,8 +196,10 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         id: i64,
+        data: bool,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let row = self.query(&JOB).bind(id).fetch_optional(executor).await?;
+        let statement = if data { &JOB } else { &JOB_WITHOUT_DATA };
+        let row = self.query(statement).bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
@@ -196,8 +210,10 @@ impl Store {
         queue: &str,
         group: &str,
         limit: i64,
+        data: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(limit);
+        let statement = if data { &GROUP_JOBS } else { &GROUP_JOBS_WITHOUT_DATA };
+        let query = self.query(statement).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -208,8 +224,10 @@ impl Store {
         queue: &str,
         reference: &str,
         limit: i64,
+        data: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(limit);
+        let statement = if data { &BY_REFERENCE } else { &BY_REFERENCE_WITHOUT_DATA };
+        let query = self.query(statement).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 

@@ -1,22 +1,23 @@
 //! Jobs of a group that ended lately, among the last that ended in their queue.
 
-use sea_query::Order;
+use sea_query::{Order, SelectStatement};
 use sqlx::PgExecutor;
 
 use crate::job::job::{Job, JobStatus};
 use crate::store::builder::{PG, limit, render, sql};
 use crate::store::names::Names;
-use crate::store::query::inspect::{job, jobs};
+use crate::store::query::inspect::{job, jobs, jobs_without_data};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECENT = recent;
+    RECENT = |names: &Names| recent(names, jobs(names));
+    RECENT_WITHOUT_DATA = |names: &Names| recent(names, jobs_without_data(names));
 }
 
 /// No index has the finished jobs of a group. So the queue's last ones are read by the index of
 /// finished jobs, and those of other groups left out.
-fn recent(names: &Names) -> String {
+fn recent(names: &Names, mut jobs: SelectStatement) -> String {
     let ends = JobStatus::ALL.into_iter().filter(|status| status.is_final()).map(|status| {
         format!(
             "(select f.id, f.group_id from {{job}} f where f.queue = ?1 and f.status = '{status}'
@@ -25,7 +26,7 @@ fn recent(names: &Names) -> String {
     });
     let ended = ends.collect::<Vec<_>>().join(" union all ");
     let of_group = format!("j.id in (select e.id from ({ended}) e where e.group_id = ?2)");
-    let query = jobs(names)
+    let query = jobs
         .and_where(sql(names.sql(&of_group)))
         .order_by_expr(sql("j.id"), Order::Desc)
         .limit(limit(4))
@@ -41,8 +42,10 @@ impl Store {
         group: &str,
         among: i64,
         limit: i64,
+        data: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&RECENT).bind(queue).bind(group).bind(among).bind(limit);
+        let statement = if data { &RECENT } else { &RECENT_WITHOUT_DATA };
+        let query = self.query(statement).bind(queue).bind(group).bind(among).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 }

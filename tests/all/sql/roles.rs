@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, Hold, JobError, NewJob, OutOfAttempts,
-    Processor, QueueSettings, Reason, Receive, Retention,
+    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, NewJob,
+    OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -304,7 +304,7 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     assert_eq!(sqlx::query(list).fetch_all(observer).await.unwrap().len(), 1);
 
     may_not(observer, &OWNERS).await;
-    let columns = ["data", "payload", "result", "history", "job", "*"];
+    let columns = ["data", "payload", "result", "job", "*"];
     for column in columns {
         may_not(observer, &[&format!("select {column} from seriatim.job")]).await;
     }
@@ -328,12 +328,20 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     is_denied(&client.job(observer, id).await.unwrap_err());
     is_denied(&client.group_jobs(observer, "q", "g", 1).await.unwrap_err());
     is_denied(&client.jobs_by_reference(observer, "q", "r", 1).await.unwrap_err());
+    let bare = client.clone().without_data();
+    let job = bare.job(observer, id).await.unwrap().unwrap();
+    assert_eq!(job.data, serde_json::Value::Null);
+    bare.group_jobs(observer, "q", "g", 1).await.unwrap();
+    bare.jobs_by_reference(observer, "q", "r", 1).await.unwrap();
+    bare.recent_jobs(observer, "q", "g", 1).await.unwrap();
     is_denied(&client.cancel(observer, id).await.unwrap_err());
     is_denied(&client.pause_queue(observer, "q", None).await.unwrap_err());
 
     let why = client.explain_job(observer, id).await.unwrap().unwrap().to_string();
     assert!(why.contains("audit") && !why.contains("carried"), "{why}");
     client.queues(observer).await.unwrap();
+    client.groups(observer, "q", &GroupFilter::default()).await.unwrap();
+    client.group(observer, "q", "g").await.unwrap();
     client.failed_jobs(observer, &FailedFilter::default()).await.unwrap();
     client.processors(observer).await.unwrap();
     client.operations(observer, None, 10).await.unwrap();

@@ -56,7 +56,7 @@ impl JobView {
             data: show_data.then_some(job.data),
             result: job.result.filter(|_| show_data),
             content_type: job.content_type,
-            payload_bytes: job.payload.as_ref().map(Vec::len),
+            payload_bytes: job.payload.as_ref().filter(|_| show_data).map(Vec::len),
         }
     }
 

@@ -203,3 +203,45 @@ async fn data_is_shown_only_if_configured() {
     }
     shop.close().await;
 }
+
+/// The reads need the observer's rights only, and the changes the operator's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_observer_reads_and_the_operator_writes() {
+    let shop = Shop::open(2).await;
+    let name = shop.db.name();
+    let (observer, operator) = (format!("{name}_observer"), format!("{name}_operator"));
+    let mut script = include_str!("../../../../docs/roles.sql").to_owned();
+    for (role, member) in [("seriatim_observer", &observer), ("seriatim_operator", &operator)] {
+        script.push_str(
+            &["create role \"", member, "\" login; grant ", role, " to \"", member, "\";"].concat(),
+        );
+    }
+    sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(shop.pool()).await.unwrap();
+    let as_role = |role: &str| {
+        let options = shop.pool().connect_options().as_ref().clone().username(role);
+        sqlx::postgres::PgPoolOptions::new().connect_lazy_with(options)
+    };
+    let config = users().write_pool(as_role(&operator));
+    let page = serve(&as_role(&observer), config).await;
+    let job = format!("/job?id={}", shop.poison);
+    for path in [
+        "/",
+        "/stopped",
+        "/parked",
+        "/nodes",
+        "/log",
+        "/queue?name=orders",
+        "/lane?queue=orders&group=customer-17",
+        "/find?q=customer",
+        &job,
+    ] {
+        let answer = get(page, path, ANN).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
+    let skipped = post(page, &skip, ANN, &json!({"reason": "a test"})).await;
+    assert_eq!(skipped.status, 200, "{}", skipped.body);
+    let drop = ["drop role \"", &observer, "\"; drop role \"", &operator, "\""].concat();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(shop.pool()).await.unwrap();
+    shop.close().await;
+}
