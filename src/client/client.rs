@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Returns a client that reads jobs without what they carry: their `data` is null, and they have
-    /// no `payload` and no `result`. It needs no right to read those columns, as the observer of
+    /// no `payload`, no `result` and no headers. It needs no right to read those columns, as the observer of
     /// `docs/roles.sql` has none.
     pub fn without_data(mut self) -> Self {
         self.reads_data = false;

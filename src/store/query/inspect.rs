@@ -32,15 +32,18 @@ statements! {
 }
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    with_carried(names, ["j.data", "j.result", "j.payload"])
+    with_carried(names, ["j.data", "j.result", "j.payload", "j.headers::text"])
 }
 
 /// As [`jobs`], for a role that may not read what jobs carry.
 pub(in crate::store) fn jobs_without_data(names: &Names) -> SelectStatement {
-    with_carried(names, ["null::jsonb", "null::jsonb", "null::bytea"])
+    with_carried(names, ["null::jsonb", "null::jsonb", "null::bytea", "null::text"])
 }
 
-fn with_carried(names: &Names, [data, result, payload]: [&'static str; 3]) -> SelectStatement {
+fn with_carried(
+    names: &Names,
+    [data, result, payload, headers]: [&'static str; 4],
+) -> SelectStatement {
     select()
         .exprs(
             [
@@ -66,7 +69,7 @@ fn with_carried(names: &Names, [data, result, payload]: [&'static str; 3]) -> Se
                 "j.expires_at",
                 "j.lease_ms",
                 "j.dedup_id",
-                "j.headers::text",
+                headers,
             ]
             .map(sql),
         )
