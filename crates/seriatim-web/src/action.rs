@@ -483,7 +483,14 @@ impl<'a> Buttons<'a> {
                 self.job_verb("Cancel", "x", head, "cancel");
                 self.job_verb("Abort", "", head, "abort");
             }
-            (GroupState::Ready | GroupState::Resting | GroupState::Paused, _, Some(head)) => {
+            (
+                state @ (GroupState::Ready | GroupState::Resting | GroupState::Paused),
+                _,
+                Some(head),
+            ) => {
+                if state == GroupState::Resting {
+                    self.job_verb("Run now", "", head, "run-now");
+                }
                 self.job_verb("Skip", "s", head, "skip");
                 self.job_verb("Cancel", "x", head, "cancel");
             }
