@@ -29,7 +29,7 @@ pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(in crate::client) data_limit: usize,
     pub(in crate::client) notify: bool,
-    pub(in crate::client) reads_data: bool,
+    pub(in crate::client) without_data: bool,
     actor: Option<Arc<str>>,
     reason: Option<Arc<str>>,
 }
@@ -42,7 +42,7 @@ impl Default for Client {
             store,
             data_limit: 1024 * 1024,
             notify: true,
-            reads_data: true,
+            without_data: false,
             actor: None,
             reason: None,
         }
@@ -84,14 +84,6 @@ impl Client {
     /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
     pub fn notify(mut self, wake: bool) -> Self {
         self.notify = wake;
-        self
-    }
-
-    /// Returns a client that reads jobs without what they carry: their `data` is null, and they have
-    /// no `payload`, no `result` and no headers. It needs no right to read those columns, as the observer of
-    /// `docs/roles.sql` has none.
-    pub fn without_data(mut self) -> Self {
-        self.reads_data = false;
         self
     }
 
@@ -139,6 +131,14 @@ impl Client {
     /// has it too.
     pub fn because(&self, reason: &str) -> Self {
         Self { reason: Some(reason.into()), ..self.clone() }
+    }
+
+    /// Returns a client that reads jobs without what they carry: their data is null, payload and
+    /// result are `None`. So an observer's role may call [`job`](Self::job),
+    /// [`group_jobs`](Self::group_jobs) and [`jobs_by_reference`](Self::jobs_by_reference)
+    /// (`docs/roles.sql`), and a list does not bring megabytes.
+    pub fn without_data(&self) -> Self {
+        Self { without_data: true, ..self.clone() }
     }
 
     /// Who changes something with this client, and why.

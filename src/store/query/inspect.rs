@@ -19,62 +19,58 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    JOB = |names: &Names| by_id(jobs(names));
-    GROUP_JOBS = |names: &Names| of_group(jobs(names));
-    BY_REFERENCE = |names: &Names| of_reference(jobs(names));
-    JOB_WITHOUT_DATA = |names: &Names| by_id(jobs_without_data(names));
-    GROUP_JOBS_WITHOUT_DATA = |names: &Names| of_group(jobs_without_data(names));
-    BY_REFERENCE_WITHOUT_DATA = |names: &Names| of_reference(jobs_without_data(names));
+    JOB = |names| by_id(jobs(names));
+    GROUP_JOBS = |names| of_group(jobs(names));
+    BY_REFERENCE = |names| of_reference(jobs(names));
+    BARE_JOB = |names| by_id(bare_jobs(names));
+    BARE_GROUP_JOBS = |names| of_group(bare_jobs(names));
+    BARE_BY_REFERENCE = |names| of_reference(bare_jobs(names));
     HALTED = halted;
     COUNTS = counts;
     FAILED = failed;
     STATUS = |names| names.sql("select status::text from {job} where id = $1");
 }
 
+/// The columns of a job, as `job` reads them.
+const COLUMNS: [&str; 23] = [
+    "j.id",
+    "j.queue",
+    "j.group_id",
+    "j.status::text",
+    "j.data",
+    "j.result",
+    "j.error",
+    "j.attempts",
+    "j.max_attempts",
+    "j.run_at",
+    "j.created_at",
+    "j.last_started_at",
+    "j.finished_at",
+    "j.history",
+    "j.payload",
+    "j.content_type",
+    "j.name",
+    "j.reference",
+    "j.priority",
+    "j.expires_at",
+    "j.lease_ms",
+    "j.dedup_id",
+    "j.headers::text",
+];
+
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    with_carried(names, ["j.data", "j.result", "j.payload", "j.headers::text"])
+    select().exprs(COLUMNS.map(sql)).from_as(names.job(), "j").to_owned()
 }
 
-/// As [`jobs`], for a role that may not read what jobs carry.
-pub(in crate::store) fn jobs_without_data(names: &Names) -> SelectStatement {
-    with_carried(names, ["null::jsonb", "null::jsonb", "null::bytea", "null::text"])
-}
-
-fn with_carried(
-    names: &Names,
-    [data, result, payload, headers]: [&'static str; 4],
-) -> SelectStatement {
-    select()
-        .exprs(
-            [
-                "j.id",
-                "j.queue",
-                "j.group_id",
-                "j.status::text",
-                data,
-                result,
-                "j.error",
-                "j.attempts",
-                "j.max_attempts",
-                "j.run_at",
-                "j.created_at",
-                "j.last_started_at",
-                "j.finished_at",
-                "j.history",
-                payload,
-                "j.content_type",
-                "j.name",
-                "j.reference",
-                "j.priority",
-                "j.expires_at",
-                "j.lease_ms",
-                "j.dedup_id",
-                headers,
-            ]
-            .map(sql),
-        )
-        .from_as(names.job(), "j")
-        .to_owned()
+/// Jobs without what they carry. It takes no right to those columns.
+pub(in crate::store) fn bare_jobs(names: &Names) -> SelectStatement {
+    let columns = COLUMNS.map(|column| match column {
+        "j.data" | "j.result" => "null::jsonb",
+        "j.payload" => "null::bytea",
+        "j.headers::text" => "null::text",
+        column => column,
+    });
+    select().exprs(columns.map(sql)).from_as(names.job(), "j").to_owned()
 }
 
 fn by_id(mut jobs: SelectStatement) -> String {
@@ -201,10 +197,10 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         id: i64,
-        data: bool,
+        bare: bool,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let statement = if data { &JOB } else { &JOB_WITHOUT_DATA };
-        let row = self.query(statement).bind(id).fetch_optional(executor).await?;
+        let by_id = if bare { &BARE_JOB } else { &JOB };
+        let row = self.query(by_id).bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
@@ -215,10 +211,10 @@ impl Store {
         queue: &str,
         group: &str,
         limit: i64,
-        data: bool,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let statement = if data { &GROUP_JOBS } else { &GROUP_JOBS_WITHOUT_DATA };
-        let query = self.query(statement).bind(queue).bind(group).bind(limit);
+        let of_group = if bare { &BARE_GROUP_JOBS } else { &GROUP_JOBS };
+        let query = self.query(of_group).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -229,10 +225,10 @@ impl Store {
         queue: &str,
         reference: &str,
         limit: i64,
-        data: bool,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let statement = if data { &BY_REFERENCE } else { &BY_REFERENCE_WITHOUT_DATA };
-        let query = self.query(statement).bind(queue).bind(reference).bind(limit);
+        let of_reference = if bare { &BARE_BY_REFERENCE } else { &BY_REFERENCE };
+        let query = self.query(of_reference).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 

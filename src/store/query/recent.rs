@@ -6,13 +6,13 @@ use sqlx::PgExecutor;
 use crate::job::job::{Job, JobStatus};
 use crate::store::builder::{PG, limit, render, sql};
 use crate::store::names::Names;
-use crate::store::query::inspect::{job, jobs, jobs_without_data};
+use crate::store::query::inspect::{bare_jobs, job, jobs};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
     RECENT = |names: &Names| recent(names, jobs(names));
-    RECENT_WITHOUT_DATA = |names: &Names| recent(names, jobs_without_data(names));
+    BARE_RECENT = |names: &Names| recent(names, bare_jobs(names));
 }
 
 /// No index has the finished jobs of a group. So the queue's last ones are read by the index of
@@ -42,9 +42,9 @@ impl Store {
         group: &str,
         among: i64,
         limit: i64,
-        data: bool,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let statement = if data { &RECENT } else { &RECENT_WITHOUT_DATA };
+        let statement = if bare { &BARE_RECENT } else { &RECENT };
         let query = self.query(statement).bind(queue).bind(group).bind(among).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, NewJob,
+    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, JobStatus, NewJob,
     OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -328,17 +328,18 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     is_denied(&client.job(observer, id).await.unwrap_err());
     is_denied(&client.group_jobs(observer, "q", "g", 1).await.unwrap_err());
     is_denied(&client.jobs_by_reference(observer, "q", "r", 1).await.unwrap_err());
-    let bare = client.clone().without_data();
-    let job = bare.job(observer, id).await.unwrap().unwrap();
-    assert_eq!(job.data, serde_json::Value::Null);
-    bare.group_jobs(observer, "q", "g", 1).await.unwrap();
-    bare.jobs_by_reference(observer, "q", "r", 1).await.unwrap();
-    bare.recent_jobs(observer, "q", "g", 1).await.unwrap();
     is_denied(&client.cancel(observer, id).await.unwrap_err());
     is_denied(&client.pause_queue(observer, "q", None).await.unwrap_err());
 
     let why = client.explain_job(observer, id).await.unwrap().unwrap().to_string();
     assert!(why.contains("audit") && !why.contains("carried"), "{why}");
+    let bare = client.without_data();
+    let seen = bare.job(observer, id).await.unwrap().unwrap();
+    assert_eq!((seen.id, &seen.data, &seen.result), (id, &Value::Null, &None));
+    assert_eq!(bare.group_jobs(observer, "q", "g", 1).await.unwrap(), [seen]);
+    bare.jobs_by_reference(observer, "q", "r", 1).await.unwrap();
+    assert_eq!(bare.job_status(&roles.producer, id).await.unwrap(), Some(JobStatus::Queued));
+    bare.recent_jobs(observer, "q", "g", 1).await.unwrap();
     client.queues(observer).await.unwrap();
     client.groups(observer, "q", &GroupFilter::default()).await.unwrap();
     client.group(observer, "q", "g").await.unwrap();
