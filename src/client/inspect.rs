@@ -7,6 +7,9 @@ use crate::job::counts::{HaltedGroup, QueueCounts};
 use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{Job, JobStatus};
 
+/// Bounds the finished jobs of a queue that are looked at for those of a group, by state.
+const RECENT: i64 = 500;
+
 impl Client {
     /// Returns a job by its id; `None` if there is no such job, or retention has deleted it.
     pub async fn job(
@@ -26,6 +29,20 @@ impl Client {
         limit: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
         self.store.group_jobs(executor, queue, group, limit.into(), self.without_data).await
+    }
+
+    /// Returns up to `limit` jobs of a group that ended lately, the highest id first. Only the last
+    /// 500 jobs of the queue that succeeded, failed and were cancelled are looked at, so a busy
+    /// queue hides older ones.
+    pub async fn recent_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        limit: u32,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let bare = self.without_data;
+        self.store.recent_jobs(executor, queue, group, RECENT, limit.into(), bare).await
     }
 
     /// Returns up to `limit` jobs of a queue with the producer's own id

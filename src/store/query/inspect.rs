@@ -63,7 +63,7 @@ pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
 }
 
 /// Jobs without what they carry. It takes no right to those columns.
-fn bare_jobs(names: &Names) -> SelectStatement {
+pub(in crate::store) fn bare_jobs(names: &Names) -> SelectStatement {
     let columns = COLUMNS.map(|column| match column {
         "j.data" | "j.result" => "null::jsonb",
         "j.payload" => "null::bytea",

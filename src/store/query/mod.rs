@@ -8,4 +8,5 @@ pub(in crate::store) mod inspect;
 pub(in crate::store) mod metrics;
 pub(in crate::store) mod operations;
 pub(in crate::store) mod overview;
+pub(in crate::store) mod recent;
 pub(in crate::store) mod unserved;

@@ -121,12 +121,15 @@ fn details(names: &Names, candidates: &str) -> String {
           now()
         from ({candidates}) c(name)
         left join lateral (
-          select g.* from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
+          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id
+          from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
         left join lateral (
           select s.paused_at, s.pause_reason from {group_setting} s
           where s.queue = $1 and s.group_id = c.name and s.paused_at is not null) s on true
         left join lateral (
-          select j.* from {job} j where j.id = coalesce(
+          -- Named, as an observer may not read what a job carries.
+          select j.id, j.status, j.name, j.attempts, j.max_attempts, j.created_at, j.run_at, j.last_started_at
+          from {job} j where j.id = coalesce(
             -- Of several under one claim, the first that has not ended.
             (select min(b.id) from {batch_jobs}($1, c.name, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)),
             (select l.id from {job} l where l.queue = $1 and l.group_id = c.name and l.status in ('queued', 'started')

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, JobError, JobStatus, NewJob, QueueCounts};
+use seriatim::{Client, JobError, JobStatus, NewJob, Processor, QueueCounts};
 
-use crate::support::{Log, by_hand, database, ended, handler_with, job, job_of, processor, queue};
+use crate::support::{
+    Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
+    queue,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_tell_the_states_apart() {
@@ -130,4 +133,32 @@ async fn the_jobs_of_a_group_come_in_the_order_in_which_they_will_run() {
     ids.remove(3);
     ids.remove(1);
     assert_eq!(listed(100).await, ids);
+}
+
+/// The jobs of a group that ended lately, the last ones first, without those of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn recent_jobs_are_those_of_the_group() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let mut ended = Vec::new();
+    for n in 0..4 {
+        enqueue(pool, "q", "other", "x").await;
+        let job = enqueue(pool, "q", "g", "x").await;
+        if n == 0 {
+            client.cancel(pool, job).await.unwrap();
+        }
+        ended.push(job);
+    }
+    let open = enqueue(pool, "late", "g", "x").await;
+    let runs = handler(async |_, _| Ok(serde_json::Value::Null));
+    let running = Processor::builder(pool.clone()).queue(queue("q"), runs).build().unwrap().start();
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let recent = client.recent_jobs(pool, "q", "g", 3).await.unwrap();
+    let recent: Vec<_> = recent.iter().map(|job| job.id).collect();
+    assert_eq!(recent, [ended[3], ended[2], ended[1]]);
+    let all = client.recent_jobs(pool, "q", "g", 10).await.unwrap();
+    assert_eq!(all.len(), 4);
+    assert_eq!(all[3].status, JobStatus::Cancelled);
+    assert!(client.recent_jobs(pool, "late", "g", 10).await.unwrap().is_empty(), "{open} waits");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, Hold, JobError, JobStatus, NewJob,
+    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, JobStatus, NewJob,
     OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -341,7 +341,10 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     assert_eq!(bare.group_jobs(observer, "q", "g", 1).await.unwrap(), [seen]);
     bare.jobs_by_reference(observer, "q", "r", 1).await.unwrap();
     assert_eq!(bare.job_status(&roles.producer, id).await.unwrap(), Some(JobStatus::Queued));
+    bare.recent_jobs(observer, "q", "g", 1).await.unwrap();
     client.queues(observer).await.unwrap();
+    client.groups(observer, "q", &GroupFilter::default()).await.unwrap();
+    client.group(observer, "q", "g").await.unwrap();
     client.failed_jobs(observer, &FailedFilter::default()).await.unwrap();
     client.processors(observer).await.unwrap();
     client.operations(observer, None, 10).await.unwrap();

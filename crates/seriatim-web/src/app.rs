@@ -1,0 +1,182 @@
+//! What all requests share: pools, the client, the settings, what was rendered last.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use seriatim::{Client, QueueOverview};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio::sync::{Mutex, OnceCell};
+
+use crate::config::{Access, Config};
+use crate::error::WebError;
+use crate::live::Poll;
+
+/// Limits each statement, so that no page burdens the database for long.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time for which all viewers of one address get one rendering.
+const RENDERED_FOR: Duration = Duration::from_secs(1);
+/// The longest time for which the queues at a glance are shown again.
+const OVERVIEWS_FOR: Duration = Duration::from_secs(10);
+/// Bounds how many renderings are kept.
+const RENDERINGS: usize = 256;
+
+type Rendering = Arc<OnceCell<Arc<Rendered>>>;
+
+/// The main part of a page, and how long it took to make.
+pub(crate) struct Rendered {
+    pub(crate) title: String,
+    pub(crate) main: String,
+    pub(crate) took: Duration,
+}
+
+pub(crate) struct App {
+    pub(crate) client: Client,
+    pub(crate) reads: PgPool,
+    pub(crate) writes: PgPool,
+    pub(crate) config: Config,
+    pub(crate) poll: Poll,
+    rendered: Mutex<HashMap<(String, Access), (Instant, Rendering)>>,
+    queues: Mutex<Option<Overviews>>,
+}
+
+/// The queues at a glance, as they were read last.
+struct Overviews {
+    at: Instant,
+    cost: Duration,
+    queues: Arc<Vec<QueueOverview>>,
+}
+
+impl Overviews {
+    /// With many groups they cost more, and are read less often.
+    fn are_fresh(&self) -> bool {
+        let for_so_long = (self.cost * 10).clamp(RENDERED_FOR, OVERVIEWS_FOR);
+        self.at.elapsed() < for_so_long
+    }
+}
+
+impl App {
+    pub(crate) fn new(pool: &PgPool, config: Config) -> Self {
+        let reads = own_pool(pool, 4, true);
+        let writes = own_pool(config.write_pool.as_ref().unwrap_or(pool), 2, false);
+        let client = config.client.clone();
+        Self {
+            // What may not be shown is not even read, and the reads need no right to it.
+            client: if config.show_data { client } else { client.without_data() },
+            reads,
+            writes,
+            config,
+            poll: Poll::new(),
+            rendered: Mutex::default(),
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Returns the rendering of an address for a role: that of the last second, or a new one that
+    /// all who ask meanwhile wait for.
+    pub(crate) async fn rendered(
+        &self,
+        address: String,
+        access: Access,
+        render: impl AsyncFnOnce() -> Result<(String, String), WebError>,
+    ) -> Result<Arc<Rendered>, WebError> {
+        let cell = {
+            let mut all = self.rendered.lock().await;
+            if all.len() >= RENDERINGS {
+                all.clear();
+            }
+            let now = Instant::now();
+            let fresh = || (now, Rendering::default());
+            let entry = all.entry((address, access)).or_insert_with(fresh);
+            if now.duration_since(entry.0) > RENDERED_FOR {
+                *entry = fresh();
+            }
+            Arc::clone(&entry.1)
+        };
+        let make = async || {
+            let begin = Instant::now();
+            let (title, main) = render().await?;
+            Ok::<_, WebError>(Arc::new(Rendered { title, main, took: begin.elapsed() }))
+        };
+        cell.get_or_try_init(make).await.map(Arc::clone)
+    }
+
+    /// Forgets what was read and rendered, as something was changed.
+    pub(crate) async fn forget(&self) {
+        *self.queues.lock().await = None;
+        self.rendered.lock().await.clear();
+    }
+
+    /// Returns the queues at a glance, as they are or were a moment ago. All who ask share them.
+    pub(crate) async fn queues(&self) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
+        let mut last = self.queues.lock().await;
+        if let Some(last) = last.as_ref().filter(|last| last.are_fresh()) {
+            return Ok(Arc::clone(&last.queues));
+        }
+        self.read_queues(&mut last).await
+    }
+
+    /// Reads the queues anew, for all. Returns also how long that took.
+    pub(crate) async fn poll_queues(
+        &self,
+    ) -> Result<(Arc<Vec<QueueOverview>>, Duration), sqlx::Error> {
+        let mut last = self.queues.lock().await;
+        let queues = self.read_queues(&mut last).await?;
+        let cost = last.as_ref().map(|last| last.cost).unwrap_or_default();
+        Ok((queues, cost))
+    }
+
+    async fn read_queues(
+        &self,
+        last: &mut Option<Overviews>,
+    ) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
+        let at = Instant::now();
+        let queues = Arc::new(self.client.queues(&self.reads).await?);
+        *last = Some(Overviews { at, cost: at.elapsed(), queues: Arc::clone(&queues) });
+        Ok(queues)
+    }
+}
+
+/// Returns a pool that connects as `pool` does, with a limit for each statement.
+fn own_pool(pool: &PgPool, connections: u32, read_only: bool) -> PgPool {
+    let options: PgConnectOptions = pool.connect_options().as_ref().clone();
+    // Set once connected: a pooler may refuse it as a start-up parameter.
+    let settings = format!(
+        "set statement_timeout = {limit}; set lock_timeout = {limit}; \
+         set default_transaction_read_only = {read_only}; set application_name = 'seriatim-web'",
+        limit = STATEMENT_TIMEOUT.as_millis(),
+    );
+    let settings: Arc<str> = settings.into();
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .idle_timeout(Duration::from_mins(1))
+        .after_connect(move |connection, _| {
+            let settings = Arc::clone(&settings);
+            Box::pin(async move {
+                sqlx::raw_sql(AssertSqlSafe(settings)).execute(connection).await?;
+                Ok(())
+            })
+        })
+        .connect_lazy_with(options)
+}
+
+/// Says that the process answers.
+pub(crate) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Says whether the database answers.
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
+    match sqlx::query("select 1").execute(&app.reads).await {
+        Ok(_) => (StatusCode::OK, "ok\n"),
+        Err(error) => {
+            tracing::warn!(%error, "the page cannot reach the database");
+            (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be reached\n")
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the pages and the API show. Each function reads one thing through the client; pages and
+//! API share them.
+
+mod find;
+mod job;
+mod lane;
+mod stopped;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use seriatim::{
+    GroupFilter, GroupPage, GroupSort, GroupState, Operation, ProcessorInfo, QueueOverview,
+};
+
+pub(crate) use find::{Found, find};
+pub(crate) use job::{JobDetail, JobView, job};
+pub(crate) use lane::{Lane, LaneRow, lane, rows};
+pub(crate) use stopped::{Stopped, parked, stopped};
+
+use crate::app::App;
+use crate::error::WebError;
+
+/// The groups of a page.
+const GROUPS: u32 = 25;
+const MOST_GROUPS: u32 = 200;
+
+/// The groups that a list shows.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct LaneFilter {
+    /// The queue.
+    #[serde(alias = "queue")]
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) state: String,
+    #[serde(default)]
+    pub(crate) sort: String,
+    #[serde(default)]
+    pub(crate) find: String,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: Option<u32>,
+}
+
+impl LaneFilter {
+    fn to_filter(&self) -> Result<GroupFilter, WebError> {
+        let sort = match self.sort.as_str() {
+            "" | "name" => GroupSort::Name,
+            "wait" => GroupSort::Wait,
+            "depth" => GroupSort::Depth,
+            other => {
+                return Err(WebError::BadRequest(format!(
+                    "sort is {other:?}, it must be name, wait or depth"
+                )));
+            }
+        };
+        let limit = self.limit.unwrap_or(GROUPS).clamp(1, MOST_GROUPS);
+        let mut filter = GroupFilter::default().sort(sort).limit(limit);
+        if !self.state.is_empty() {
+            let state = GroupState::parse(&self.state).ok_or_else(|| {
+                WebError::BadRequest(format!("there is no state {:?} of a group", self.state))
+            })?;
+            filter = filter.state(state);
+        }
+        if !self.find.is_empty() {
+            filter = filter.find(self.find.as_str());
+        }
+        if let Some(after) = &self.after {
+            filter = filter.after(after.as_str());
+        }
+        Ok(filter)
+    }
+}
+
+pub(crate) async fn queues(app: &App) -> Result<Arc<Vec<QueueOverview>>, WebError> {
+    Ok(app.queues().await?)
+}
+
+/// Returns a queue at a glance; `None` if it has neither jobs nor settings.
+pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>, WebError> {
+    Ok(queues(app).await?.iter().find(|queue| queue.queue == name).cloned())
+}
+
+pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {
+    Ok(app.client.groups(&app.reads, &filter.name, &filter.to_filter()?).await?)
+}
+
+/// The operations of a page.
+pub(crate) const OPERATIONS: u32 = 50;
+
+/// Returns what operators did, the last first; before an operation, for the next page.
+pub(crate) async fn operations(app: &App, before: Option<i64>) -> Result<Vec<Operation>, WebError> {
+    Ok(app.client.operations(&app.reads, before, OPERATIONS).await?)
+}
+
+/// Returns the processors, those that are gone first.
+pub(crate) async fn nodes(app: &App) -> Result<Vec<ProcessorInfo>, WebError> {
+    let mut processors = app.client.processors(&app.reads).await?;
+    processors.sort_by(|a, b| (a.alive, &a.node, a.id).cmp(&(b.alive, &b.node, b.id)));
+    Ok(processors)
+}
+
+pub(crate) type Shared = Arc<App>;
+
+/// Returns an age in words, in whole seconds: `3 s`, `12 min`, `5 h`, `9 d`.
+pub(crate) fn age(since: DateTime<Utc>) -> String {
+    match (Utc::now() - since).num_seconds() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds => span(seconds * 1_000),
+    }
+}
+
+/// Returns a time span in words, as short as can be: `12 ms`, `1.5 s`, `12 min`, `5 h`, `9 d`.
+pub(crate) fn span(milliseconds: i64) -> String {
+    let ms = milliseconds.max(0);
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..10_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        10_000..120_000 => format!("{} s", ms / 1_000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    }
+}
+
+/// Returns a text with its control characters visible, those that turn the direction too.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\u{200e}'
+            | '\u{200f}'
+            | '\u{061c}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => shown.extend(char.escape_unicode()),
+            char if char.is_control() => shown.extend(char.escape_default()),
+            char => shown.push(char),
+        }
+    }
+    shown
+}

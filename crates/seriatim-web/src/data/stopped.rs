@@ -1,0 +1,77 @@
+//! What stands until somebody acts: halted, paused and parked groups, and paused queues.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use seriatim::{GroupFilter, GroupSort, GroupState, PausedQueue, QueueOverview};
+
+use crate::app::App;
+use crate::data::{LaneRow, queues, rows};
+use crate::error::WebError;
+
+/// Bounds the queues that are looked at, and the groups of each state in a queue.
+const QUEUES: usize = 50;
+const GROUPS: u32 = 25;
+/// Bounds the groups that are listed.
+const LISTED: usize = 50;
+
+/// What stands, the oldest first.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stopped {
+    pub(crate) queues: Vec<PausedQueue>,
+    pub(crate) groups: Vec<LaneRow>,
+    /// There are more groups than these.
+    pub(crate) or_more: bool,
+}
+
+/// Returns what stands in all queues.
+pub(crate) async fn stopped(app: &App) -> Result<Stopped, WebError> {
+    let states = [GroupState::Halted, GroupState::Paused, GroupState::Parked];
+    let all = queues(app).await?;
+    let paused = all.iter().filter_map(|queue| queue.paused.clone()).collect();
+    let all: Vec<_> = all.iter().collect();
+    let (groups, or_more) = in_states(app, &all, &states).await?;
+    Ok(Stopped { queues: paused, groups, or_more })
+}
+
+/// Returns the groups with parked jobs of one queue, or of all.
+pub(crate) async fn parked(app: &App, queue: Option<&str>) -> Result<Stopped, WebError> {
+    let all = queues(app).await?;
+    let asked = |overview: &&QueueOverview| queue.is_none_or(|queue| overview.queue == queue);
+    let all: Vec<_> = all.iter().filter(asked).collect();
+    let (groups, or_more) = in_states(app, &all, &[GroupState::Parked]).await?;
+    Ok(Stopped { queues: Vec::new(), groups, or_more })
+}
+
+async fn in_states(
+    app: &App,
+    queues: &[&QueueOverview],
+    states: &[GroupState],
+) -> Result<(Vec<LaneRow>, bool), WebError> {
+    let mut or_more = queues.len() > QUEUES;
+    let mut found = Vec::new();
+    for overview in queues.iter().take(QUEUES) {
+        for &state in states.iter().filter(|&&state| any(overview, state)) {
+            let filter = GroupFilter::default().state(state).sort(GroupSort::Wait).limit(GROUPS);
+            let page = app.client.groups(&app.reads, &overview.queue, &filter).await?;
+            or_more |= page.or_more || page.next.is_some();
+            found.extend(page.groups.into_iter().map(|group| (overview.queue.clone(), group)));
+        }
+    }
+    found.sort_by_key(|(_, group)| group.stopped_at.unwrap_or(DateTime::<Utc>::MAX_UTC));
+    or_more |= found.len() > LISTED;
+    found.truncate(LISTED);
+    let mut listed = Vec::with_capacity(found.len());
+    for (queue, group) in found {
+        listed.extend(rows(app, &queue, vec![group]).await?);
+    }
+    Ok((listed, or_more))
+}
+
+fn any(queue: &QueueOverview, state: GroupState) -> bool {
+    let count = match state {
+        GroupState::Halted => queue.groups.halted,
+        GroupState::Paused => queue.groups.paused,
+        _ => queue.groups.parked,
+    };
+    count.count > 0
+}

@@ -1,0 +1,127 @@
+//! What a request can be refused with, as a page or as JSON.
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
+use axum::response::{Html, IntoResponse, Response};
+use axum::{Json, extract::OriginalUri};
+use serde::Serialize;
+use seriatim::ControlError;
+
+use crate::pages::error_page;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WebError {
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    BadRequest(String),
+    /// The library refused a change.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the database did not answer within 2 s: narrow what you look for, or try again")]
+    TooSlow,
+    #[error("the database refused: the page's role lacks a right ({0}), see docs/roles.sql")]
+    Rights(String),
+    #[error("the database cannot be asked now, or refused: the server's log says why")]
+    Database,
+    #[error("the page could not be rendered: the server's log says why")]
+    Render,
+}
+
+impl WebError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::Refused(_) => StatusCode::CONFLICT,
+            Self::TooSlow | Self::Database => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Rights(_) | Self::Render => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Returns JSON for the API's addresses and a page for the others.
+    pub(crate) fn into_response_for(self, parts: &Parts) -> Response {
+        if is_api(&parts.uri) { self.into_json() } else { self.into_page() }
+    }
+
+    pub(crate) fn into_page(self) -> Response {
+        (self.status(), Html(error_page(&self.to_string()))).into_response()
+    }
+
+    pub(crate) fn into_json(self) -> Response {
+        #[derive(Serialize)]
+        struct Body {
+            error: String,
+        }
+        (self.status(), Json(Body { error: self.to_string() })).into_response()
+    }
+}
+
+fn is_api(uri: &Uri) -> bool {
+    uri.path().starts_with("/api/")
+}
+
+pub(crate) async fn no_such_page(OriginalUri(_): OriginalUri, uri: Uri) -> Response {
+    let error = WebError::NotFound(String::from("There is no such page."));
+    if is_api(&uri) { error.into_json() } else { error.into_page() }
+}
+
+impl From<sqlx::Error> for WebError {
+    fn from(error: sqlx::Error) -> Self {
+        let refusal = error.as_database_error();
+        let code = refusal.and_then(sqlx::error::DatabaseError::code);
+        match code.as_deref() {
+            Some("57014" | "55P03") => Self::TooSlow,
+            Some("42501") => {
+                let message = refusal.map(sqlx::error::DatabaseError::message);
+                Self::Rights(message.unwrap_or_default().to_owned())
+            }
+            _ => {
+                tracing::warn!(%error, "the page could not ask the database");
+                Self::Database
+            }
+        }
+    }
+}
+
+impl From<ControlError> for WebError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Database(error) => error.into(),
+            ControlError::NoSuchJob { .. } => Self::NotFound(error.to_string()),
+            ControlError::Name(_) | ControlError::OutOfRange { .. } => {
+                Self::BadRequest(error.to_string())
+            }
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+impl From<askama::Error> for WebError {
+    fn from(error: askama::Error) -> Self {
+        tracing::error!(%error, "a page could not be rendered");
+        Self::Render
+    }
+}
+
+impl From<QueryRejection> for WebError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::BadRequest(rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for WebError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::BadRequest(rejection.body_text())
+    }
+}
+
+impl From<JsonRejection> for WebError {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::BadRequest(rejection.body_text())
+    }
+}

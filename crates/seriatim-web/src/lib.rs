@@ -1,0 +1,79 @@
+//! The page of [`seriatim`]: see the groups of each queue, learn why one
+//! stands, and mend it, in a browser. Also the same as a JSON API.
+//!
+//! [`router`] makes an axum router for an application to mount; [`serve`] serves it alone.
+//!
+//! ```no_run
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::Router;
+//! use seriatim_web::{Access, Auth, Config, User};
+//!
+//! let secret = std::env::var("PAGE_PASSWORD")?;
+//! let page = seriatim_web::router(
+//!     pool,
+//!     Config::new().auth(Auth::Basic(vec![User::new("ann", &secret, Access::Operator)])),
+//! );
+//! let app: Router = Router::new().nest_service("/jobs", page);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without [`Config::auth`] or [`Config::access`] every request is refused.
+
+mod access;
+mod action;
+mod api;
+mod app;
+mod assets;
+mod config;
+mod data;
+mod error;
+mod headers;
+mod live;
+mod pages;
+mod timeline;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::routing::get;
+use axum::{Router, middleware};
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+
+pub use config::{Access, Auth, Config, Identity, User};
+
+use crate::app::App;
+
+/// Returns the page and its API as a router.
+///
+/// It opens connections of its own with the options of `pool`, at most 4 to read and 2 to write,
+/// each statement of which ends after 2 s. Mount it by `nest_service`, under any path.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+#[expect(clippy::needless_pass_by_value, reason = "a pool is a handle, and `serve` takes one too")]
+pub fn router(pool: PgPool, config: Config) -> Router {
+    let app = Arc::new(App::new(&pool, config));
+    let guarded = pages::routes()
+        .nest("/api/v1", api::routes())
+        .route("/events", get(live::events))
+        .fallback(error::no_such_page)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), access::require_viewer));
+    Router::new()
+        .route("/assets/{name}", get(assets::asset))
+        .route("/healthz", get(app::healthz))
+        .route("/readyz", get(app::readyz))
+        .merge(guarded)
+        .layer(middleware::from_fn(headers::secure))
+        .with_state(app)
+}
+
+/// Serves the page on a listener, until the process ends.
+///
+/// # Errors
+/// Those of the listener.
+pub async fn serve(listener: TcpListener, pool: PgPool, config: Config) -> std::io::Result<()> {
+    let service = router(pool, config).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await
+}

@@ -1,0 +1,110 @@
+//! Server-sent events: one poll of the database tells all viewers that something has changed.
+
+use std::collections::hash_map::DefaultHasher;
+use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures::stream::{self, Stream};
+use seriatim::QueueOverview;
+use tokio::sync::{Mutex, watch};
+use tokio::time::sleep;
+
+use crate::app::App;
+
+/// The time between two polls, while a page is open. A poll takes 1 % of the time at most, so one
+/// that costs more comes later.
+const INTERVAL: Duration = Duration::from_secs(2);
+const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
+/// Ages on the pages are so old at most, even if nothing changes.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+
+/// The poll that all viewers share. It runs while there are any.
+pub(crate) struct Poll {
+    changes: watch::Sender<u64>,
+    running: Mutex<bool>,
+}
+
+impl Poll {
+    pub(crate) fn new() -> Self {
+        Self { changes: watch::Sender::new(0), running: Mutex::new(false) }
+    }
+
+    /// Tells all viewers that something has changed.
+    pub(crate) fn announce(&self) {
+        self.changes.send_modify(|version| *version += 1);
+    }
+
+    async fn subscribe(&self, app: &Arc<App>) -> watch::Receiver<u64> {
+        let mut running = self.running.lock().await;
+        let viewer = self.changes.subscribe();
+        if !*running {
+            *running = true;
+            tokio::spawn(poll(Arc::downgrade(app)));
+        }
+        viewer
+    }
+}
+
+/// Polls until no viewer is left.
+async fn poll(app: Weak<App>) {
+    let mut last = None;
+    let mut interval = INTERVAL;
+    let mut polled = Instant::now();
+    let mut announced = Instant::now();
+    loop {
+        sleep(INTERVAL).await;
+        let Some(app) = app.upgrade() else { return };
+        {
+            let mut running = app.poll.running.lock().await;
+            if app.poll.changes.receiver_count() == 0 {
+                *running = false;
+                return;
+            }
+        }
+        let mut changed = announced.elapsed() >= AT_LEAST_EVERY;
+        if polled.elapsed() >= interval {
+            match app.poll_queues().await {
+                Ok((queues, cost)) => {
+                    let seen = Some(digest(&queues));
+                    changed |= seen != last;
+                    last = seen;
+                    interval = (cost * 100).clamp(INTERVAL, LONGEST_INTERVAL);
+                }
+                Err(error) => tracing::debug!(%error, "the poll of the page failed"),
+            }
+            polled = Instant::now();
+        }
+        if changed {
+            announced = Instant::now();
+            app.poll.announce();
+        }
+    }
+}
+
+/// Returns a digest of all but ages.
+fn digest(queues: &[QueueOverview]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for queue in queues {
+        let paused = queue.paused.as_ref().map(|paused| (paused.since, &paused.reason));
+        let seen = (&queue.queue, paused, queue.jobs, queue.groups, queue.oldest_due);
+        format!("{seen:?}").hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Sends an event whenever something may have changed. The page then reads itself anew.
+pub(crate) async fn events(
+    State(app): State<Arc<App>>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let viewer = app.poll.subscribe(&app).await;
+    let events = stream::unfold(viewer, async |mut viewer| {
+        viewer.changed().await.ok()?;
+        let version = *viewer.borrow_and_update();
+        Some((Ok(Event::default().event("changed").data(version.to_string())), viewer))
+    });
+    Sse::new(events).keep_alive(KeepAlive::default())
+}

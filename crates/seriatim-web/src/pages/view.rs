@@ -1,0 +1,317 @@
+//! What templates write: names made visible, ages in words, rows.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use seriatim::{AttemptRecord, BoundedCount, JobStatus, Operation, ProcessorInfo, QueueOverview};
+
+use crate::action::{Button, Buttons};
+use crate::app::App;
+use crate::config::Access;
+use crate::data::{JobView, LaneRow, age, shown, span};
+
+/// Returns a text for a query string.
+pub(crate) fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+pub(crate) fn lane_url(queue: &str, group: &str) -> String {
+    format!("lane?queue={}&group={}", encode(queue), encode(group))
+}
+
+/// A time: as a machine reads it, and from now.
+pub(crate) struct When {
+    pub(crate) iso: String,
+    pub(crate) words: String,
+}
+
+impl When {
+    pub(crate) fn new(at: DateTime<Utc>) -> Self {
+        let ahead = (at - Utc::now()).num_milliseconds();
+        Self {
+            iso: at.to_rfc3339_opts(SecondsFormat::Millis, true),
+            words: if ahead > 0 {
+                format!("in {}", span(ahead))
+            } else {
+                format!("{} ago", age(at))
+            },
+        }
+    }
+}
+
+/// A count of a queue, and where it leads.
+pub(crate) struct Count {
+    pub(crate) word: &'static str,
+    pub(crate) number: String,
+    pub(crate) any: bool,
+}
+
+fn counted(word: &'static str, count: BoundedCount) -> Count {
+    Count { word, number: bounded(count), any: count.count > 0 }
+}
+
+fn bounded(count: BoundedCount) -> String {
+    format!("{}{}", thousands(count.count), if count.or_more { "+" } else { "" })
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + 3);
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A queue in a list.
+pub(crate) struct QueueRow {
+    pub(crate) name: String,
+    /// The name as it is, for a form.
+    pub(crate) raw: String,
+    pub(crate) url: String,
+    pub(crate) paused: Option<(When, String)>,
+    pub(crate) groups: Vec<Count>,
+    pub(crate) jobs: Vec<Count>,
+    pub(crate) oldest: Option<When>,
+    pub(crate) limit: Option<u32>,
+    pub(crate) buttons: Vec<Button>,
+}
+
+impl QueueRow {
+    pub(crate) fn new(app: &App, access: Access, queue: QueueOverview) -> Self {
+        let (jobs, groups) = (queue.jobs, queue.groups);
+        let buttons = Buttons::new(app, access).queue(
+            &queue.queue,
+            queue.paused.is_some(),
+            jobs.failed.count > 0,
+            jobs.queued.count + jobs.delayed.count > 0,
+        );
+        Self {
+            name: shown(&queue.queue),
+            raw: queue.queue.clone(),
+            url: format!("queue?name={}", encode(&queue.queue)),
+            paused: queue.paused.map(|paused| {
+                (When::new(paused.since), paused.reason.as_deref().map(shown).unwrap_or_default())
+            }),
+            groups: vec![
+                counted("running", groups.running),
+                counted("ready", groups.ready),
+                counted("resting", groups.resting),
+                counted("halted", groups.halted),
+                counted("paused", groups.paused),
+                counted("parked", groups.parked),
+            ],
+            jobs: vec![
+                counted("queued", jobs.queued),
+                counted("delayed", jobs.delayed),
+                counted("started", jobs.started),
+                counted("failed", jobs.failed),
+                counted("parked", jobs.parked),
+            ],
+            oldest: queue.oldest_due.map(When::new),
+            limit: queue.in_flight_limit,
+            buttons: buttons.made(),
+        }
+    }
+}
+
+/// A job in a line: in a list, or as a box.
+pub(crate) struct JobLine {
+    pub(crate) id: i64,
+    /// `queued`, `delayed`, `started`, `retrying`, …: also its colour.
+    pub(crate) state: &'static str,
+    pub(crate) name: String,
+    pub(crate) attempt: String,
+    pub(crate) created: When,
+    pub(crate) due: When,
+    pub(crate) queue: String,
+    pub(crate) group: Option<(String, String)>,
+    pub(crate) error: String,
+}
+
+impl JobLine {
+    pub(crate) fn new(job: &JobView) -> Self {
+        let state = match job.status {
+            JobStatus::Queued if job.is_delayed() && job.attempts > 0 => "retrying",
+            JobStatus::Queued if job.is_delayed() => "delayed",
+            status => status.as_str(),
+        };
+        Self {
+            id: job.id,
+            state,
+            name: job.name.as_deref().map(shown).unwrap_or_default(),
+            attempt: attempt(job.attempts, job.max_attempts),
+            created: When::new(job.created_at),
+            due: When::new(job.run_at),
+            queue: shown(&job.queue),
+            group: job.group.as_ref().map(|group| (lane_url(&job.queue, group), shown(group))),
+            error: job.error.as_ref().map(|error| shown(&error.message)).unwrap_or_default(),
+        }
+    }
+}
+
+fn attempt(attempts: u32, limit: Option<u32>) -> String {
+    match (attempts, limit) {
+        (0, _) => String::from("no attempt yet"),
+        (attempts, Some(limit)) => format!("attempt {attempts} of {limit}"),
+        (attempts, None) => format!("attempt {attempts}"),
+    }
+}
+
+/// A group in a list.
+pub(crate) struct RowView {
+    pub(crate) url: String,
+    pub(crate) group: String,
+    /// Its queue, where groups of several queues are listed.
+    pub(crate) queue: Option<String>,
+    pub(crate) state: &'static str,
+    pub(crate) head: Option<(i64, String, String)>,
+    /// The failed job that halted it.
+    pub(crate) halted_by: Option<i64>,
+    pub(crate) wait: Option<When>,
+    pub(crate) depth: String,
+    /// What the depth counts.
+    pub(crate) counts: &'static str,
+    /// The length of the bar, up to 100. Each tenfold is a third.
+    pub(crate) bar: u32,
+    pub(crate) sentence: String,
+    pub(crate) next: Vec<JobLine>,
+    pub(crate) more: String,
+    pub(crate) buttons: Vec<Button>,
+}
+
+impl RowView {
+    pub(crate) fn new(app: &App, access: Access, row: &LaneRow, with_queue: bool) -> Self {
+        let group = &row.group;
+        let paused = group.state == seriatim::GroupState::Paused;
+        let buttons = Buttons::new(app, access).group(&row.queue, group, paused).made();
+        let (depth, counts) = match group.state {
+            seriatim::GroupState::Parked => (group.parked, "parked"),
+            _ => (group.depth, "deep"),
+        };
+        let listed = u64::try_from(row.next.len()).unwrap_or(u64::MAX);
+        let more = match group.depth.count.saturating_sub(listed) {
+            0 => String::new(),
+            more => {
+                format!("{}{} more", thousands(more), if group.depth.or_more { "+" } else { "" })
+            }
+        };
+        let head = group.head.map(|head| {
+            let name = group.head_name.as_deref().map(shown).unwrap_or_default();
+            (head, name, attempt(group.attempts, group.max_attempts))
+        });
+        Self {
+            url: lane_url(&row.queue, &group.group),
+            group: shown(&group.group),
+            queue: with_queue.then(|| shown(&row.queue)),
+            state: group.state.as_str(),
+            head,
+            wait: group.stopped_at.or(group.enqueued_at).map(When::new),
+            halted_by: group.halted_by,
+            depth: bounded(depth),
+            counts,
+            bar: bar(depth.count),
+            sentence: shown(&row.sentence),
+            next: row.next.iter().map(JobLine::new).collect(),
+            more,
+            buttons,
+        }
+    }
+}
+
+fn bar(depth: u64) -> u32 {
+    let tenfolds =
+        f64::from(u32::try_from(depth).unwrap_or(u32::MAX)).max(0.0).ln_1p() / 10_f64.ln();
+    // At most 100, and never negative.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let length = (tenfolds / 3.0 * 100.0).clamp(0.0, 100.0).round() as u32;
+    length
+}
+
+/// An attempt that did not succeed.
+pub(crate) struct AttemptView {
+    pub(crate) number: u32,
+    pub(crate) began: Option<When>,
+    pub(crate) took: String,
+    pub(crate) kind: String,
+    pub(crate) message: String,
+}
+
+impl AttemptView {
+    pub(crate) fn new(record: &AttemptRecord) -> Self {
+        let took = record.started_at.map(|start| (record.finished_at - start).num_milliseconds());
+        let kind = serde_json::to_value(record.kind).unwrap_or_default();
+        Self {
+            number: record.attempt,
+            began: record.started_at.map(When::new),
+            took: took.map(span).unwrap_or_default(),
+            kind: kind.as_str().unwrap_or_default().replace('_', " "),
+            message: record.message.as_deref().map(shown).unwrap_or_default(),
+        }
+    }
+}
+
+/// A processor in a list.
+pub(crate) struct NodeRow {
+    pub(crate) node: String,
+    pub(crate) process: String,
+    pub(crate) alive: bool,
+    /// The queues that it serves, each with its address; `None`: it does not say.
+    pub(crate) queues: Option<Vec<(String, String)>>,
+    pub(crate) started: Option<When>,
+    pub(crate) seen: Option<When>,
+    pub(crate) buttons: Vec<Button>,
+}
+
+impl NodeRow {
+    pub(crate) fn new(app: &App, access: Access, processor: &ProcessorInfo) -> Self {
+        let buttons = Buttons::new(app, access);
+        let host = processor.host.as_deref().map(shown).unwrap_or_default();
+        let pid = processor.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
+        let queue = |name: &String| (format!("queue?name={}", encode(name)), shown(name));
+        Self {
+            node: shown(&processor.node),
+            process: format!("{host}{pid}"),
+            alive: processor.alive,
+            queues: processor.queues.as_ref().map(|queues| queues.iter().map(queue).collect()),
+            started: processor.started_at.map(When::new),
+            seen: processor.seen_at.map(When::new),
+            buttons: if processor.alive {
+                Vec::new()
+            } else {
+                buttons.node(&processor.node).made()
+            },
+        }
+    }
+}
+
+/// What an operator did.
+pub(crate) struct OperationRow {
+    pub(crate) at: When,
+    pub(crate) actor: String,
+    pub(crate) action: String,
+    pub(crate) queue: Option<(String, String)>,
+    pub(crate) group: Option<(String, String)>,
+    pub(crate) job: Option<i64>,
+    pub(crate) reason: String,
+    pub(crate) affected: u64,
+}
+
+impl OperationRow {
+    pub(crate) fn new(operation: &Operation) -> Self {
+        let queue = operation.queue.as_ref();
+        let group = operation.group.as_ref().zip(queue);
+        Self {
+            at: When::new(operation.at),
+            actor: shown(&operation.actor),
+            action: shown(&operation.action).replace('_', " "),
+            queue: queue.map(|queue| (format!("queue?name={}", encode(queue)), shown(queue))),
+            group: group.map(|(group, queue)| (lane_url(queue, group), shown(group))),
+            job: operation.job,
+            reason: operation.reason.as_deref().map(shown).unwrap_or_default(),
+            affected: operation.affected,
+        }
+    }
+}

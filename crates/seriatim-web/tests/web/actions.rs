@@ -1,0 +1,182 @@
+//! Actions: their preview, their effect, and when they are refused.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{JobStatus, NewJob};
+
+use crate::support::{ANN, ROOT, Shop, eventually, get, post, serve, users};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preview_changes_nothing() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
+    let preview = post(page, &skip, ANN, &json!({"dry_run": true})).await;
+    assert_eq!(preview.status, 200, "{}", preview.body);
+    let preview = preview.json();
+    assert_eq!(preview["dry_run"], true);
+    let message = preview["message"].as_str().unwrap();
+    assert!(message.contains("is skipped"), "{message}");
+    let halted = shop.client.halted_groups(shop.pool(), "orders").await.unwrap();
+    assert_eq!(halted.len(), 1);
+    let purge = json!({"queue": "orders", "group": "customer-17", "dry_run": true});
+    let preview = post(page, "/api/v1/groups/purge", ROOT, &purge).await.json();
+    assert!(preview["message"].as_str().unwrap().contains("3 are unfinished"), "{preview}");
+    let jobs = shop.client.group_jobs(shop.pool(), "orders", "customer-17", 9).await.unwrap();
+    assert_eq!(jobs.len(), 3);
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_lets_the_lane_run_on() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    shop.mended.store(true, Ordering::Relaxed);
+    let retry = format!("/api/v1/jobs/{}/retry", shop.poison);
+    let refused = post(page, &retry, ANN, &json!({"reason": "  "})).await;
+    assert_eq!(refused.status, 400, "a reason is needed");
+    let done = post(page, &retry, ANN, &json!({"reason": "the bank is back"})).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    assert_eq!(done.json()["overtaken"], 0);
+    shop.drained("orders", "customer-17").await;
+    let again = post(page, &retry, ANN, &json!({"reason": "twice"})).await;
+    assert_eq!(again.status, 409);
+    assert!(again.json()["error"].as_str().unwrap().contains("succeeded"), "{}", again.body);
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_and_its_end() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &group).await.status, 200);
+    let job = shop.enqueue("orders", "customer-5", "fine", "ship").await;
+    let stopped = get(page, "/stopped", ANN).await.body;
+    assert!(stopped.contains("their audit"), "{stopped}");
+    assert!(stopped.contains("api/v1/groups/resume"), "{stopped}");
+    let lane = get(page, "/lane?queue=orders&group=customer-5", ANN).await.body;
+    assert!(lane.contains("api/v1/groups/resume"), "{lane}");
+    assert!(!lane.contains("api/v1/groups/pause"), "{lane}");
+    assert_eq!(post(page, "/api/v1/groups/resume", ANN, &group).await.status, 200);
+    shop.drained("orders", "customer-5").await;
+    let job = shop.client.job(shop.pool(), job).await.unwrap().unwrap();
+    assert_eq!(job.status, JobStatus::Succeeded);
+    assert_eq!(post(page, "/api/v1/groups/resume", ANN, &group).await.status, 409);
+
+    let queue = json!({"queue": "orders", "reason": "the bank is down"});
+    assert_eq!(post(page, "/api/v1/queues/pause", ANN, &queue).await.status, 200);
+    assert!(get(page, "/stopped", ANN).await.body.contains("the bank is down"));
+    assert_eq!(post(page, "/api/v1/queues/resume", ANN, &queue).await.status, 200);
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_make_no_sense_are_refused() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    for (path, body, status) in [
+        ("/api/v1/groups/pause", json!({"queue": "orders", "reason": "x"}), 400),
+        ("/api/v1/groups/pause", json!({"queue": "a", "group": "b\0", "reason": "x"}), 400),
+        ("/api/v1/groups/pause", json!({"queue": "a", "group": "b", "reason": "x\0"}), 400),
+        ("/api/v1/groups/pause", json!({"queue": "a", "odd": 1}), 400),
+        ("/api/v1/groups/dance", json!({"queue": "a", "group": "b", "reason": "x"}), 404),
+        ("/api/v1/jobs/1000000/retry", json!({"reason": "x"}), 404),
+        ("/api/v1/jobs/one/retry", json!({"reason": "x"}), 400),
+        ("/api/v1/parked/redrive", json!({"queue": "a", "group": "b", "reason": "x"}), 409),
+    ] {
+        let answer = post(page, path, ANN, &body).await;
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        assert!(answer.json()["error"].is_string());
+    }
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_is_in_the_log() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    let group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
+    let mut preview = group.clone();
+    preview["dry_run"] = json!(true);
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &preview).await.status, 200);
+    assert_eq!(get(page, "/api/v1/operations", ANN).await.json(), json!([]));
+
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &group).await.status, 200);
+    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
+    assert_eq!(post(page, &skip, ROOT, &json!({"reason": "a <b>typo</b>"})).await.status, 200);
+    let log = get(page, "/api/v1/operations", ANN).await.json();
+    assert_eq!(log[0]["actor"], "root");
+    assert_eq!(log[0]["action"], "skip");
+    assert_eq!(log[0]["reason"], "a <b>typo</b>");
+    assert_eq!(log[1]["actor"], "ann");
+    assert_eq!(log[1]["group"], "customer-5");
+    let body = get(page, "/log", ANN).await.body;
+    assert!(body.contains("their audit"), "{body}");
+    assert!(!body.contains("<b>typo"), "{body}");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_parked_and_redriven() {
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), users()).await;
+    let group = json!({"queue": "orders", "group": "customer-17", "reason": "later"});
+    let parks = post(page, "/api/v1/groups/park", ANN, &group).await;
+    assert_eq!(parks.status, 200, "{}", parks.body);
+    eventually("the jobs are parked", async || {
+        get(page, "/parked", ANN).await.body.contains("api/v1/parked/redrive")
+    })
+    .await;
+    shop.mended.store(true, Ordering::Relaxed);
+    let redriven = post(page, "/api/v1/parked/redrive", ANN, &group).await;
+    assert_eq!(redriven.json()["jobs"], 4, "{}", redriven.body);
+    shop.drained("orders", "customer-17").await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_aborted_and_a_delay_ended() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let job = NewJob::new("orders", &"slow").group("g").delay(Duration::from_hours(1));
+    let job = shop.client.enqueue(shop.pool(), job).await.unwrap().id();
+    let (run, abort) = (format!("/api/v1/jobs/{job}/run-now"), format!("/api/v1/jobs/{job}/abort"));
+    let body = get(page, &format!("/job?id={job}"), ANN).await.body;
+    assert!(body.contains(&run[1..]) && !body.contains(&abort[1..]), "{body}");
+    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    assert_eq!(preview.status, 409, "it does not run: {}", preview.body);
+    assert_eq!(post(page, &run, ANN, &json!({"reason": "now"})).await.status, 200);
+    let attempts = async |attempts| {
+        eventually("the attempt runs", async || {
+            let job = shop.client.job(shop.pool(), job).await.unwrap().unwrap();
+            job.status == JobStatus::Started && job.attempts == attempts
+        })
+        .await;
+    };
+    attempts(1).await;
+    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    assert_eq!(preview.status, 200, "{}", preview.body);
+    attempts(1).await;
+    let aborted = post(page, &abort, ANN, &json!({"reason": "it hangs"})).await;
+    assert_eq!(aborted.status, 200, "{}", aborted.body);
+    attempts(2).await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_say_what_they_serve() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let nodes = get(page, "/api/v1/nodes", ANN).await.json();
+    assert_eq!(nodes[0]["alive"], true, "{nodes}");
+    assert_eq!(nodes[0]["queues"], json!(["orders"]));
+    let body = get(page, "/nodes", ANN).await.body;
+    assert!(body.contains(">alive<"), "{body}");
+    assert!(!body.contains("nodes/release"), "it lives");
+    let release = json!({"node": "gone", "reason": "its rack burned"});
+    assert_eq!(post(page, "/api/v1/nodes/release", ANN, &release).await.status, 200);
+    shop.close().await;
+}

@@ -1,0 +1,12 @@
+//! The page over real HTTP, from a real PostgreSQL, and in a real browser.
+
+// A test says what it expects.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod actions;
+mod browser;
+mod hostile;
+mod pages;
+mod scale;
+mod security;
+mod support;
