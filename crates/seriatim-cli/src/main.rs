@@ -1,0 +1,3 @@
+//! `seriatim`: the command line.
+
+fn main() {}
