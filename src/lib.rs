@@ -36,6 +36,10 @@ pub use job::explanation::{
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;
+pub use job::overview::{
+    GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
+    QueueOverview,
+};
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use job::retry::RetryPolicy;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 
 use crate::job::queue_options::AfterHalt;
 
@@ -38,7 +39,7 @@ impl QueueCounts {
 }
 
 /// A queue that is paused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PausedQueue {
     /// The queue.

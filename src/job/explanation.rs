@@ -234,7 +234,12 @@ impl BoundedCount {
 
     /// Returns the number for a count that stops at one more than the limit.
     pub(crate) fn new(count: u64) -> Self {
-        Self { count: count.min(Self::LIMIT), or_more: count > Self::LIMIT }
+        Self::up_to(count, Self::LIMIT)
+    }
+
+    /// Returns the number for a count that stops at one more than another limit.
+    pub(crate) fn up_to(count: u64, limit: u64) -> Self {
+        Self { count: count.min(limit), or_more: count > limit }
     }
 }
 

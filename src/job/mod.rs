@@ -16,6 +16,7 @@ pub(crate) mod json;
 pub(crate) mod name;
 pub(crate) mod new_job;
 pub(crate) mod outcome;
+pub(crate) mod overview;
 pub(crate) mod queue_options;
 pub(crate) mod queue_settings;
 pub(crate) mod redact;

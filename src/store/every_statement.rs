@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
 };
 
-const FILES: [InFile; 21] = [
+const FILES: [InFile; 22] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -25,6 +25,7 @@ const FILES: [InFile; 21] = [
     query::explain::ALL,
     query::for_tests::ALL,
     query::inspect::ALL,
+    query::overview::ALL,
     receive::ALL,
     release::ALL,
     sessions::ALL,

@@ -5,3 +5,4 @@ pub(in crate::store) mod explain;
 #[cfg(feature = "testing")]
 pub(in crate::store) mod for_tests;
 pub(in crate::store) mod inspect;
+pub(in crate::store) mod overview;

@@ -10,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use crate::support::network::{Network, Weather};
 use crate::support::{Errors, Log, database, drained, handler_with, queue};
 
-const JOBS: i64 = 80;
+const JOBS: u32 = 80;
 /// 1 MiB each, which does not compress.
 const LOAD: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
     select 'q', 'g' || i % 20, to_jsonb((select string_agg(md5(random()::text || n || i), '') \
@@ -21,7 +21,7 @@ const RATE: u32 = 10_000_000;
 #[tokio::test(flavor = "multi_thread")]
 async fn large_jobs_drain_over_a_narrow_link() {
     let db = database().await;
-    sqlx::query(LOAD).bind(JOBS).execute(db.pool()).await.unwrap();
+    sqlx::query(LOAD).bind(i64::from(JOBS)).execute(db.pool()).await.unwrap();
     let network = Network::to(&db.url()).await;
     network.is(Weather::Narrow(RATE));
     let options = PgPoolOptions::new().max_connections(8);

@@ -10,6 +10,7 @@ mod lists;
 mod maintenance;
 mod no_payload;
 mod operating;
+mod overview;
 mod poolers_are_seen;
 mod shutdown;
 mod watchdog;

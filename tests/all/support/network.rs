@@ -140,7 +140,8 @@ async fn forward(
             Weather::Slow(delay) => sleep(delay).await,
             Weather::Narrow(rate) => {
                 // Short sleeps come late: what is owed adds up.
-                owed += Duration::from_secs_f64(read as f64 / f64::from(rate));
+                let read = u32::try_from(read).unwrap_or(u32::MAX);
+                owed += Duration::from_secs_f64(f64::from(read) / f64::from(rate));
                 if owed > Duration::from_millis(10) {
                     let began = Instant::now();
                     sleep(owed).await;

@@ -1,0 +1,43 @@
+//! Overview: the queues, and the groups of a queue, at a glance.
+
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::job::overview::{GroupFilter, GroupPage, QueueOverview};
+
+impl Client {
+    /// Returns the queues that have a job, a group or settings, by name, 1,000 at most.
+    ///
+    /// What it costs does not grow with the number of jobs: counts stop at
+    /// [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT).
+    pub async fn queues(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Vec<QueueOverview>, sqlx::Error> {
+        self.store.queues(executor).await
+    }
+
+    /// Returns groups of a queue that have something unfinished, parked, halted or paused, adopted
+    /// by a worker or not.
+    ///
+    /// What it costs does not grow with the number of groups or jobs: see [`GroupFilter`].
+    pub async fn groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        filter: &GroupFilter,
+    ) -> Result<GroupPage, sqlx::Error> {
+        self.store.groups(executor, queue, filter).await
+    }
+
+    /// Returns one group as [`Client::groups`] does; `None` if it has nothing unfinished, parked,
+    /// halted or paused.
+    pub async fn group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<Option<crate::GroupOverview>, sqlx::Error> {
+        self.store.group(executor, queue, group).await
+    }
+}

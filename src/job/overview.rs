@@ -1,0 +1,229 @@
+//! An overview of queues and of their groups: what a dashboard lists. Every number is bounded.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::job::counts::PausedQueue;
+use crate::job::explanation::BoundedCount;
+use crate::job::job::JobStatus;
+
+/// A queue at a glance.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct QueueOverview {
+    /// The queue.
+    pub queue: String,
+    /// The pause of the whole queue.
+    pub paused: Option<PausedQueue>,
+    /// Its jobs by state.
+    pub jobs: JobCounts,
+    /// Its groups by state.
+    pub groups: GroupCounts,
+    /// Since when the group, or job without one, that has waited the longest could run, less the
+    /// head start of its priority. `None`: nothing is due.
+    pub oldest_due: Option<DateTime<Utc>>,
+    /// The limit of jobs in flight over the whole fleet.
+    pub in_flight_limit: Option<u32>,
+}
+
+/// The numbers of a queue's jobs by state, each up to [`BoundedCount::LIMIT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JobCounts {
+    /// Queued and due, behind others of their group perhaps.
+    pub queued: BoundedCount,
+    /// Queued and not due yet.
+    pub delayed: BoundedCount,
+    /// Claimed by a worker or a receiver.
+    pub started: BoundedCount,
+    /// Parked behind a job that failed.
+    pub parked: BoundedCount,
+    /// Failed (dead letters) and kept.
+    pub failed: BoundedCount,
+}
+
+/// The numbers of a queue's groups by state, each up to [`BoundedCount::LIMIT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GroupCounts {
+    /// Their next job could begin now, if a slot was free.
+    pub ready: BoundedCount,
+    /// A job of theirs is claimed.
+    pub running: BoundedCount,
+    /// Their next job is not due yet.
+    pub resting: BoundedCount,
+    /// Halted by a job that failed.
+    pub halted: BoundedCount,
+    /// Paused by an operator.
+    pub paused: BoundedCount,
+    /// Jobs of theirs stepped aside with one that failed.
+    pub parked: BoundedCount,
+}
+
+/// The state of a group. Of several that apply, the first in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GroupState {
+    /// A job of it is claimed.
+    Running,
+    /// A job that failed has halted it.
+    Halted,
+    /// An operator has paused it.
+    Paused,
+    /// Its next job is not due yet: delayed, or waiting for a retry.
+    Resting,
+    /// Its next job could begin now, if a slot was free.
+    Ready,
+    /// It has parked jobs, and no others.
+    Parked,
+    /// It has no unfinished job.
+    Idle,
+}
+
+impl GroupState {
+    /// Returns its word, as serde writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Halted => "halted",
+            Self::Paused => "paused",
+            Self::Resting => "resting",
+            Self::Ready => "ready",
+            Self::Parked => "parked",
+            Self::Idle => "idle",
+        }
+    }
+
+    /// Returns the state of this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        let all = [
+            Self::Running,
+            Self::Halted,
+            Self::Paused,
+            Self::Resting,
+            Self::Ready,
+            Self::Parked,
+            Self::Idle,
+        ];
+        all.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+/// The order of a list of groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum GroupSort {
+    /// By name, which alone can be paged through.
+    #[default]
+    Name,
+    /// The longest wait of the next job first.
+    Wait,
+    /// The most unfinished jobs first.
+    Depth,
+}
+
+/// Which groups to list.
+#[derive(Debug, Clone, Default)]
+pub struct GroupFilter {
+    pub(crate) state: Option<GroupState>,
+    pub(crate) sort: GroupSort,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: Option<u32>,
+    pub(crate) find: Option<String>,
+}
+
+impl GroupFilter {
+    /// Bounds what is looked at where groups are not listed by name.
+    pub const CANDIDATES: u32 = 1_000;
+
+    /// Only groups in this state.
+    #[must_use]
+    pub fn state(mut self, state: GroupState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// In this order. By wait and by depth, and with a state, the first
+    /// [`CANDIDATES`](Self::CANDIDATES) groups are looked at, and there is no next page.
+    #[must_use]
+    pub fn sort(mut self, sort: GroupSort) -> Self {
+        self.sort = sort;
+        self
+    }
+
+    /// Behind this group, which the page before named as its `next`.
+    #[must_use]
+    pub fn after(mut self, group: impl Into<String>) -> Self {
+        self.after = Some(group.into());
+        self
+    }
+
+    /// So many groups, 500 at most. The default is 50.
+    #[must_use]
+    pub fn limit(mut self, groups: u32) -> Self {
+        self.limit = Some(groups);
+        self
+    }
+
+    /// Only groups whose names begin so. The first [`CANDIDATES`](Self::CANDIDATES) names from
+    /// there on are looked at.
+    #[must_use]
+    pub fn find(mut self, prefix: impl Into<String>) -> Self {
+        self.find = Some(prefix.into());
+        self
+    }
+
+    /// Returns how many groups a page has.
+    pub(crate) fn page(&self) -> u32 {
+        self.limit.unwrap_or(50).clamp(1, 500)
+    }
+}
+
+/// A group at a glance.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct GroupOverview {
+    /// The group.
+    pub group: String,
+    /// Its state.
+    pub state: GroupState,
+    /// The job that runs or is next.
+    pub head: Option<i64>,
+    /// That job's status.
+    pub head_status: Option<JobStatus>,
+    /// Its name.
+    pub head_name: Option<String>,
+    /// How often it has begun, released attempts included.
+    pub attempts: u32,
+    /// Its limit of attempts; `None`: its queue's workers have it.
+    pub max_attempts: Option<u32>,
+    /// When it was enqueued.
+    pub enqueued_at: Option<DateTime<Utc>>,
+    /// When it is due, or was.
+    pub due_at: Option<DateTime<Utc>>,
+    /// When its last attempt began.
+    pub started_at: Option<DateTime<Utc>>,
+    /// The number of unfinished jobs, up to [`GroupFilter::CANDIDATES`].
+    pub depth: BoundedCount,
+    /// The number of parked jobs, up to [`GroupFilter::CANDIDATES`].
+    pub parked: BoundedCount,
+    /// Since when it is halted, or else paused, by the database's clock.
+    pub stopped_at: Option<DateTime<Utc>>,
+    /// The message of the failure that halted it, or the reason of its pause.
+    pub reason: Option<String>,
+    /// The job that halted it.
+    pub halted_by: Option<i64>,
+}
+
+/// A page of groups.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct GroupPage {
+    /// The groups.
+    pub groups: Vec<GroupOverview>,
+    /// Where the next page begins, for [`GroupFilter::after`]; `None`: there is none.
+    pub next: Option<String>,
+    /// There are more groups than were looked at.
+    pub or_more: bool,
+}

@@ -1,0 +1,400 @@
+//! Overviews: queues and groups at a glance. No read grows with the backlog: names are found by
+//! skipping through indexes, and counts stop at a limit.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::PgRow;
+use sqlx::{PgExecutor, Row};
+
+use crate::job::counts::PausedQueue;
+use crate::job::explanation::BoundedCount;
+use crate::job::job::JobStatus;
+use crate::job::overview::{
+    GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
+    QueueOverview,
+};
+use crate::store::fragments::FLAG_AT;
+use crate::store::names::Names;
+use crate::store::statement::{Statement, statements};
+use crate::store::store::Store;
+
+statements! {
+    QUEUES = queues;
+    BY_NAME = |names| details(names, BY_NAME_SQL);
+    RUNNING = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
+        order by g.claimed_by limit $2");
+    HALTED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null
+        order by g.halted_at limit $2");
+    PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and s.paused_at is not null
+        order by s.paused_at limit $2");
+    RESTING = |names| details(names, RESTING_SQL);
+    READY = |names| details(names, READY_SQL);
+    PARKED = |names| details(names, PARKED_SQL);
+    ANY = |names| details(names, ANY_SQL);
+    ONE = |names| details(names, "select $3::text where $2::int8 > 0 and $4::text is null");
+}
+
+/// Names of queues: in each step the next one of every index that begins with it.
+const NEXT_QUEUE: &str = "
+    least(
+      (select q.name from {queue} q where q.name > {after} order by q.name limit 1),
+      (select g.queue from {queue_group} g where g.queue > {after} order by g.queue limit 1),
+      (select j.queue from {job} j where j.queue > {after} and j.group_id is not null and j.status in ('queued', 'started')
+        order by j.queue limit 1),
+      (select j.queue from {job} j where j.queue > {after} and j.group_id is null and j.status = 'queued'
+        order by j.queue limit 1),
+      (select j.queue from {job} j where j.queue > {after} and j.group_id is null and j.status = 'started'
+        order by j.queue limit 1),
+      (select j.queue from {job} j where j.queue > {after} and j.parked_with is not null order by j.queue limit 1),
+      (select j.queue from {job} j where j.queue > {after} and j.status in ('succeeded', 'failed', 'cancelled')
+        order by j.queue limit 1))";
+
+/// Names of groups, likewise.
+const NEXT_GROUP: &str = "
+    least(
+      (select g.group_id from {queue_group} g where g.queue = $1 and g.group_id > {after} order by g.group_id limit 1),
+      (select s.group_id from {group_setting} s where s.queue = $1 and s.group_id > {after} and s.paused_at is not null
+        order by s.group_id limit 1),
+      (select j.group_id from {job} j where j.queue = $1 and j.group_id > {after} and j.status in ('queued', 'started')
+        order by j.group_id limit 1),
+      (select j.group_id from {job} j where j.queue = $1 and j.group_id > {after} and j.parked_with is not null
+        order by j.group_id limit 1))";
+
+/// From a name, or a prefix, on. The name that equals the prefix is one of them.
+const BY_NAME_SQL: &str = "
+    with recursive named(name, step) as (
+      select case when $4::text is not null and coalesce($3, '') < $4 and (
+          exists (select from {queue_group} g where g.queue = $1 and g.group_id = $4)
+          or exists (select from {job} j where j.queue = $1 and j.group_id = $4 and j.status in ('queued', 'started')))
+        then $4 else {first} end, 1
+      union all
+      select {next}, k.step + 1 from named k where k.name is not null and k.step < $2 + 1)
+    select k.name from named k where k.name is not null
+      and ($4::text is null or pg_catalog.starts_with(k.name, $4)) limit $2";
+
+const READY_SQL: &str = "
+    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at <= now() and g.ready_at < 'infinity'
+      and g.job_id is null order by g.ready_at limit $2)
+    union
+    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged and j.finished_at is null
+      and {flag_at} <= now()
+      order by {flag_at}, j.id limit $2) f)";
+
+/// Delayed jobs whose groups no worker has adopted are flagged.
+const RESTING_SQL: &str = "
+    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at > now()
+      and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null order by g.ready_at limit $2)
+    union
+    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged and j.finished_at is null
+      and {flag_at} > now() order by {flag_at}, j.id limit $2) f)";
+
+const PARKED_SQL: &str = "
+    with recursive parked(name, step) as (
+      select (select j.group_id from {job} j where j.queue = $1 and j.parked_with is not null order by j.group_id limit 1), 1
+      union all
+      select (select j.group_id from {job} j where j.queue = $1 and j.parked_with is not null and j.group_id > k.name
+        order by j.group_id limit 1), k.step + 1
+      from parked k where k.name is not null and k.step < $2)
+    select k.name from parked k where k.name is not null";
+
+/// Those of every state, of which the longest waits and the deepest are looked for.
+const ANY_SQL: &str = "
+    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at < 'infinity' order by g.ready_at limit $2)
+    union
+    (select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null order by g.halted_at limit $2)
+    union
+    (select s.group_id from {group_setting} s where s.queue = $1 and s.paused_at is not null limit $2)
+    union
+    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged
+      order by {flag_at}, j.id limit $2) f)";
+
+/// A count up to one more than the limit.
+fn upto(limit: &str, rows: &str) -> String {
+    format!("(select count(*) from (select 1 {rows} limit {limit} + 1) counted)")
+}
+
+fn queues(names: &Names) -> String {
+    let next = |after: &str| names.sql_with(NEXT_QUEUE, &[("after", after)]);
+    let grouped = "from {queue_group} g where g.queue = k.name and";
+    // Groups that no worker has adopted yet.
+    let flagged = |due: &str| {
+        format!(
+            "(select count(distinct f.group_id) from (select j.group_id from {{job}} j
+               where j.queue = k.name and j.flagged and {{flag_at}} {due} now() limit $1 + 1) f
+             where not exists (select from {{queue_group}} g where g.queue = k.name and g.group_id = f.group_id))"
+        )
+    };
+    let counts = [
+        upto(
+            "$1",
+            "from {job} j where j.queue = k.name and j.parked_with is not null and j.status = 'parked'",
+        ),
+        upto("$1", "from {job} j where j.queue = k.name and j.status = 'failed'"),
+        // Those of a batch count, as they do for the limit in flight.
+        "(select coalesce(sum(c.batch_size), 0) from (select g.batch_size from {queue_group} g
+           where g.queue = k.name and g.job_id is not null limit $1 + 1) c)"
+            .to_owned(),
+        upto(
+            "$1",
+            "from {job} j where j.queue = k.name and j.group_id is null and j.status = 'started'",
+        ),
+        upto(
+            "$1",
+            &format!(
+                "{grouped} g.ready_at <= now() and g.ready_at < 'infinity' and g.job_id is null"
+            ),
+        ),
+        flagged("<="),
+        upto("$1", &format!("{grouped} g.job_id is not null")),
+        upto(
+            "$1",
+            &format!(
+                "{grouped} g.ready_at > now() and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null"
+            ),
+        ),
+        flagged(">"),
+        upto("$1", &format!("{grouped} g.halted_at is not null")),
+        upto("$1", "from {group_setting} s where s.queue = k.name and s.paused_at is not null"),
+        "(select count(distinct p.group_id) from (select j.group_id from {job} j
+           where j.queue = k.name and j.parked_with is not null limit $1 + 1) p)"
+            .to_owned(),
+    ];
+    let counts = names.sql_with(&counts.join(",\n"), &[("flag_at", FLAG_AT)]);
+    let (first, next) = (next("''"), next("k.name"));
+    let body = "
+        with recursive known(name, step) as (
+          select {first}, 1
+          union all
+          select {following}, k.step + 1 from known k where k.name is not null and k.step < 1000)
+        select k.name, q.paused_at, extract(epoch from clock_timestamp() - q.paused_at)::float8, q.pause_reason, q.in_flight_limit,
+          least(
+            (select g.ready_at from {queue_group} g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
+              and g.job_id is null order by g.ready_at limit 1),
+            (select j.turn_at from {job} j where j.queue = k.name and j.flagged and j.finished_at is null
+              and {flag_at} <= now()
+              and not exists (select from {queue_group} g where g.queue = k.name and g.group_id = j.group_id)
+              order by {flag_at} limit 1),
+            (select j.turn_at from {job} j where j.queue = k.name and j.group_id is null and j.status = 'queued'
+              and j.turn_at <= now() order by j.turn_at limit 1)),
+          backlog.due, backlog.delayed,
+          {counts}
+        from known k left join {queue} q on q.name = k.name
+        left join lateral (
+          select count(*) filter (where b.status = 'queued' and b.run_at <= now()) as due,
+            count(*) filter (where b.status = 'queued' and b.run_at > now()) as delayed
+          from (
+            (select j.status, j.run_at from {job} j where j.queue = k.name and j.group_id is not null
+              and j.status in ('queued', 'started') limit $1 + 1)
+            union all
+            (select j.status, j.run_at from {job} j where j.queue = k.name and j.group_id is null and j.status = 'queued'
+              limit $1 + 1)) b) backlog on true
+        where k.name is not null order by k.name";
+    let pieces =
+        [("first", &*first), ("following", &*next), ("counts", &*counts), ("flag_at", FLAG_AT)];
+    names.sql_with(body, &pieces)
+}
+
+/// What there is to say of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how
+/// many, `$3`: behind which name, `$4`: a prefix.
+fn details(names: &Names, candidates: &str) -> String {
+    let next = |after: &str| names.sql_with(NEXT_GROUP, &[("after", after)]);
+    let (first, following) = (next("coalesce($3::text, '')"), next("k.name"));
+    // A prefix is where the names begin that begin so.
+    let first = first.replace(
+        "coalesce($3::text, '')",
+        "greatest(coalesce($3::text, ''), coalesce($4::text, ''))",
+    );
+    let candidates = names
+        .sql_with(candidates, &[("first", &first), ("next", &following), ("flag_at", FLAG_AT)]);
+    let body = "
+        select c.name, g.job_id is not null, g.halted_at, g.halt_reason, g.halt_job_id, s.paused_at, s.pause_reason,
+          h.id, h.status::text, h.name, h.attempts, h.max_attempts, h.created_at, h.run_at, h.last_started_at,
+          (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
+            and j.status in ('queued', 'started') limit 1001) deep),
+          (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
+            and j.parked_with is not null and j.status = 'parked' limit 1001) aside),
+          now()
+        from ({candidates}) c(name)
+        left join lateral (
+          select g.* from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
+        left join lateral (
+          select s.paused_at, s.pause_reason from {group_setting} s
+          where s.queue = $1 and s.group_id = c.name and s.paused_at is not null) s on true
+        left join lateral (
+          select j.* from {job} j where j.id = coalesce(
+            -- Of several under one claim, the first that has not ended.
+            (select min(b.id) from {batch_jobs}($1, c.name, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)),
+            (select l.id from {job} l where l.queue = $1 and l.group_id = c.name and l.status in ('queued', 'started')
+              order by l.group_id, l.id limit 1))) h on true
+        where $3::text is not distinct from $3 and $4::text is not distinct from $4";
+    names.sql_with(body, &[("candidates", &candidates)])
+}
+
+impl Store {
+    pub(crate) async fn queues(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Vec<QueueOverview>, sqlx::Error> {
+        let limit = i64::try_from(BoundedCount::LIMIT).unwrap_or(i64::MAX);
+        let rows = self.query(&QUEUES).bind(limit).fetch_all(executor).await?;
+        rows.iter().map(queue).collect()
+    }
+
+    pub(crate) async fn groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        filter: &GroupFilter,
+    ) -> Result<GroupPage, sqlx::Error> {
+        let page = filter.page();
+        let by_name = filter.state.is_none() && filter.sort == GroupSort::Name;
+        let looked_at =
+            if by_name && filter.find.is_none() { page + 1 } else { GroupFilter::CANDIDATES };
+        let statement = match filter.state {
+            None if by_name => &BY_NAME,
+            None => &ANY,
+            Some(GroupState::Running) => &RUNNING,
+            Some(GroupState::Halted) => &HALTED,
+            Some(GroupState::Paused) => &PAUSED,
+            Some(GroupState::Resting) => &RESTING,
+            Some(GroupState::Ready) => &READY,
+            Some(GroupState::Parked) => &PARKED,
+            // Nothing lists groups that have nothing.
+            Some(GroupState::Idle) => {
+                return Ok(GroupPage { groups: Vec::new(), next: None, or_more: false });
+            }
+        };
+        let (after, find) = (filter.after.as_deref(), filter.find.as_deref());
+        let found = self.list(executor, statement, queue, looked_at, after, find).await?;
+        let mut or_more = !by_name && found.len() >= looked_at as usize;
+        let mut groups = found;
+        if let Some(state) = filter.state {
+            // One that runs, or is paused, is none of those that are due. Parked jobs may be beside.
+            groups.retain(|group| {
+                group.state == state || (state == GroupState::Parked && group.parked.count > 0)
+            });
+            if let Some(prefix) = find {
+                groups.retain(|group| group.group.starts_with(prefix));
+            }
+        }
+        match filter.sort {
+            GroupSort::Name => groups.sort_by(|a, b| a.group.cmp(&b.group)),
+            GroupSort::Wait => groups.sort_by_key(|group| {
+                (group.due_at.or(group.stopped_at).is_none(), group.due_at.or(group.stopped_at))
+            }),
+            GroupSort::Depth => groups.sort_by_key(|group| Reverse(group.depth.count)),
+        }
+        let page = page as usize;
+        let rest = groups.len() > page;
+        groups.truncate(page);
+        let next = groups.last().filter(|_| by_name && rest).map(|last| last.group.clone());
+        or_more |= rest && next.is_none();
+        Ok(GroupPage { groups, next, or_more })
+    }
+
+    pub(crate) async fn group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<Option<GroupOverview>, sqlx::Error> {
+        let found = self.list(executor, &ONE, queue, 1, Some(group), None).await?;
+        Ok(found.into_iter().find(|group| group.state != GroupState::Idle))
+    }
+
+    async fn list(
+        &self,
+        executor: impl PgExecutor<'_>,
+        statement: &'static Statement,
+        queue: &str,
+        limit: u32,
+        after: Option<&str>,
+        find: Option<&str>,
+    ) -> Result<Vec<GroupOverview>, sqlx::Error> {
+        let query = self.query(statement).bind(queue).bind(i64::from(limit)).bind(after).bind(find);
+        query.fetch_all(executor).await?.iter().map(group).collect()
+    }
+}
+
+fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
+    let name: String = row.try_get(0)?;
+    let age: Option<f64> = row.try_get(2)?;
+    let paused = match row.try_get(1)? {
+        None => None,
+        Some(since) => Some(PausedQueue {
+            queue: name.clone(),
+            since,
+            age: Duration::try_from_secs_f64(age.unwrap_or(0.0).max(0.0)).unwrap_or_default(),
+            reason: row.try_get(3)?,
+        }),
+    };
+    let number = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+    let count = |n: usize| number(n).map(BoundedCount::new);
+    Ok(QueueOverview {
+        queue: name,
+        paused,
+        in_flight_limit: row
+            .try_get::<Option<i32>, _>(4)?
+            .and_then(|limit| u32::try_from(limit).ok()),
+        oldest_due: row.try_get(5)?,
+        jobs: JobCounts {
+            queued: count(6)?,
+            delayed: count(7)?,
+            parked: count(8)?,
+            failed: count(9)?,
+            started: BoundedCount::new(number(10)? + number(11)?),
+        },
+        groups: GroupCounts {
+            ready: BoundedCount::new(number(12)? + number(13)?),
+            running: count(14)?,
+            resting: BoundedCount::new(number(15)? + number(16)?),
+            halted: count(17)?,
+            paused: count(18)?,
+            parked: count(19)?,
+        },
+    })
+}
+
+fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
+    let claimed: Option<bool> = row.try_get(1)?;
+    let (halted, paused): (Option<DateTime<Utc>>, Option<DateTime<Utc>>) =
+        (row.try_get(2)?, row.try_get(5)?);
+    let head: Option<i64> = row.try_get(7)?;
+    let due_at: Option<DateTime<Utc>> = row.try_get(13)?;
+    let now: DateTime<Utc> = row.try_get(17)?;
+    let counted = |n: usize| {
+        let count = row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        count.map(|count| BoundedCount::up_to(count, u64::from(GroupFilter::CANDIDATES)))
+    };
+    let parked = counted(16)?;
+    let state = match (claimed == Some(true), halted, paused) {
+        (true, ..) => GroupState::Running,
+        (_, Some(_), _) => GroupState::Halted,
+        (_, _, Some(_)) => GroupState::Paused,
+        _ if head.is_some() && due_at > Some(now) => GroupState::Resting,
+        _ if head.is_some() => GroupState::Ready,
+        _ if parked.count > 0 => GroupState::Parked,
+        _ => GroupState::Idle,
+    };
+    let status: Option<&str> = row.try_get(8)?;
+    let number = |n: Option<i32>| n.and_then(|n| u32::try_from(n).ok());
+    Ok(GroupOverview {
+        group: row.try_get(0)?,
+        state,
+        head,
+        head_status: status.and_then(JobStatus::parse),
+        head_name: row.try_get(9)?,
+        attempts: number(row.try_get(10)?).unwrap_or_default(),
+        max_attempts: number(row.try_get(11)?),
+        enqueued_at: row.try_get(12)?,
+        due_at,
+        started_at: row.try_get(14)?,
+        depth: counted(15)?,
+        parked,
+        stopped_at: halted.or(paused),
+        reason: if halted.is_some() { row.try_get(3)? } else { row.try_get(6)? },
+        halted_by: row.try_get(4)?,
+    })
+}

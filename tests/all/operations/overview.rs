@@ -1,0 +1,180 @@
+//! Queues and groups at a glance.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use serde_json::{Value, json};
+use seriatim::{
+    Client, GroupFilter, GroupSort, GroupState, JobError, NewJob, OutOfAttempts, Processor,
+    Receive, RetryPolicy,
+};
+
+use crate::support::{Log, database, drained, enqueue, eventually, handler_with, queue};
+
+fn names(page: &seriatim::GroupPage) -> Vec<&str> {
+    page.groups.iter().map(|group| &*group.group).collect()
+}
+
+/// A group in each state, and what lists say of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_listed_by_state() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let fails = handler_with((), async |(), _, data: Value| {
+        if data == json!("poison") { Err(JobError::fail("no such card")) } else { Ok(json!(null)) }
+    });
+    let options = queue("q").out_of_attempts(OutOfAttempts::Halt);
+    let running = Processor::builder(pool.clone()).queue(options, fails).build().unwrap().start();
+    let halted_by = enqueue(pool, "q", "halted", "poison").await;
+    let behind = enqueue(pool, "q", "halted", "innocent").await;
+    eventually(
+        pool,
+        "select count(*) from seriatim.queue_group where halted_at is not null",
+        1_i64,
+    )
+    .await;
+    running.shutdown(Duration::from_secs(5)).await;
+
+    client.pause_group(pool, "q", "paused", Some("their audit")).await.unwrap();
+    enqueue(pool, "q", "paused", "a").await;
+    enqueue(pool, "q", "run", "a").await;
+    let received = client.receive(pool, Receive::new("q").group("run")).await.unwrap();
+    assert_eq!(received.len(), 1);
+    let later = NewJob::new("q", &"a").group("rest").delay(Duration::from_mins(5));
+    client.enqueue(pool, later).await.unwrap();
+    // No worker has adopted it.
+    let ready = enqueue(pool, "q", "ready", "a").await;
+    enqueue(pool, "q", "ready", "b").await;
+
+    let page = client.groups(pool, "q", &GroupFilter::default()).await.unwrap();
+    let states: Vec<_> = page.groups.iter().map(|group| (&*group.group, group.state)).collect();
+    assert_eq!(
+        states,
+        [
+            ("halted", GroupState::Halted),
+            ("paused", GroupState::Paused),
+            ("ready", GroupState::Ready),
+            ("rest", GroupState::Resting),
+            ("run", GroupState::Running),
+        ]
+    );
+    assert_eq!((page.next.as_deref(), page.or_more), (None, false));
+    for (name, state) in states {
+        let page = client.groups(pool, "q", &GroupFilter::default().state(state)).await.unwrap();
+        assert_eq!(names(&page), [name], "{state:?}");
+        let one = client.group(pool, "q", name).await.unwrap().unwrap();
+        assert_eq!((one.state, &one), (state, &page.groups[0]));
+    }
+    let halted = &page.groups[0];
+    assert_eq!(
+        (halted.halted_by, halted.head, halted.depth.count),
+        (Some(halted_by), Some(behind), 1)
+    );
+    assert!(halted.reason.as_deref().unwrap().contains("no such card"), "{halted:?}");
+    assert_eq!(page.groups[1].reason.as_deref(), Some("their audit"));
+    assert_eq!((page.groups[2].head, page.groups[2].depth.count), (Some(ready), 2));
+    assert!(page.groups[3].due_at > Some(Utc::now()));
+    assert_eq!(client.group(pool, "q", "none").await.unwrap(), None);
+
+    let overview = client.queues(pool).await.unwrap();
+    assert_eq!(overview.len(), 1);
+    let q = &overview[0];
+    let groups =
+        [q.groups.ready, q.groups.running, q.groups.resting, q.groups.halted, q.groups.paused];
+    // The paused one is due as well, as no worker has looked at it.
+    assert_eq!(groups.map(|count| count.count), [2, 1, 1, 1, 1]);
+    assert_eq!([q.jobs.started, q.jobs.delayed, q.jobs.failed].map(|count| count.count), [1, 1, 1]);
+    assert_eq!(q.jobs.queued.count, 4);
+    assert!(q.oldest_due.is_some_and(|at| at <= Utc::now()));
+    client.pause_queue(pool, "other", Some("closed")).await.unwrap();
+    let overview = client.queues(pool).await.unwrap();
+    let paused = overview[0].paused.as_ref().unwrap();
+    assert_eq!((&*overview[0].queue, paused.reason.as_deref()), ("other", Some("closed")));
+}
+
+/// Pages through more groups than fit on one, whatever their names are.
+#[tokio::test]
+async fn groups_are_paged_by_name() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let odd = ["%", "'", "\"><script>", "\u{202e}right to left", "🦀", "a b", "\\", "{group}"];
+    let mut all: Vec<String> = (0..40).map(|n| format!("customer-{n:02}")).collect();
+    all.extend(odd.map(String::from));
+    let jobs =
+        all.iter().flat_map(|group| [0, 1].map(|n| NewJob::new("q", &n).group(group.as_str())));
+    client.enqueue_many(pool, jobs).await.unwrap();
+
+    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let mut filter = GroupFilter::default().limit(7);
+        if let Some(after) = after.take() {
+            filter = filter.after(after);
+        }
+        let page = client.groups(pool, "q", &filter).await.unwrap();
+        assert!(page.groups.len() <= 7 && page.groups.iter().all(|group| group.depth.count == 2));
+        seen.extend(page.groups.into_iter().map(|group| group.group));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    seen.sort();
+    all.sort();
+    assert_eq!(seen, all);
+
+    let found = client.groups(pool, "q", &GroupFilter::default().find("customer-1")).await.unwrap();
+    assert_eq!(found.groups.len(), 10);
+    let found =
+        client.groups(pool, "q", &GroupFilter::default().find("customer-17")).await.unwrap();
+    assert_eq!(names(&found), ["customer-17"]);
+    let found = client.groups(pool, "q", &GroupFilter::default().find("\"><s")).await.unwrap();
+    assert_eq!(names(&found), ["\"><script>"]);
+    let found = client.groups(pool, "q", &GroupFilter::default().find("dealer")).await.unwrap();
+    assert!(found.groups.is_empty());
+}
+
+/// The longest wait and the greatest depth come first.
+#[tokio::test]
+async fn groups_are_sorted_by_wait_and_by_depth() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for (group, jobs) in [("b", 3), ("a", 1), ("c", 2)] {
+        for n in 0..jobs {
+            client.enqueue(pool, NewJob::new("q", &n).group(group)).await.unwrap();
+        }
+    }
+    for (sort, order) in [(GroupSort::Wait, ["b", "a", "c"]), (GroupSort::Depth, ["b", "c", "a"])] {
+        let page = client.groups(pool, "q", &GroupFilter::default().sort(sort)).await.unwrap();
+        assert_eq!(names(&page), order);
+        let page =
+            client.groups(pool, "q", &GroupFilter::default().sort(sort).limit(2)).await.unwrap();
+        assert_eq!((names(&page).len(), page.next.as_deref(), page.or_more), (2, None, true));
+    }
+}
+
+/// Parked jobs are seen, though nothing of their group is unfinished.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_with_parked_jobs_alone_is_listed() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let log = Log::default();
+    let fails = handler_with(log.clone(), async |log, _, _: Value| {
+        log.add(String::from("ran"));
+        Err(JobError::retry("not now"))
+    });
+    for n in 0..3 {
+        client.enqueue(pool, NewJob::new("q", &n).group("g")).await.unwrap();
+    }
+    let retry = RetryPolicy::new(1);
+    let options = queue("q").retry(retry).out_of_attempts(OutOfAttempts::Park);
+    let running = Processor::builder(pool.clone()).queue(options, fails).build().unwrap().start();
+    log.wait_for(1).await;
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let page = client.groups(pool, "q", &GroupFilter::default()).await.unwrap();
+    assert_eq!((names(&page), page.groups[0].state), (vec!["g"], GroupState::Parked));
+    assert!(page.groups[0].parked.count >= 2, "{page:?}");
+    let parked = GroupFilter::default().state(GroupState::Parked);
+    assert_eq!(names(&client.groups(pool, "q", &parked).await.unwrap()), ["g"]);
+    assert_eq!(client.queues(pool).await.unwrap()[0].groups.parked.count, 1);
+}
