@@ -1,0 +1,66 @@
+//! The commands, a file for each family.
+
+mod configure;
+mod enqueue;
+mod explain;
+mod groups;
+mod jobs;
+mod migrate;
+mod parked;
+mod pause;
+mod purge;
+mod queues;
+mod receive;
+mod redrive;
+
+use std::io::stdout;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command};
+use crate::demo;
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Runs the command.
+pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { global, command } = cli;
+    if let Command::Completions { shell } = command {
+        clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut stdout());
+        return Ok(());
+    }
+    if global.read_only && command.changes() {
+        return Err(Failure::Refused(String::from(
+            "--read-only refuses a command that changes something",
+        )));
+    }
+    if matches!(command, Command::Demo) {
+        return demo::run(global.json).await;
+    }
+    let session = Session::open(global).await?;
+    match command {
+        Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
+        Command::Queues => queues::run(&session).await,
+        Command::Groups(groups) => groups::run(&session, groups).await,
+        Command::Lane(lane) => explain::lane(&session, &lane).await,
+        Command::Explain { job } => explain::job(&session, job).await,
+        Command::Job(job) => jobs::run(&session, job).await,
+        Command::Pause(subject) => pause::pause(&session, &subject).await,
+        Command::Resume(subject) => pause::resume(&session, &subject).await,
+        Command::Unhalt(group) => pause::unhalt(&session, &group).await,
+        Command::Parked(parked) => parked::run(&session, parked).await,
+        Command::Redrive(redrive) => redrive::run(&session, &redrive).await,
+        Command::Purge(subject) => purge::run(&session, &subject).await,
+        Command::Configure(configure) => configure::run(&session, configure).await,
+        Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,
+        Command::Receive(receive) => receive::receive(&session, receive).await,
+        Command::Ack { receipt, result } => receive::ack(&session, &receipt, result).await,
+        Command::Nack { receipt, delay, error } => {
+            receive::nack(&session, &receipt, delay, error).await
+        }
+        Command::Extend { receipt, visibility } => {
+            receive::extend(&session, &receipt, visibility).await
+        }
+        Command::Demo | Command::Completions { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,117 @@
+//! The statements that the library does not have. They only read, and each has a bound.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use seriatim::JobStatus;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, FromRow, Row};
+
+use crate::args::JobList;
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// How many jobs a list looks at, from the newest on.
+const LOOK_AT: i64 = 100_000;
+
+/// A job in a list: nothing that it carries.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct JobLine {
+    pub(crate) id: i64,
+    pub(crate) group: Option<String>,
+    pub(crate) status: JobStatus,
+    pub(crate) name: Option<String>,
+    pub(crate) reference: Option<String>,
+    pub(crate) attempts: i32,
+    pub(crate) max_attempts: Option<i32>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) run_at: DateTime<Utc>,
+    pub(crate) last_started_at: Option<DateTime<Utc>>,
+    pub(crate) finished_at: Option<DateTime<Utc>>,
+    pub(crate) error: Option<String>,
+}
+
+/// The columns of a [`JobLine`].
+const COLUMNS: &str = "j.id, j.group_id, j.status::text as status, j.name, j.reference, j.attempts, \
+     j.max_attempts, j.created_at, j.run_at, j.last_started_at, j.finished_at, \
+     j.error->>'message' as error";
+
+impl FromRow<'_, PgRow> for JobLine {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let status: String = row.try_get("status")?;
+        Ok(Self {
+            id: row.try_get("id")?,
+            group: row.try_get("group_id")?,
+            status: serde_json::from_value(status.into())
+                .map_err(|error| sqlx::Error::Decode(error.into()))?,
+            name: row.try_get("name")?,
+            reference: row.try_get("reference")?,
+            attempts: row.try_get("attempts")?,
+            max_attempts: row.try_get("max_attempts")?,
+            created_at: row.try_get("created_at")?,
+            run_at: row.try_get("run_at")?,
+            last_started_at: row.try_get("last_started_at")?,
+            finished_at: row.try_get("finished_at")?,
+            error: row.try_get("error")?,
+        })
+    }
+}
+
+/// Jobs of a list, and where the next page begins.
+pub(crate) struct JobPage {
+    pub(crate) jobs: Vec<JobLine>,
+    /// For `--before`; `None`: there is no older job.
+    pub(crate) next: Option<i64>,
+}
+
+impl Session {
+    /// Returns the quoted name of a table of the schema.
+    pub(crate) fn table(&self, name: &str) -> String {
+        format!("\"{}\".\"{name}\"", self.client.schema().replace('"', "\"\""))
+    }
+
+    /// Returns jobs of a queue, the newest first. It looks at [`LOOK_AT`] jobs of the schema.
+    pub(crate) async fn jobs(&self, list: &JobList) -> Result<JobPage, Failure> {
+        let JobList { queue, group, status, name, reference, since, before, limit } = list;
+        // The window is read by the primary key; a filter inside it would let the scan run on.
+        let statement = format!(
+            "with looked_at as materialized (
+               select j.* from {job} j where j.id < $1 order by j.id desc limit {LOOK_AT})
+             select {COLUMNS} from looked_at j
+             where j.queue = $2 and ($3::text is null or j.group_id = $3)
+               and ($4::text is null or j.status::text = $4) and ($5::text is null or j.name = $5)
+               and ($6::text is null or j.reference = $6)
+               and ($7::timestamptz is null or j.created_at >= $7)
+             order by j.id desc limit $8",
+            job = self.table("job")
+        );
+        let before = before.unwrap_or(i64::MAX);
+        let jobs: Vec<JobLine> = sqlx::query_as(AssertSqlSafe(statement))
+            .bind(before)
+            .bind(queue)
+            .bind(group)
+            .bind(status.map(JobStatus::as_str))
+            .bind(name)
+            .bind(reference)
+            .bind(since)
+            .bind(i64::from(*limit))
+            .fetch_all(&self.pool)
+            .await?;
+        let next = if jobs.len() < usize::try_from(*limit).unwrap_or(usize::MAX) {
+            self.end_of_window(before).await?
+        } else {
+            jobs.last().map(|job| job.id)
+        };
+        Ok(JobPage { jobs, next })
+    }
+
+    /// Returns the lowest id that a list looks at; `None`: it looks at all.
+    async fn end_of_window(&self, before: i64) -> Result<Option<i64>, Failure> {
+        let statement = format!(
+            "select j.id from {} j where j.id < $1 order by j.id desc limit 1 offset {}",
+            self.table("job"),
+            LOOK_AT - 1
+        );
+        let end = sqlx::query_scalar(AssertSqlSafe(statement)).bind(before);
+        Ok(end.fetch_optional(&self.pool).await?)
+    }
+}
