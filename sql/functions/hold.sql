@@ -38,7 +38,8 @@ begin
   if found then
     return null;
   end if;
-  perform set_config('lock_timeout', '0', true);
+  -- A receive in this transaction passes its own locks: it must not find this job.
+  perform set_config('lock_timeout', '0', true), set_config('seriatim.held', of_queue, true);
   return pg_backend_pid();
 end $$;
 

@@ -94,6 +94,10 @@ begin
     raise exception 'n is %, it must be from 1 to %', coalesce(n::text, 'null'), job_limit
       using errcode = '22023', hint = 'Receive again for more.';
   end if;
+  if current_setting('seriatim.held', true) = of_queue then
+    raise exception 'this transaction holds a job of queue %, which receive could return', of_queue
+      using errcode = '22023', hint = 'Call it on a connection of its own.';
+  end if;
   -- A crash of the server must not lose an attempt (P9).
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);

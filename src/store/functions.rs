@@ -24,7 +24,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -50,6 +50,7 @@ const FILES: [&str; 25] = [
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/overview.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are

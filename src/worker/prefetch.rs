@@ -260,6 +260,11 @@ impl Prefetch {
         self.release(self.buffer().take(|entry| !entry.may_wait));
     }
 
+    /// Releases all turns: they were claimed on another server than the next ones.
+    pub(in crate::worker) fn release_all(&self) {
+        self.release(self.buffer().take(|_| true));
+    }
+
     /// Releases turns that have waited for [`STALE`]; never returns.
     pub(in crate::worker) async fn release_stale(&self) {
         loop {

@@ -8,6 +8,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use crate::attempt::connection::SlotConnection;
@@ -19,7 +21,21 @@ use crate::worker::prefetch::{Next, Prefetch, PrefetchedTurn};
 /// What the slot does after its turn; `None` until the settle asks.
 struct Chosen {
     prefetch: Arc<Prefetch>,
+    origin: Origin,
     next: Mutex<Option<Next<PrefetchedTurn>>>,
+}
+
+/// The server of the slot's connection, by the options that it was opened with.
+struct Origin {
+    options: Option<Arc<PgConnectOptions>>,
+    pool: PgPool,
+}
+
+impl Origin {
+    /// Returns whether the pool was led elsewhere since. What is claimed now is on another server.
+    fn is_left(&self) -> bool {
+        self.options.as_ref().is_some_and(|of| !Arc::ptr_eq(of, &self.pool.connect_options()))
+    }
 }
 
 impl Chosen {
@@ -31,6 +47,9 @@ impl Chosen {
 
 impl NextTurn for Chosen {
     fn take(&self, has_claimed: bool) -> Option<(i64, Uuid)> {
+        if self.origin.is_left() {
+            return None;
+        }
         let chosen = self.prefetch.next(has_claimed);
         let claim = match &chosen {
             Next::Turn(turn) => Some((turn.run.claim.job, turn.run.claim.token)),
@@ -45,12 +64,15 @@ impl NextTurn for Chosen {
 /// Returns how the last turn ended, and the connection if it can be used again.
 pub(in crate::worker) async fn run(
     prefetch: Arc<Prefetch>,
+    pool: PgPool,
     mut turn: PrefetchedTurn,
     mut conn: SlotConnection,
     mut slot: SlotGuard,
 ) -> (TurnEnd, Option<SlotConnection>) {
     let stop = turn.run.context.stop.clone();
-    let chosen = Arc::new(Chosen { prefetch: Arc::clone(&prefetch), next: Mutex::default() });
+    let origin = Origin { options: conn.options.clone(), pool };
+    let chosen = Chosen { prefetch: Arc::clone(&prefetch), origin, next: Mutex::default() };
+    let chosen = Arc::new(chosen);
     let mut passed = false;
     let (end, conn) = loop {
         let mut run = turn.run.open(prefetch.slots());
@@ -67,7 +89,12 @@ pub(in crate::worker) async fn run(
             }
             break (end, None);
         };
-        match next.unwrap_or_else(|| prefetch.next(left.has_claimed)) {
+        let next = match next {
+            Some(next) => next,
+            None if chosen.origin.is_left() => Next::Nothing,
+            None => prefetch.next(left.has_claimed),
+        };
+        match next {
             Next::Turn(next) => {
                 prefetch.record_end(end != TurnEnd::Drained);
                 slot.begin_next_job();

@@ -85,7 +85,8 @@ impl Worker {
             });
         } else if let Some(conn) = state.for_job() {
             let prefetch = Arc::clone(&state.prefetch);
-            state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
+            let pool = self.pool.clone();
+            state.slots.spawn(crate::worker::slot::run(prefetch, pool, waiting, conn, slot));
         }
     }
 

@@ -36,22 +36,7 @@ statements! {
     ONE = |names| details(names, "select $3::text where $2::int8 > 0 and $4::text is null");
 }
 
-/// Names of queues: in each step the next one of every index that begins with it.
-const NEXT_QUEUE: &str = "
-    least(
-      (select q.name from {queue} q where q.name > {after} order by q.name limit 1),
-      (select g.queue from {queue_group} g where g.queue > {after} order by g.queue limit 1),
-      (select j.queue from {job} j where j.queue > {after} and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.queue limit 1),
-      (select j.queue from {job} j where j.queue > {after} and j.group_id is null and j.status = 'queued'
-        order by j.queue limit 1),
-      (select j.queue from {job} j where j.queue > {after} and j.group_id is null and j.status = 'started'
-        order by j.queue limit 1),
-      (select j.queue from {job} j where j.queue > {after} and j.parked_with is not null order by j.queue limit 1),
-      (select j.queue from {job} j where j.queue > {after} and j.status in ('succeeded', 'failed', 'cancelled')
-        order by j.queue limit 1))";
-
-/// Names of groups, likewise.
+/// Names of groups: in each step the next one of every index that begins with it.
 const NEXT_GROUP: &str = "
     least(
       (select g.group_id from {queue_group} g where g.queue = $1 and g.group_id > {after} order by g.group_id limit 1),
@@ -110,90 +95,8 @@ const ANY_SQL: &str = "
     (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged
       order by {flag_at}, j.id limit $2) f)";
 
-/// A count up to one more than the limit.
-fn upto(limit: &str, rows: &str) -> String {
-    format!("(select count(*) from (select 1 {rows} limit {limit} + 1) counted)")
-}
-
 fn queues(names: &Names) -> String {
-    let next = |after: &str| names.sql_with(NEXT_QUEUE, &[("after", after)]);
-    let grouped = "from {queue_group} g where g.queue = k.name and";
-    // Groups that no worker has adopted yet.
-    let flagged = |due: &str| {
-        format!(
-            "(select count(distinct f.group_id) from (select j.group_id from {{job}} j
-               where j.queue = k.name and j.flagged and {{flag_at}} {due} now() limit $1 + 1) f
-             where not exists (select from {{queue_group}} g where g.queue = k.name and g.group_id = f.group_id))"
-        )
-    };
-    let counts = [
-        upto(
-            "$1",
-            "from {job} j where j.queue = k.name and j.parked_with is not null and j.status = 'parked'",
-        ),
-        upto("$1", "from {job} j where j.queue = k.name and j.status = 'failed'"),
-        // Those of a batch count, as they do for the limit in flight.
-        "(select coalesce(sum(c.batch_size), 0) from (select g.batch_size from {queue_group} g
-           where g.queue = k.name and g.job_id is not null limit $1 + 1) c)"
-            .to_owned(),
-        upto(
-            "$1",
-            "from {job} j where j.queue = k.name and j.group_id is null and j.status = 'started'",
-        ),
-        upto(
-            "$1",
-            &format!(
-                "{grouped} g.ready_at <= now() and g.ready_at < 'infinity' and g.job_id is null"
-            ),
-        ),
-        flagged("<="),
-        upto("$1", &format!("{grouped} g.job_id is not null")),
-        upto(
-            "$1",
-            &format!(
-                "{grouped} g.ready_at > now() and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null"
-            ),
-        ),
-        flagged(">"),
-        upto("$1", &format!("{grouped} g.halted_at is not null")),
-        upto("$1", "from {group_setting} s where s.queue = k.name and s.paused_at is not null"),
-        "(select count(distinct p.group_id) from (select j.group_id from {job} j
-           where j.queue = k.name and j.parked_with is not null limit $1 + 1) p)"
-            .to_owned(),
-    ];
-    let counts = names.sql_with(&counts.join(",\n"), &[("flag_at", FLAG_AT)]);
-    let (first, next) = (next("''"), next("k.name"));
-    let body = "
-        with recursive known(name, step) as (
-          select {first}, 1
-          union all
-          select {following}, k.step + 1 from known k where k.name is not null and k.step < 1000)
-        select k.name, q.paused_at, extract(epoch from clock_timestamp() - q.paused_at)::float8, q.pause_reason, q.in_flight_limit,
-          least(
-            (select g.ready_at from {queue_group} g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
-              and g.job_id is null order by g.ready_at limit 1),
-            (select j.turn_at from {job} j where j.queue = k.name and j.flagged and j.finished_at is null
-              and {flag_at} <= now()
-              and not exists (select from {queue_group} g where g.queue = k.name and g.group_id = j.group_id)
-              order by {flag_at} limit 1),
-            (select j.turn_at from {job} j where j.queue = k.name and j.group_id is null and j.status = 'queued'
-              and j.turn_at <= now() order by j.turn_at limit 1)),
-          backlog.due, backlog.delayed,
-          {counts}
-        from known k left join {queue} q on q.name = k.name
-        left join lateral (
-          select count(*) filter (where b.status = 'queued' and b.run_at <= now()) as due,
-            count(*) filter (where b.status = 'queued' and b.run_at > now()) as delayed
-          from (
-            (select j.status, j.run_at from {job} j where j.queue = k.name and j.group_id is not null
-              and j.status in ('queued', 'started') limit $1 + 1)
-            union all
-            (select j.status, j.run_at from {job} j where j.queue = k.name and j.group_id is null and j.status = 'queued'
-              limit $1 + 1)) b) backlog on true
-        where k.name is not null order by k.name";
-    let pieces =
-        [("first", &*first), ("following", &*next), ("counts", &*counts), ("flag_at", FLAG_AT)];
-    names.sql_with(body, &pieces)
+    names.sql("select * from {queue_overview}($1)")
 }
 
 /// What there is to say of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how
@@ -330,8 +233,8 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             reason: row.try_get(3)?,
         }),
     };
-    let number = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
-    let count = |n: usize| number(n).map(BoundedCount::new);
+    let count =
+        |n: usize| row.try_get::<i64, _>(n).map(|count| BoundedCount::new(count.unsigned_abs()));
     Ok(QueueOverview {
         queue: name,
         paused,
@@ -342,17 +245,17 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         jobs: JobCounts {
             queued: count(6)?,
             delayed: count(7)?,
-            parked: count(8)?,
-            failed: count(9)?,
-            started: BoundedCount::new(number(10)? + number(11)?),
+            started: count(8)?,
+            parked: count(9)?,
+            failed: count(10)?,
         },
         groups: GroupCounts {
-            ready: BoundedCount::new(number(12)? + number(13)?),
-            running: count(14)?,
-            resting: BoundedCount::new(number(15)? + number(16)?),
-            halted: count(17)?,
-            paused: count(18)?,
-            parked: count(19)?,
+            ready: count(11)?,
+            running: count(12)?,
+            resting: count(13)?,
+            halted: count(14)?,
+            paused: count(15)?,
+            parked: count(16)?,
         },
     })
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Hold, JobStatus, Processor, Running};
+use seriatim::{Client, Hold, JobStatus, NewJob, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
-    Errors, Gate, Log, database, ended, enqueue, eventually, handler_with, queue,
+    Errors, Gate, Log, database, drained, ended, enqueue, eventually, handler_with, queue,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -74,6 +74,47 @@ async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
         assert_eq!(errors.named("HoldLost"), [""; 0]);
         running.shutdown(Duration::from_secs(5)).await;
     }
+}
+
+/// Slots go from turn to turn on one connection while there are prefetched ones. Those that were
+/// claimed on the new server are not held on the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
+    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let old = TestDatabase::create_on(&servers.0).await.unwrap();
+    let new = TestDatabase::create_on(&servers.1).await.unwrap();
+    for (database, jobs) in [(&old, 4_000), (&new, 1_000)] {
+        let jobs = (0..jobs).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 50)));
+        Client::default().enqueue_many(database.pool(), jobs).await.unwrap();
+    }
+    let (log, errors) = (Log::default(), Errors::default());
+    let pool = old.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+    let run = handler_with(log.clone(), async |log, _, _: Value| {
+        log.add(String::from("ran"));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        Ok(json!(null))
+    });
+    let builder = errors.of(Processor::builder(pool.clone()));
+    let running = builder.queue(queue("q").concurrency(4), run).build().unwrap().start();
+    log.wait_for(200).await;
+    pool.set_connect_options(new.url().parse().unwrap());
+    drained(new.pool(), "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let ran: (i64, i64) = sqlx::query_as(
+        "select count(*), sum(attempts) from seriatim.job where status = 'succeeded'",
+    )
+    .fetch_one(new.pool())
+    .await
+    .unwrap();
+    assert_eq!(ran, (1_000, 1_000), "{:?}", errors.0.entries());
+    let left: (i64, i64) = sqlx::query_as(
+        "select count(*), coalesce(sum(attempts), 0)::int8 from seriatim.job where status = 'queued'",
+    )
+    .fetch_one(old.pool())
+    .await
+    .unwrap();
+    assert!(left.0 > 0, "the pool was led elsewhere too late for this test");
+    assert_eq!((left.1, errors.0.entries()), (0, Vec::<String>::new()));
 }
 
 /// As with another password: all goes on beside the handler that runs.

@@ -218,3 +218,32 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
     let received: i64 = value(pool, received).await;
     assert!(received > 0 && received < GROUPS * EACH, "{received} received: one side did nothing");
 }
+
+/// The locks of a handler's transaction keep no receive in it from its own job.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_receives_from_other_queues_only() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Log::default());
+    for name in ["q", "other"] {
+        enqueue(pool, name, "g", 1).await;
+    }
+    let run = handler_with(log.clone(), async |log, job, data| {
+        let client = Client::default();
+        let tx = job.tx().await.map_err(JobError::retry)?;
+        let mut savepoint = sqlx::Connection::begin(&mut *tx).await.map_err(JobError::retry)?;
+        let own = client.receive(&mut *savepoint, Receive::new("q")).await;
+        savepoint.rollback().await.map_err(JobError::retry)?;
+        let other = client.receive(&mut *tx, Receive::new("other")).await;
+        log.add(format!(
+            "{:?} {:?}",
+            own.map_err(|error| error.to_string()),
+            other.map(|jobs| jobs.len())
+        ));
+        Ok(data)
+    });
+    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let said = log.wait_for(1).await;
+    assert!(said[0].contains("this transaction holds a job of queue q"), "{said:?}");
+    assert!(said[0].ends_with("Ok(1)"), "{said:?}");
+    running.shutdown(Duration::from_secs(5)).await;
+}
