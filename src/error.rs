@@ -80,6 +80,17 @@ pub enum ControlError {
         /// The id.
         id: i64,
     },
+    /// The job waits in a group that another job has halted: without it the group would stay
+    /// halted.
+    #[error(
+        "job {id} does not stop its group, job {by} has halted it: skip {by} to let the group go on, or cancel {id} to give that one up"
+    )]
+    HaltedBy {
+        /// The job of the request.
+        id: i64,
+        /// The job that halted the group.
+        by: i64,
+    },
     /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
     /// pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]

@@ -33,9 +33,11 @@ pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
 pub use job::explanation::{
     AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
+pub use job::failed_filter::FailedFilter;
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;
+pub use job::operation::Operation;
 pub use job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
     QueueOverview,

@@ -8,7 +8,7 @@ use sqlx::{PgPool, Postgres};
 use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
-use crate::store::Store;
+use crate::store::{Acting, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
 ///
@@ -30,12 +30,15 @@ pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(in crate::client) data_limit: usize,
     pub(in crate::client) notify: bool,
+    actor: Option<Arc<str>>,
+    reason: Option<Arc<str>>,
 }
 
 impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
-        Self { store: Store::default_schema(), data_limit: 1024 * 1024, notify: true }
+        let store = Store::default_schema();
+        Self { store, data_limit: 1024 * 1024, notify: true, actor: None, reason: None }
     }
 }
 
@@ -99,6 +102,33 @@ impl Client {
     pub fn named_statements(mut self, names: bool) -> Self {
         self.store = Arc::new(self.store.for_another_pool(names));
         self
+    }
+
+    /// Returns a client whose changes are written down: an operator's name, or a program's. Each of
+    /// an operator's commands writes a row of the table `operation`, in its own transaction; what
+    /// changed nothing is not written. Enqueues, receipts and reads are not commands.
+    /// [`operations`](Self::operations) lists them.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let ann = seriatim::Client::default().acting_as("ann").because("the bank is closed");
+    /// ann.pause_queue(&pool, "postings", None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acting_as(&self, actor: &str) -> Self {
+        Self { actor: Some(actor.into()), ..self.clone() }
+    }
+
+    /// Returns a client that gives this reason for its changes. A pause without a reason of its own
+    /// has it too.
+    pub fn because(&self, reason: &str) -> Self {
+        Self { reason: Some(reason.into()), ..self.clone() }
+    }
+
+    /// Who changes something with this client, and why.
+    pub(in crate::client) fn acting(&self) -> Acting<'_> {
+        Acting { actor: self.actor.as_deref(), reason: self.reason.as_deref() }
     }
 
     /// Returns the name of the schema.

@@ -42,7 +42,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Cancelled, ControlError> {
-        let report = self.store.cancel(executor, job).await?;
+        let report = self.store.cancel(executor, job, self.acting()).await?;
         match report.status {
             Some(_) if report.done => Ok(Cancelled::Now),
             Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
@@ -64,7 +64,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Retried, ControlError> {
-        let report = self.store.retry(executor, job).await?;
+        let report = self.store.retry(executor, job, self.acting()).await?;
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
@@ -77,13 +77,34 @@ impl Client {
     /// failed, and the halt of its group ends.
     ///
     /// # Errors
+    /// [`ControlError::HaltedBy`] if another job has halted its group: that is the one to skip.
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store.skip(executor, job).await?;
+        let report = self.store.skip(executor, job, self.acting()).await?;
+        if let Some(by) = report.halted_by {
+            return Err(ControlError::HaltedBy { id: job, by });
+        }
         let skippable = [JobStatus::Queued, JobStatus::Failed];
         check_done(report, job, &skippable, "skipped", "cancel a running one instead")
+    }
+
+    /// Makes a queued job due at once, if it is delayed or waits for its retry. It keeps its place:
+    /// jobs of its group before it still come first.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not queued;
+    /// [`ControlError::Busy`] if a worker or another transaction has it for a moment;
+    /// [`ControlError::Database`].
+    pub async fn run_now(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<(), ControlError> {
+        let report = self.store.run_now(executor, job, self.acting()).await?;
+        let advice = "only a queued job can be; a failed or cancelled one can be retried";
+        check_done(report, job, &[JobStatus::Queued], "made due", advice)
     }
 
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
@@ -100,7 +121,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.unhalt_group(executor, queue, group).await? {
+        if self.store.unhalt_group(executor, queue, group, self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })

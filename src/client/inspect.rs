@@ -4,7 +4,8 @@ use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 use crate::job::counts::{HaltedGroup, QueueCounts};
-use crate::job::job::Job;
+use crate::job::failed_filter::FailedFilter;
+use crate::job::job::{Job, JobStatus};
 
 impl Client {
     /// Returns a job by its id; `None` if there is no such job, or retention has deleted it.
@@ -37,6 +38,29 @@ impl Client {
         limit: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
         self.store.jobs_by_reference(executor, queue, reference, limit.into()).await
+    }
+
+    /// Returns the status of a job; `None` if there is no such job, or retention has deleted it. A
+    /// producer's role may ask it (`docs/roles.sql`), unlike [`job`](Self::job).
+    pub async fn job_status(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<JobStatus>, sqlx::Error> {
+        self.store.job_status(executor, id).await
+    }
+
+    /// Returns the dead letters that `filter` names, in the order of their ids. The next page
+    /// begins [after](FailedFilter::after) the last of them.
+    ///
+    /// A filter that few jobs pass may read all dead letters of the queue; name a queue where there
+    /// are many.
+    pub async fn failed_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        filter: &FailedFilter,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        self.store.failed_jobs(executor, filter).await
     }
 
     /// Returns the halted groups of a queue, the longest halted first.

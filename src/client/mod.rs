@@ -10,6 +10,7 @@ mod explain;
 mod inspect;
 mod maintenance;
 pub(crate) mod node;
+mod operations;
 mod overview;
 mod park;
 mod pause;

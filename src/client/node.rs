@@ -34,7 +34,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<Released, sqlx::Error> {
-        let (groups, jobs) = self.store.release_node(executor, node).await?;
+        let (groups, jobs) = self.store.release_node(executor, node, self.acting()).await?;
         Ok(Released { groups, jobs })
     }
 }

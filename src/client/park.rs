@@ -29,7 +29,7 @@ impl Client {
         if let Some((value, range)) = policy.and_then(OutOfAttempts::mistake) {
             return Err(ControlError::OutOfRange { setting: "policy", value, range });
         }
-        Ok(self.store.set_group_policy(executor, queue, group, policy).await?)
+        Ok(self.store.set_group_policy(executor, queue, group, policy, self.acting()).await?)
     }
 
     /// Returns the failed jobs of a queue that others were parked with, by group and then in their
@@ -63,11 +63,11 @@ impl Client {
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        let report = self.store.redrive_parked(executor, queue, group, job).await?;
+        let report = self.store.redrive_parked(executor, queue, group, job, self.acting()).await?;
         match report.jobs {
             _ if report.busy => Err(group_busy(queue, group)),
             0 => Err(not_parked(queue, group, job)),
-            jobs => Ok(Redriven { jobs, groups: report.groups, overtaken: report.overtaken }),
+            _ => Ok(Redriven::from(report)),
         }
     }
 
@@ -86,7 +86,7 @@ impl Client {
     ) -> Result<u64, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        match self.store.discard_parked(executor, queue, group, job).await? {
+        match self.store.discard_parked(executor, queue, group, job, self.acting()).await? {
             None => Err(group_busy(queue, group)),
             Some(0) => Err(not_parked(queue, group, job)),
             Some(jobs) => Ok(jobs),

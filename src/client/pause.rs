@@ -6,6 +6,7 @@ use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::job::name;
+use crate::store::Acting;
 
 impl Client {
     /// Pauses a queue: none of its jobs starts, in any process, until
@@ -26,8 +27,8 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        check_reason(reason)?;
-        Ok(self.store.pause_queue(executor, queue, reason).await?)
+        let acting = self.pausing(reason)?;
+        Ok(self.store.pause(executor, queue, None, acting).await?)
     }
 
     /// Ends the pause of a queue, and wakes its workers.
@@ -40,7 +41,7 @@ impl Client {
         queue: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        if self.store.unpause_queue(executor, queue).await? {
+        if self.store.unpause(executor, queue, None, self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
@@ -65,8 +66,8 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        check_reason(reason)?;
-        Ok(self.store.pause_group(executor, queue, group, reason).await?)
+        let acting = self.pausing(reason)?;
+        Ok(self.store.pause(executor, queue, Some(group), acting).await?)
     }
 
     /// Ends the pause of a group, which goes on with its next job.
@@ -85,7 +86,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.unpause_group(executor, queue, group).await? {
+        if self.store.unpause(executor, queue, Some(group), self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })
@@ -107,6 +108,14 @@ impl Client {
         queue: &str,
     ) -> Result<Vec<PausedGroup>, sqlx::Error> {
         self.store.paused_groups(executor, queue).await
+    }
+
+    /// Who pauses, and the reason of the pause: its own, or else the client's.
+    fn pausing<'a>(&'a self, reason: Option<&'a str>) -> Result<Acting<'a>, ControlError> {
+        let Acting { actor, reason: because } = self.acting();
+        let reason = reason.or(because);
+        check_reason(reason)?;
+        Ok(Acting { actor, reason })
     }
 }
 

@@ -65,7 +65,7 @@ impl Client {
         queue: &str,
         group: Option<&str>,
     ) -> Result<Purged, ControlError> {
-        let store = &self.store;
+        let (store, acting) = (&self.store, self.acting());
         let mut conn = WorkConnection::from(pool.acquire().await?);
         let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();
@@ -76,16 +76,18 @@ impl Client {
             }
             let mut after = Some((String::new(), 0));
             while let Some(from) = after {
-                let purge =
-                    async |conn: &mut _| store.purge_groups(conn, queue, group, to, &from).await;
+                let purge = async |conn: &mut _| {
+                    store.purge_groups(conn, queue, group, to, &from, acting).await
+                };
                 let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
             let mut after = group.is_none().then_some((None, 0));
             while let Some(from) = after {
-                let purge =
-                    async |conn: &mut _| store.purge_ungrouped(conn, queue, to, &from).await;
+                let purge = async |conn: &mut _| {
+                    store.purge_ungrouped(conn, queue, to, &from, acting).await
+                };
                 let batch = in_tx(&mut conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;

@@ -5,6 +5,7 @@ use sqlx::PgExecutor;
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::store::RedriveReport;
 
 /// The result of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +18,12 @@ pub struct Redriven {
     /// The number of later jobs of those groups that have already begun, of those that retention
     /// still keeps.
     pub overtaken: u64,
+}
+
+impl From<RedriveReport> for Redriven {
+    fn from(report: RedriveReport) -> Self {
+        Self { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken }
+    }
 }
 
 impl Client {
@@ -40,7 +47,38 @@ impl Client {
         limit: u32,
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
-        let report = self.store.redrive(executor, queue, limit.into()).await?;
-        Ok(Redriven { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken })
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let report = self.store.redrive(executor, queue, None, limit, self.acting()).await?;
+        Ok(Redriven::from(report))
+    }
+
+    /// Queues those of the jobs that are dead letters again, as [`redrive`](Self::redrive) does:
+    /// whatever their order in `jobs`, those of one group run in their original order. Others are
+    /// left alone. [`failed_jobs`](Self::failed_jobs) lists dead letters.
+    ///
+    /// # Errors
+    /// [`ControlError::Database`].
+    pub async fn redrive_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+    ) -> Result<Redriven, ControlError> {
+        Ok(self.store.redrive_jobs(executor, jobs, self.acting()).await?.into())
+    }
+
+    /// Gives those of the jobs that are dead letters up: they end as cancelled, and halts by them
+    /// end. Returns how many. [`retry`](Self::retry) brings one back.
+    ///
+    /// Left out are jobs that others were parked with ([`discard_parked`](Self::discard_parked)),
+    /// and those that another transaction is changing.
+    ///
+    /// # Errors
+    /// [`ControlError::Database`].
+    pub async fn discard_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+    ) -> Result<u64, ControlError> {
+        Ok(self.store.discard_jobs(executor, jobs, self.acting()).await?)
     }
 }

@@ -19,7 +19,7 @@ impl Client {
         settings: QueueSettings,
     ) -> Result<(), ConfigureError> {
         let change = settings.check()?;
-        Ok(self.store.configure_queue(executor, change).await?)
+        Ok(self.store.configure_queue(executor, change, self.acting()).await?)
     }
 
     /// Returns the settings of a queue; the defaults if it was never configured.

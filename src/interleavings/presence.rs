@@ -15,7 +15,7 @@ const DETECTOR: i64 = 8;
 const KEY: i64 = 77;
 
 fn row(id: i64) -> ProcessorRow {
-    ProcessorRow { id, node: "node".to_owned(), host: None, pid: 1 }
+    ProcessorRow { id, node: "node".to_owned(), host: None, pid: 1, queues: Vec::new() }
 }
 
 /// A claim by a process that has died: it was announced, its session is gone, and its claim is not

@@ -10,6 +10,7 @@ use crate::interleavings::support::session::{
 };
 use crate::interleavings::support::steps::KEEP;
 use crate::job::outcome::Outcome;
+use crate::store::Acting;
 
 /// A head that is due in an hour, its group asleep, and a job behind it.
 async fn delayed_head(scene: &Scene, worker: &mut PgConnection) -> (i64, i64) {
@@ -41,7 +42,7 @@ async fn a_cancel_without_a_flag_lets_the_group_sleep_on() {
 async fn cancel_open(scene: &Scene, head: i64, committed: bool) -> PgConnection {
     let mut canceller = scene.session().await;
     run(&mut canceller, "begin").await;
-    let report = scene.store.cancel(&mut canceller, head).await.unwrap();
+    let report = scene.store.cancel(&mut canceller, head, Acting::default()).await.unwrap();
     assert!(report.done);
     // Neither an adoption nor a claim waits for it, and the job behind does not pass it.
     let mut other = scene.session().await;
@@ -61,7 +62,7 @@ async fn a_group_continues_when_its_delayed_head_is_cancelled() {
             assert!(scene.claim(&mut worker, 10).await.is_empty());
             assert!(!scene.row("g").await.unwrap().due);
             assert!(!scene.rescue("g").await);
-            scene.store.cancel(&mut canceller, head).await.unwrap();
+            scene.store.cancel(&mut canceller, head, Acting::default()).await.unwrap();
         }
         assert_eq!(scene.drain().await, [behind]);
         assert_eq!(scene.status(head).await, "cancelled");
@@ -117,7 +118,7 @@ async fn a_cancel_that_writes_a_running_job_waits_for_its_handler() {
     // The crate's cancel leaves a request, in a transaction that stays open for a while.
     let mut canceller = scene.session().await;
     run(&mut canceller, "begin").await;
-    let report = scene.store.cancel(&mut canceller, ids[0]).await.unwrap();
+    let report = scene.store.cancel(&mut canceller, ids[0], Acting::default()).await.unwrap();
     assert!(!report.done);
     let store = &scene.store;
     assert!(!store.cancel_requested(&mut worker, ids[0]).await.unwrap());

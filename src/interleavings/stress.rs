@@ -17,7 +17,7 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::number;
 use crate::interleavings::support::stress::Stress;
 use crate::interleavings::support::{producers, workers};
-use crate::store::Store;
+use crate::store::{Acting, Store};
 use crate::testing::TestDatabase;
 use crate::{QueueOptions, RetryPolicy};
 
@@ -116,7 +116,8 @@ async fn drain(stress: &Stress) {
     loop {
         // A group may be halted at the very end.
         for halted in stress.store.halted_groups(&mut conn, Q).await.unwrap() {
-            let unhalted = stress.store.unhalt_group(&mut conn, Q, &halted.group).await;
+            let unhalted =
+                stress.store.unhalt_group(&mut conn, Q, &halted.group, Acting::default()).await;
             unhalted.unwrap();
         }
         let mut counts = [0; 3];

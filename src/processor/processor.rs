@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::settle_batch;
 use crate::attempt::turn::QueueRuntime;
+use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::processor::config::Config;
@@ -113,7 +114,7 @@ impl Processor {
         if let Some(watchdog) = watchdog {
             spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
         }
-        let keeper = (processor_row(context.processor, node), presence);
+        let keeper = (processor_row(context.processor, node, &options), presence);
         spawn_monitor(&mut side_tasks, &context, &pool, keeper, &side_stop, &stop);
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
@@ -130,13 +131,15 @@ impl Processor {
 }
 
 /// Returns what the process announces of itself.
-fn processor_row(id: i64, node: Option<String>) -> ProcessorRow {
+fn processor_row(id: i64, node: Option<String>, queues: &[QueueOptions]) -> ProcessorRow {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok())
         .map(|host| host.trim().to_owned());
     let node = node.or_else(|| host.clone()).unwrap_or_else(|| String::from("unknown"));
-    ProcessorRow { id, node, host, pid: i32::try_from(std::process::id()).unwrap_or(0) }
+    let pid = i32::try_from(std::process::id()).unwrap_or(0);
+    let queues = queues.iter().map(|queue| queue.name().to_owned()).collect();
+    ProcessorRow { id, node, host, pid, queues }
 }
 
 impl fmt::Debug for Processor {

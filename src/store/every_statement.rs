@@ -9,7 +9,7 @@ use crate::store::{
     admin, enqueue, hold, lease, presence, query, receive, release, sessions, settle,
 };
 
-const FILES: [InFile; 22] = [
+const FILES: [InFile; 23] = [
     admin::control::ALL,
     admin::park::ALL,
     admin::pause::ALL,
@@ -25,6 +25,7 @@ const FILES: [InFile; 22] = [
     query::explain::ALL,
     query::for_tests::ALL,
     query::inspect::ALL,
+    query::operations::ALL,
     query::overview::ALL,
     receive::ALL,
     release::ALL,
@@ -35,13 +36,14 @@ const FILES: [InFile; 22] = [
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 11] = [
+const RELATIONS: [&str; 12] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "job_id_seq",
     "migration",
+    "operation",
     "processor",
     "queue",
     "queue_group",
@@ -50,10 +52,21 @@ const RELATIONS: [&str; 11] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 25] = [
     "ack",
     "adopt",
     "batch_jobs",
+    "cancel",
+    "discard_jobs",
+    "pause",
+    "record_operation",
+    "redrive",
+    "redrive_jobs",
+    "retry",
+    "run_now",
+    "skip",
+    "unhalt",
+    "unpause",
     "claim_dedup_id",
     "suspect_until",
     "extend",

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use sea_query::Expr;
+
 use crate::job::job::Job;
+use crate::store::builder::sql;
+use crate::store::names::Names;
 
 /// How long after it was suspected a claim is taken over: longer than any worker needs to notice
 /// that it lost its hold.
@@ -24,6 +28,46 @@ pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, susp
 /// What is set in a job's own row to free it.
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
+
+/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would end
+/// the job at once.
+pub(in crate::store) const REQUEUED: &str = "status = 'queued', finished_at = null, run_at = now(), \
+     turn_at = now(), expires_at = case when j.expires_at > now() then j.expires_at end, \
+     attempts_forgiven = j.attempts, parked_with = null";
+
+/// What a job gets when it is cancelled: (column, value).
+pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
+    [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];
+
+/// What a halted group's row gets when its halt ends: (column, value).
+pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
+    ("halted_at", "null"),
+    ("halt_reason", "null"),
+    ("halt_job_id", "null"),
+    ("halt_until", "null"),
+    ("halt_then", "null"),
+    ("park_to", "null"),
+    ("ready_at", "clock_timestamp()"),
+];
+
+/// Writes down what a statement does: its action, queue, group, job, reason and how much it affects,
+/// by an actor. The function decides whether there is anything to write.
+pub(in crate::store) fn recorded(names: &Names, what: &str, actor: &str) -> Expr {
+    sql(format!("{}({actor}::text, {what})", names.quoted("record_operation")))
+}
+
+/// The same values for an update of sea-query's.
+pub(in crate::store) fn values(
+    pairs: &[(&'static str, &'static str)],
+) -> Vec<(&'static str, Expr)> {
+    pairs.iter().map(|(column, value)| (*column, sql(*value))).collect()
+}
+
+/// `column = value, …` of an update.
+pub(in crate::store) fn assignments(values: &[(&str, &str)]) -> String {
+    let pairs = values.iter().map(|(column, value)| format!("{column} = {value}"));
+    pairs.collect::<Vec<_>>().join(", ")
+}
 
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
 /// behind it. The words of an index.

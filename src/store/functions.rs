@@ -12,7 +12,8 @@ use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, RESTART_GRACE, disposition, lost_attempt,
+    CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, REQUEUED, RESTART_GRACE,
+    UNHALTED, assignments, disposition, lost_attempt,
 };
 use crate::store::names::Names;
 
@@ -24,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 26] = [
+const FILES: [&str; 30] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -50,6 +51,10 @@ const FILES: [&str; 26] = [
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/operation.sql"),
+    include_str!("../../sql/functions/control.sql"),
+    include_str!("../../sql/functions/pause.sql"),
+    include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/overview.sql"),
 ];
 
@@ -65,7 +70,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 22] {
+fn constants() -> [(&'static str, String); 25] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -76,6 +81,9 @@ fn constants() -> [(&'static str, String); 22] {
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
         ("{free_group}", FREE_GROUP.into()),
         ("{free_job}", FREE_JOB.into()),
+        ("{requeued}", REQUEUED.into()),
+        ("{cancelled}", assignments(&CANCELLED)),
+        ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),

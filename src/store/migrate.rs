@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 2] = [
+const STEPS: [Step; 3] = [
     Step {
         version: 1,
         description: "schema",
@@ -40,6 +40,12 @@ const STEPS: [Step; 2] = [
         version: 2,
         description: "claim",
         sql: include_str!("../../migrations/0002_claim.sql"),
+        compatible_from: 2,
+    },
+    Step {
+        version: 3,
+        description: "operations",
+        sql: include_str!("../../migrations/0003_operations.sql"),
         compatible_from: 2,
     },
 ];

@@ -25,13 +25,14 @@ statements! {
     /// the row; the extension that follows sees what that one suspected.
     ANNOUNCE = |names| names.sql(
         "insert into {processor}
-            (id, node, host, pid, presence_key, presence_pid, server_started_at)
+            (id, node, host, pid, presence_key, presence_pid, server_started_at, queues)
         select $1::int8, $2::text, $3::text, $4::int4, $5::int8,
-            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz
+            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz, $7::text[]
         on conflict (id) do update set
             presence_key = excluded.presence_key,
             presence_pid = excluded.presence_pid,
             server_started_at = excluded.server_started_at,
+            queues = excluded.queues,
             seen_at = clock_timestamp()",
     );
 
@@ -147,6 +148,8 @@ pub(crate) struct ProcessorRow {
     pub(crate) node: String,
     pub(crate) host: Option<String>,
     pub(crate) pid: i32,
+    /// The queues that it serves.
+    pub(crate) queues: Vec<String>,
 }
 
 /// What a check of a process's own presence found.
@@ -219,7 +222,8 @@ impl Store {
         server: DateTime<Utc>,
     ) -> Result<(), sqlx::Error> {
         let announce = self.query(&ANNOUNCE).bind(row.id).bind(&row.node).bind(&row.host);
-        announce.bind(row.pid).bind(key).bind(server).execute(conn).await.map(drop)
+        let announce = announce.bind(row.pid).bind(key).bind(server).bind(&row.queues);
+        announce.execute(conn).await.map(drop)
     }
 
     /// Checks the process's presence and polls its idle queues, in one message.

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::run;
 use crate::interleavings::support::stress::Stress;
-use crate::store::begin_short;
+use crate::store::{Acting, begin_short};
 use crate::{Client, NewJob};
 
 pub(in crate::interleavings) fn pause(rng: &mut fastrand::Rng, most_ms: u64) -> Duration {
@@ -121,18 +121,20 @@ async fn ask_once(
         0..=5 => {
             let condition = ["status = 'queued'", "status = 'started'", "flagged"][rng.usize(0..3)];
             match pick(conn, condition).await? {
-                Some(job) => ("cancelled", store.cancel(&mut *conn, job).await?.done),
+                Some(job) => {
+                    ("cancelled", store.cancel(&mut *conn, job, Acting::default()).await?.done)
+                }
                 None => ("cancelled", false),
             }
         }
         6 => match pick(conn, "status = 'queued'").await? {
-            Some(job) => ("skipped", store.skip(&mut *conn, job).await?.done),
+            Some(job) => ("skipped", store.skip(&mut *conn, job, Acting::default()).await?.done),
             None => ("skipped", false),
         },
         _ => match pick(conn, "status in ('failed', 'cancelled')").await? {
             Some(job) => {
                 stress.oracle.requeue(job);
-                ("retried", store.retry(&mut *conn, job).await?.done)
+                ("retried", store.retry(&mut *conn, job, Acting::default()).await?.done)
             }
             None => ("retried", false),
         },
@@ -148,7 +150,7 @@ async fn ask_once(
         stress.oracle.count(what);
     }
     for halted in store.halted_groups(&mut *conn, Q).await? {
-        store.unhalt_group(&mut *conn, Q, &halted.group).await?;
+        store.unhalt_group(&mut *conn, Q, &halted.group, Acting::default()).await?;
         stress.oracle.count("unhalted");
     }
     Ok(())

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::Instant;
 
 use crate::interleavings::support::session::{Q, enqueue, number, run};
-use crate::store::Store;
+use crate::store::{Acting, Store};
 use crate::testing::TestDatabase;
 use crate::{QueueOptions, RetryPolicy};
 
@@ -70,7 +70,7 @@ impl Scene {
 
     pub(in crate::interleavings) async fn cancel(&self, job: i64) -> bool {
         let mut me = self.me.lock().await;
-        self.store.cancel(&mut *me, job).await.unwrap().done
+        self.store.cancel(&mut *me, job, Acting::default()).await.unwrap().done
     }
 
     /// Sets the start time of the server, as the functions see it. A new scene's is long ago: a

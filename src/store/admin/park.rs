@@ -8,9 +8,10 @@ use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateSta
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::counts::ParkedUnit;
-use crate::store::admin::control::{cancelled, unhalted};
+use crate::store::admin::control::Acting;
 use crate::store::admin::redrive::{RedriveReport, is_first, redriven};
 use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
+use crate::store::fragments::{CANCELLED, UNHALTED, recorded, values};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -20,7 +21,7 @@ statements! {
     BATCH_JOBS = batch;
     DUE = due;
     BEGIN = begin;
-    UNHALT = |names| set(names, unhalted());
+    UNHALT = |names| set(names, values(&UNHALTED));
     KEEP_PARKING = keep_parking;
     REDRIVE = redrive;
     DISCARD = discard;
@@ -189,14 +190,21 @@ fn redrive(names: &Names) -> String {
         .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
         .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
         .to_owned();
-    let query = redriven(names).expr(sql("(select busy from answer)")).to_owned();
+    let query = redriven(names)
+        .expr(sql("(select busy from answer)"))
+        .expr(recorded(
+            names,
+            "'redrive_parked', ?1, ?2, ?3, ?4, (select count(*) from written)",
+            "?5",
+        ))
+        .to_owned();
     with(unit(names).into_iter().chain([cte("written", written)]), query)
 }
 
 /// Cancels what is parked; the failed job stays a dead letter of its own.
 fn discard(names: &Names) -> String {
-    let mut values = cancelled();
-    for (column, value) in &mut values {
+    let mut changes = values(&CANCELLED);
+    for (column, value) in &mut changes {
         match *column {
             "status" => {
                 *value = sql("case when j.status = 'failed' then j.status else 'cancelled' end");
@@ -207,7 +215,7 @@ fn discard(names: &Names) -> String {
     }
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values(values)
+        .values(changes)
         .from("locked")
         .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
         .returning(Query::returning().exprs([sql("j.id"), sql("j.status")]))
@@ -215,6 +223,12 @@ fn discard(names: &Names) -> String {
     let query = select()
         .expr(sql("(select count(*) from written where status = 'cancelled')"))
         .expr(sql("(select busy from answer)"))
+        .expr(recorded(
+            names,
+            "'discard_parked', ?1, ?2, ?3, ?4, \
+             (select count(*) from written where status = 'cancelled')",
+            "?5",
+        ))
         .to_owned();
     with(unit(names).into_iter().chain([cte("written", written)]), query)
 }
@@ -303,9 +317,10 @@ impl Store {
         queue: &str,
         group: &str,
         job: Option<i64>,
+        acting: Acting<'_>,
     ) -> Result<RedriveReport, sqlx::Error> {
         let redrive = self.query(&REDRIVE).bind(queue).bind(group).bind(job);
-        let row = redrive.fetch_one(executor).await?;
+        let row = redrive.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(RedriveReport {
             jobs: count(0)?,
@@ -322,9 +337,10 @@ impl Store {
         queue: &str,
         group: &str,
         job: Option<i64>,
+        acting: Acting<'_>,
     ) -> Result<Option<u64>, sqlx::Error> {
         let discard = self.query(&DISCARD).bind(queue).bind(group).bind(job);
-        let row = discard.fetch_one(executor).await?;
+        let row = discard.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?;
         let busy: bool = row.try_get(1)?;
         Ok((!busy).then_some(row.try_get::<i64, _>(0)?.unsigned_abs()))
     }

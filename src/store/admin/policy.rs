@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use sea_query::{DeleteStatement, InsertStatement, OnConflict, UpdateStatement};
+use sea_query::{DeleteStatement, InsertStatement, OnConflict, SelectStatement, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::queue_options::{AfterHalt, OutOfAttempts};
+use crate::store::admin::control::Acting;
 use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
+use crate::store::fragments::recorded;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -36,7 +38,12 @@ fn set(names: &Names) -> String {
         .on_conflict(OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned());
     let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
     select_into(&mut insert, select().exprs(row).to_owned());
-    render(insert.build(PG))
+    with([cte("written", insert)], record(names, "?6", "?7"))
+}
+
+fn record(names: &Names, reason: &str, actor: &str) -> SelectStatement {
+    let what = format!("'set_group_policy', ?1::text, ?2::text, null, {reason}::text, 1");
+    select().expr(recorded(names, &what, actor)).to_owned()
 }
 
 /// Unsets a group's policy; its row goes unless the group is paused.
@@ -51,7 +58,7 @@ fn unset(names: &Names) -> String {
         .values(COLUMNS.map(|column| (column, sql("null"))))
         .and_where(sql(format!("{key} and paused_at is not null")))
         .to_owned();
-    with([cte("gone", delete)], update)
+    with([cte("gone", delete), cte("written", update)], record(names, "?3", "?4"))
 }
 
 impl Store {
@@ -83,9 +90,11 @@ impl Store {
         queue: &str,
         group: &str,
         policy: Option<OutOfAttempts>,
+        acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let Some(policy) = policy else {
             let unset = self.query(&UNSET).bind(queue).bind(group);
+            let unset = unset.bind(acting.reason).bind(acting.actor);
             return unset.execute(executor).await.map(drop);
         };
         let (word, halt) = match policy {
@@ -96,6 +105,7 @@ impl Store {
         };
         let ms = halt.map(|(deadline, _)| i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX));
         let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(ms);
-        set.bind(halt.map(|(_, then)| then.as_str())).execute(executor).await.map(drop)
+        let set = set.bind(halt.map(|(_, then)| then.as_str()));
+        set.bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
     }
 }

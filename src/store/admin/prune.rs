@@ -9,8 +9,8 @@ use sea_query::{
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::job::JobStatus;
-use crate::store::admin::control::cancelled;
 use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
+use crate::store::fragments::{CANCELLED, values};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, PINNED_PLANS};
@@ -78,7 +78,7 @@ fn cancel_requested(names: &Names) -> String {
         .to_owned();
     let cancelled = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values(cancelled())
+        .values(values(&CANCELLED))
         .value("flagged", sql("j.group_id is not null"))
         .from("asked")
         .and_where(sql(keyed("j.id", "asked.id")))

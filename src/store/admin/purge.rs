@@ -7,9 +7,10 @@ use sea_query::{
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::store::admin::control::cancelled;
+use crate::store::admin::control::Acting;
 use crate::store::admin::redrive::is_first;
 use crate::store::builder::{PG, cte, limit, render, select, sql, with};
+use crate::store::fragments::{CANCELLED, recorded, values};
 use crate::store::index_terms::{keyed, unfinished, ungrouped};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -67,7 +68,7 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
         .to_owned();
     let written = UpdateStatement::new()
         .table(names.job().alias("j"))
-        .values(cancelled())
+        .values(values(&CANCELLED))
         // One flag per group is enough.
         .value("flagged", is_first("target"))
         .from("target")
@@ -80,6 +81,11 @@ fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static st
         .expr(sql("(select max(place) from target)"))
         .expr(sql(
             "(select max(id) from target where place is not distinct from (select max(place) from target))",
+        ))
+        .expr(recorded(
+            names,
+            "'purge', ?1, ?5, null, ?7, (select count(*) from written)",
+            "?8",
         ))
         .to_owned();
     with([cte("target", target), cte("written", written)], query)
@@ -122,10 +128,12 @@ impl Store {
         group: Option<&str>,
         to: i64,
         after: &(String, i64),
+        acting: Acting<'_>,
     ) -> Result<Purge<String>, sqlx::Error> {
         let purge = if group.is_some() { &GROUP } else { &GROUPS };
         let purge = self.query(purge).bind(queue).bind(to).bind(&after.0).bind(after.1);
-        batch(&purge.bind(group).bind(BATCH).fetch_one(conn).await?)
+        let purge = purge.bind(group).bind(BATCH).bind(acting.reason).bind(acting.actor);
+        batch(&purge.fetch_one(conn).await?)
     }
 
     /// Cancels a batch of the queued jobs without a group, from `after` on.
@@ -135,9 +143,11 @@ impl Store {
         queue: &str,
         to: i64,
         after: &(Option<DateTime<Utc>>, i64),
+        acting: Acting<'_>,
     ) -> Result<Purge<Option<DateTime<Utc>>>, sqlx::Error> {
         let purge = self.query(&UNGROUPED).bind(queue).bind(to).bind(after.0).bind(after.1);
-        let row = purge.bind(None::<&str>).bind(BATCH).fetch_one(conn).await?;
+        let purge = purge.bind(None::<&str>).bind(BATCH).bind(acting.reason).bind(acting.actor);
+        let row = purge.fetch_one(conn).await?;
         let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
     }

@@ -6,7 +6,9 @@ use sea_query::{InsertStatement, OnConflict};
 use sqlx::{PgExecutor, Row};
 
 use crate::job::queue_settings::{CheckedSettings, DedupScope, QueueSettings, StoredQueueSettings};
-use crate::store::builder::{PG, render, select, select_into, sql};
+use crate::store::admin::control::Acting;
+use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
+use crate::store::fragments::recorded;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -40,7 +42,9 @@ fn configure(names: &Names) -> String {
         .on_conflict(changed);
     let row = select().expr(sql("?1")).exprs(SETTINGS.map(|(_, value, _)| sql(value))).to_owned();
     select_into(&mut insert, row);
-    render(insert.build(PG))
+    let what = "'configure_queue', ?1::text, null, null, ?12::text, 1";
+    let record = select().expr(recorded(names, what, "?13")).to_owned();
+    with([cte("written", insert)], record)
 }
 
 fn read(names: &Names) -> String {
@@ -57,6 +61,7 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         change: CheckedSettings,
+        acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let CheckedSettings {
             queue,
@@ -80,6 +85,8 @@ impl Store {
             .bind(in_flight_limit.flatten())
             .bind(max_attempts.is_some())
             .bind(max_attempts.flatten())
+            .bind(acting.reason)
+            .bind(acting.actor)
             .execute(executor)
             .await
             .map(drop)

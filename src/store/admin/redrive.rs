@@ -1,21 +1,28 @@
 //! Operations on many jobs at once: redrive, release a node. Each statement waits for no handler.
 
 use sea_query::{
-    CommonTableExpression, Expr, ExprTrait, JoinType, LockBehavior, LockType, Order, Query,
-    SelectStatement, UpdateStatement,
+    CommonTableExpression, Expr, JoinType, LockBehavior, LockType, Query, SelectStatement,
+    UpdateStatement,
 };
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
-use crate::store::admin::control::{has_unit, requeued, unhalt_halted_by};
-use crate::store::builder::{cte, limit, select, sql, sub, with};
-use crate::store::fragments::GRACE;
-use crate::store::index_terms::{keyed, same_group, status_in};
+use crate::store::admin::control::Acting;
+use crate::store::builder::{cte, select, sql, sub, with};
+use crate::store::fragments::{GRACE, recorded};
+use crate::store::index_terms::{keyed, same_group};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    REDRIVE = redrive;
+    REDRIVE = |names| names.sql(
+        "select r.jobs, r.groups, r.overtaken from {redrive}($1, $2, $3, $4, $5) r",
+    );
+    REDRIVE_JOBS = |names| names.sql(
+        "select r.jobs, r.groups, r.overtaken from {redrive_jobs}($1, $2, $3) r",
+    );
+    DISCARD_JOBS = |names| names.sql("select {discard_jobs}($1, $2, $3)");
     LAST_JOB = |names| names.sql("select coalesce(max(id), 0) from {job}");
     RELEASE = release;
 }
@@ -70,46 +77,6 @@ pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-/// Queues a batch of a queue's dead letters, the lowest ids first, and unhalts the groups that they
-/// halted. Locks the jobs, skipping locked ones, then the rows of the halted groups.
-fn redrive(names: &Names) -> String {
-    let dead = select()
-        .column(("j", "id"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.status = 'failed'"))
-        .and_where(has_unit(names).not())
-        .to_owned();
-    // Sorted here, from the index of finished jobs: the order of the primary key would go through
-    // all history.
-    let first =
-        select().column("id").from("dead").order_by("id", Order::Asc).limit(limit(2)).to_owned();
-    let target = select()
-        .columns([("j", "id"), ("j", "queue"), ("j", "group_id")])
-        .from("first_dead")
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "first_dead.id")))
-        .and_where(sql(status_in("j.", "'failed'")))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let written = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(requeued())
-        .value("flagged", is_first("target"))
-        .from("target")
-        .and_where(sql(keyed("j.id", "target.id")))
-        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
-        .to_owned();
-    with(
-        [
-            cte("dead", dead),
-            cte("first_dead", first),
-            cte("target", target),
-            cte("written", written),
-            unhalt_halted_by(names),
-        ],
-        redriven(names),
-    )
-}
-
 /// Suspects the claims of a node's processors, which are taken over a grace later. Locks group
 /// rows, then the rows of jobs without a group, skipping those that a transaction holds. A claim
 /// that is suspected already keeps its time.
@@ -162,21 +129,51 @@ fn release(names: &Names) -> String {
     let query = select()
         .expr(sql("(select count(*) from groups_written)"))
         .expr(sql("(select count(*) from jobs_written)"))
+        .expr(recorded(
+            names,
+            "'release_node', null, null, null, coalesce(?3::text || ' ', '') || '(node ' || ?1 || ')', \
+             (select count(*) from groups_written) + (select count(*) from jobs_written)",
+            "?4",
+        ))
         .to_owned();
     with(ctes, query)
 }
 
 impl Store {
-    /// Queues up to `limit` dead letters.
+    /// Queues up to `limit` dead letters of a queue, or of one group of it.
     pub(crate) async fn redrive(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        limit: i64,
+        group: Option<&str>,
+        limit: i32,
+        acting: Acting<'_>,
     ) -> Result<RedriveReport, sqlx::Error> {
-        let row = self.query(&REDRIVE).bind(queue).bind(limit).fetch_one(executor).await?;
-        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
-        Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
+        let redrive = self.query(&REDRIVE).bind(queue).bind(group).bind(limit);
+        redrive_report(&redrive.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?)
+    }
+
+    /// Queues those of the jobs that are dead letters.
+    pub(crate) async fn redrive_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+        acting: Acting<'_>,
+    ) -> Result<RedriveReport, sqlx::Error> {
+        let redrive = self.query(&REDRIVE_JOBS).bind(jobs.to_vec());
+        redrive_report(&redrive.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?)
+    }
+
+    /// Cancels those of the jobs that are dead letters; returns how many.
+    pub(crate) async fn discard_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+        acting: Acting<'_>,
+    ) -> Result<u64, sqlx::Error> {
+        let discard = self.query(&DISCARD_JOBS).bind(jobs.to_vec());
+        let row = discard.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?;
+        Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
     }
 
     /// Returns the highest id so far.
@@ -189,10 +186,17 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         node: &str,
+        acting: Acting<'_>,
     ) -> Result<(u64, u64), sqlx::Error> {
         let release = self.query(&RELEASE).bind(node).bind(GRACE.as_secs_f64());
+        let release = release.bind(acting.reason).bind(acting.actor);
         let row = release.fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))
     }
+}
+
+fn redrive_report(row: &PgRow) -> Result<RedriveReport, sqlx::Error> {
+    let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+    Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
 }

@@ -7,6 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::failed_filter::FailedFilter;
 use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
@@ -22,6 +23,8 @@ statements! {
     BY_REFERENCE = of_reference;
     HALTED = halted;
     COUNTS = counts;
+    FAILED = failed;
+    STATUS = |names| names.sql("select status::text from {job} where id = $1");
 }
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
@@ -101,6 +104,24 @@ fn halted(names: &Names) -> String {
     render(query.build(PG))
 }
 
+/// Dead letters in the order of their ids, by the index of those.
+fn failed(names: &Names) -> String {
+    let query = jobs(names)
+        .and_where(sql("j.status = 'failed'"))
+        .and_where(sql("(?1::text is null or j.queue = ?1)"))
+        .and_where(sql("(?2::text is null or j.group_id = ?2)"))
+        .and_where(sql("(?3::text is null or j.name = ?3)"))
+        .and_where(sql("(?4::timestamptz is null or j.finished_at >= ?4)"))
+        .and_where(sql(
+            "(?5::text is null or pg_catalog.strpos(lower(j.error->>'message'), lower(?5)) > 0)",
+        ))
+        .and_where(sql("j.id > ?6"))
+        .order_by(("j", "id"), Order::Asc)
+        .limit(limit(7))
+        .to_owned();
+    render(query.build(PG))
+}
+
 /// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that
 /// argument 2 gives.
 fn counts(names: &Names) -> String {
@@ -176,6 +197,28 @@ impl Store {
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
+    /// Returns the dead letters that the filter has, in the order of their ids.
+    pub(crate) async fn failed_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        filter: &FailedFilter,
+    ) -> Result<Vec<Job>, sqlx::Error> {
+        let FailedFilter { queue, group, name, since, error, after, limit } = filter;
+        let query = self.query(&FAILED).bind(queue).bind(group).bind(name).bind(since);
+        let query = query.bind(error).bind(after.unwrap_or(i64::MIN)).bind(i64::from(*limit));
+        query.fetch_all(executor).await?.iter().map(job).collect()
+    }
+
+    /// Returns the status of a job; `None` if there is no such job.
+    pub(crate) async fn job_status(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<JobStatus>, sqlx::Error> {
+        let row = self.query(&STATUS).bind(id).fetch_optional(executor).await?;
+        row.map(|row| status(row.try_get(0)?)).transpose()
+    }
+
     pub(crate) async fn halted_groups(
         &self,
         executor: impl PgExecutor<'_>,
@@ -223,16 +266,19 @@ fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sql
     Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
 }
 
+fn status(word: &str) -> Result<JobStatus, sqlx::Error> {
+    JobStatus::parse(word)
+        .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {word:?}").into()))
+}
+
 pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let status: String = row.try_get(3)?;
     let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
     Ok(Job {
         id: row.try_get(0)?,
         queue: row.try_get(1)?,
         group: row.try_get(2)?,
-        status: JobStatus::parse(&status)
-            .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {status:?}").into()))?,
+        status: status(row.try_get(3)?)?,
         data: readable(row, 4)?.unwrap_or_default(),
         payload: row.try_get(14)?,
         content_type: row.try_get(15)?,

@@ -35,12 +35,13 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "migration",
+    "operation",
     "processor",
     "queue",
     "queue_group",
@@ -62,7 +63,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 2);
+    assert_eq!(applied, 3);
 }
 
 fn host(sql: &'static str) -> Migrator {
@@ -83,7 +84,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 2)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 3)] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
@@ -137,18 +138,18 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         select n, 'of the future', checksum, 3 from seriatim.migration m, unnest('{3, 4}'::int[]) n where m.version = 2",
+         select n, 'of the future', checksum, 4 from seriatim.migration m, unnest('{4, 5}'::int[]) n where m.version = 3",
     )
     .await;
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
         assert!(
-            matches!(error, MigrateError::Newer { found: 4, known: 2, compatible_from: 3, .. }),
+            matches!(error, MigrateError::Newer { found: 5, known: 3, compatible_from: 4, .. }),
             "{error:?}"
         );
         let text = chain(&error);
-        assert!(text.contains("version 4") && text.contains("up to 2"), "{text}");
+        assert!(text.contains("version 5") && text.contains("up to 3"), "{text}");
     }
     role.remove(&database).await;
 }
@@ -159,7 +160,7 @@ async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
     let role = Role::create(database).await;
     for pool in [database.pool(), &role.pool] {
         let error = seriatim::migrate(pool).await.expect_err(what);
-        assert!(matches!(error, MigrateError::Different { version: 1 | 2, .. }), "{error:?}");
+        assert!(matches!(error, MigrateError::Different { version: 1 | 3, .. }), "{error:?}");
         let text = chain(&error);
         assert!(text.contains(what) && text.contains(advice), "{what}, {advice} in {text}");
     }
@@ -176,7 +177,7 @@ async fn a_changed_migration_is_refused() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (3, 'of the future', '\\x01', 2)",
+         values (4, 'of the future', '\\x01', 2)",
     )
     .await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
@@ -348,7 +349,7 @@ async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
 async fn a_processor_waits_for_a_schema_that_is_too_old() {
     waits_for_another_schema(
         "update seriatim.migration set version = -version; update seriatim.migration set version = -1 - version",
-        ["OldSchema", "is at version 1, and this seriatim needs 2", "call migrate()"],
+        ["OldSchema", "is at version 2, and this seriatim needs 3", "call migrate()"],
         "update seriatim.migration set version = -version; update seriatim.migration set version = 1 - version",
     )
     .await;
@@ -358,9 +359,9 @@ async fn a_processor_waits_for_a_schema_that_is_too_old() {
 async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
     waits_for_another_schema(
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (4, 'of the future', '', 3)",
-        ["UnusableSchema", "is at version 4", "upgrade seriatim in this program"],
-        "delete from seriatim.migration where version = 4",
+         values (5, 'of the future', '', 4)",
+        ["UnusableSchema", "is at version 5", "upgrade seriatim in this program"],
+        "delete from seriatim.migration where version = 5",
     )
     .await;
 }
@@ -372,12 +373,12 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (3, 'of the future', '', 2)",
+         values (4, 'of the future', '', 2)",
     )
     .await;
     let logged = Logged::default();
     let _guard = logged.start();
-    let words = "is at version 3; this program has version 2, and can run on it";
+    let words = "is at version 4; this program has version 3, and can run on it";
 
     seriatim::migrate(pool).await.expect("it can run on it");
     assert_eq!(logged.text().matches(words).count(), 1, "{}", logged.text());

@@ -1,0 +1,196 @@
+-- Requests of operators about one job or one halted group. Each returns what it found and did, and
+-- waits for no handler.
+
+-- Whether jobs are parked with a failed job, or are being parked.
+create or replace function has_parked(of_queue text, of_group text, of_job bigint) returns boolean
+language sql stable
+set search_path from current
+as $$
+  select exists (
+      select from job u
+      where u.queue = of_queue and u.group_id = of_group and u.parked_with = of_job and u.status = 'parked')
+    or exists (
+      select from queue_group g
+      where g.queue = of_queue and g.group_id = of_group and g.halt_job_id = of_job and g.park_to is not null)
+$$;
+
+-- Ends the halt of a group by that job, if it is the one that halted it. No handler holds a halted
+-- group's row.
+create or replace function unhalt_by(of_queue text, of_group text, of_job bigint) returns void
+language sql volatile
+set search_path from current
+as $$
+  update queue_group g set {unhalted}
+  where g.queue = of_queue and g.group_id = of_group
+    and g.halt_job_id = of_job and g.halted_at is not null and g.park_to is null
+$$;
+
+-- Cancels a job that waits, and flags it, so that its group's heads are read. A job that runs, or
+-- whose row is locked for a moment, gets a request instead: its worker or maintenance carries it
+-- out (`requested`).
+--
+-- `status` is what the job was; null: there is no such job.
+create or replace function cancel(job bigint, reason text default null, actor text default session_user,
+  out status text, out done boolean, out requested boolean)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  was record;
+begin
+  done := false;
+  requested := false;
+  select j.status, j.queue, j.group_id into was from job j where j.id = cancel.job;
+  if not found then
+    return;
+  end if;
+  status := was.status;
+  perform from job j where j.id = cancel.job and j.status::text in ('queued', 'parked') for no key update skip locked;
+  if found then
+    update job j set {cancelled}, flagged = j.group_id is not null where j.id = cancel.job;
+    done := true;
+  elsif status in ('queued', 'started') then
+    insert into cancel_request (job_id) select cancel.job;
+    requested := true;
+  end if;
+  perform record_operation(actor, 'cancel', was.queue, was.group_id, job, reason, (done or requested)::integer);
+end $$;
+
+-- Queues a failed or cancelled job with all its attempts and flags it: it has the lowest id of its
+-- group and so runs next. A halt of the group by it ends. `overtaken`: later jobs of its group that
+-- have begun. Not a job that others are parked with (`parked`): they are redriven together.
+create or replace function retry(job bigint, reason text default null, actor text default session_user,
+  out status text, out done boolean, out parked boolean, out overtaken bigint)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  was record;
+begin
+  done := false;
+  parked := false;
+  overtaken := 0;
+  select j.status, j.queue, j.group_id into was from job j where j.id = retry.job;
+  if not found then
+    return;
+  end if;
+  status := was.status;
+  parked := has_parked(was.queue, was.group_id, job);
+  if parked then
+    return;
+  end if;
+  perform from job j where j.id = retry.job and j.status::text in ('failed', 'cancelled') for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  -- By a snapshot younger than the lock.
+  parked := has_parked(was.queue, was.group_id, job);
+  if parked then
+    return;
+  end if;
+  update job j set {requeued}, flagged = j.group_id is not null where j.id = retry.job;
+  perform unhalt_by(was.queue, was.group_id, job);
+  done := true;
+  overtaken := (select count(*) from job l
+    where l.queue = was.queue and l.group_id = was.group_id and l.id > retry.job and l.attempts > 0);
+  perform record_operation(actor, 'retry', was.queue, was.group_id, job, reason, 1);
+end $$;
+
+-- Gives a job up, so that its group goes on: a queued job ends as failed; a failed job stays failed,
+-- and the halt of its group ends. Not a queued job of a group that another job has halted
+-- (`halted_by`): the group would stay halted.
+create or replace function skip(job bigint, reason text default null, actor text default session_user,
+  out status text, out done boolean, out halted_by bigint)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  was record;
+begin
+  done := false;
+  select j.status, j.queue, j.group_id into was from job j where j.id = skip.job;
+  if not found then
+    return;
+  end if;
+  status := was.status;
+  if status = 'queued' then
+    select g.halt_job_id into halted_by from queue_group g
+    where g.queue = was.queue and g.group_id = was.group_id and g.halted_at is not null and g.halt_job_id <> skip.job;
+    if halted_by is not null then
+      return;
+    end if;
+  end if;
+  perform from job j where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  perform give_up(job, 'given up by request');
+  perform unhalt_by(was.queue, was.group_id, job);
+  done := true;
+  perform record_operation(actor, 'skip', was.queue, was.group_id, job, reason, 1);
+end $$;
+
+-- Ends a job as failed, by request, and flags it. A failed one stays as it is. Its row is locked.
+create or replace function give_up(of_job bigint, message text) returns void
+language sql volatile
+set search_path from current
+as $$
+  update job j set
+    history = case when j.status = 'queued'
+      then history_with(j.history, j.attempts, j.last_started_at, 'skipped', null) else j.history end,
+    error = case when j.status = 'queued'
+      then jsonb_build_object('kind', 'skipped', 'message', message, 'chain', '[]'::jsonb, 'attempt', j.attempts)
+      else j.error end,
+    flagged = j.group_id is not null,
+    finished_at = coalesce(j.finished_at, clock_timestamp()),
+    status = 'failed'
+  where j.id = of_job
+$$;
+
+-- Ends the halt of a group, which goes on with its next job. Returns whether it was halted. Not
+-- while jobs of it are being parked.
+create or replace function unhalt(queue text, group_id text, reason text default null, actor text default session_user)
+returns boolean
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  done boolean;
+begin
+  update queue_group g set {unhalted}
+  where g.queue = unhalt.queue and g.group_id = unhalt.group_id and g.halted_at is not null and g.park_to is null;
+  done := found;
+  perform record_operation(actor, 'unhalt', unhalt.queue, unhalt.group_id, null, reason, done::integer);
+  return done;
+end $$;
+
+-- Makes a job that is delayed, or waits for its retry, due at once. It keeps its place in its group.
+create or replace function run_now(job bigint, reason text default null, actor text default session_user,
+  out status text, out done boolean)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  was record;
+begin
+  done := false;
+  select j.status, j.queue, j.group_id into was from job j where j.id = run_now.job;
+  if not found then
+    return;
+  end if;
+  status := was.status;
+  perform from job j where j.id = run_now.job and j.status::text in ('queued') for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  update job j set run_at = now(), turn_at = now(), flagged = j.group_id is not null
+  where j.id = run_now.job and j.run_at > now();
+  done := true;
+  perform record_operation(actor, 'run_now', was.queue, was.group_id, job, reason, 1);
+  perform pg_notify(current_schema() || '.wake', was.queue);
+end $$;

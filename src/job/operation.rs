@@ -1,0 +1,29 @@
+//! What an operator did, and which processors there are.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+/// A change that an operator made: a row of the table `operation`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Its number; a later one has a higher one.
+    pub id: i64,
+    /// When, by the database's clock.
+    pub at: DateTime<Utc>,
+    /// Who, as [`Client::acting_as`](crate::Client::acting_as) said it; the user of the session if
+    /// it was made by a SQL function.
+    pub actor: String,
+    /// What: `pause`, `unpause`, `retry`, …
+    pub action: String,
+    /// The queue.
+    pub queue: Option<String>,
+    /// The group, if it was about one.
+    pub group: Option<String>,
+    /// The job, if it was about one.
+    pub job: Option<i64>,
+    /// The reason that was given.
+    pub reason: Option<String>,
+    /// The number of jobs; 1 for a queue or a group.
+    pub affected: u64,
+}

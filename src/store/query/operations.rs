@@ -1,0 +1,41 @@
+//! What operators did.
+
+use sqlx::{PgExecutor, Row};
+
+use crate::job::operation::Operation;
+use crate::store::statement::statements;
+use crate::store::store::Store;
+
+statements! {
+    OPERATIONS = |names| names.sql(
+        "select id, at, actor, action, queue, group_id, job_id, reason, affected
+        from {operation} where $1::int8 is null or id < $1 order by id desc limit $2",
+    );
+}
+
+impl Store {
+    /// Returns what operators did, the last first, before an id if one is given.
+    pub(crate) async fn operations(
+        &self,
+        executor: impl PgExecutor<'_>,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, sqlx::Error> {
+        let rows = self.query(&OPERATIONS).bind(before).bind(limit).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Operation {
+                    id: row.try_get(0)?,
+                    at: row.try_get(1)?,
+                    actor: row.try_get(2)?,
+                    action: row.try_get(3)?,
+                    queue: row.try_get(4)?,
+                    group: row.try_get(5)?,
+                    job: row.try_get(6)?,
+                    reason: row.try_get(7)?,
+                    affected: row.try_get::<i64, _>(8)?.unsigned_abs(),
+                })
+            })
+            .collect()
+    }
+}
