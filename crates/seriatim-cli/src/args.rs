@@ -55,6 +55,10 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Make the schema and its tables, or bring them up to date.
     Migrate(Migrate),
+    /// Look for what is wrong, and say what mends it.
+    ///
+    /// Exit code 1 if there is a problem.
+    Doctor,
     /// List the queues.
     Queues,
     /// List the groups of a queue.
@@ -78,8 +82,10 @@ pub(crate) enum Command {
     /// List, redrive and discard parked jobs.
     #[command(subcommand)]
     Parked(Parked),
-    /// Queue the failed jobs of a queue again, oldest first.
-    Redrive(Redrive),
+    /// Queue dead letters (failed jobs) of a queue again, the oldest first.
+    Redrive(DeadLetters),
+    /// Give dead letters (failed jobs) of a queue up, and let their groups go on.
+    Discard(DeadLetters),
     /// Cancel all queued jobs of a queue or a group.
     Purge(Subject),
     /// Show or change the settings of a queue.
@@ -115,6 +121,13 @@ pub(crate) enum Command {
         #[arg(value_parser = duration)]
         visibility: Duration,
     },
+    /// Follow the jobs of a queue as they begin and end.
+    Tail(Tail),
+    /// List the processors, or say that a node is gone.
+    Nodes {
+        #[command(subcommand)]
+        command: Option<Nodes>,
+    },
     /// Run a small shop on a private PostgreSQL, until Ctrl-C.
     Demo,
     /// Print the completions of a shell.
@@ -132,7 +145,10 @@ impl Command {
             Self::Job(job) => !matches!(job, Job::Show { .. } | Job::List(_)),
             Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
             Self::Configure(configure) => configure.changes(),
-            Self::Queues
+            Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
+            Self::Doctor
+            | Self::Tail(_)
+            | Self::Queues
             | Self::Groups(_)
             | Self::Lane(_)
             | Self::Explain { .. }
@@ -142,6 +158,7 @@ impl Command {
             | Self::Resume(_)
             | Self::Unhalt(_)
             | Self::Redrive(_)
+            | Self::Discard(_)
             | Self::Purge(_)
             | Self::Enqueue(_)
             | Self::Receive(_)
@@ -232,6 +249,8 @@ pub(crate) enum Job {
     Retry(Ids),
     /// Give jobs up, and let their groups go on.
     Skip(Ids),
+    /// Make delayed jobs, and those that wait for a retry, due now.
+    RunNow(Ids),
 }
 
 #[derive(Debug, Args)]
@@ -276,6 +295,26 @@ pub(crate) struct Subject {
     pub(crate) group: Option<String>,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Nodes {
+    /// List the processors.
+    List,
+    /// Say that a node is gone: other workers take over what it has claimed.
+    Release {
+        /// The node's name.
+        node: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// The queue.
+    pub(crate) queue: String,
+    /// Only jobs of this group.
+    #[arg(long)]
+    pub(crate) group: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct GroupArgs {
     /// The queue.
@@ -308,12 +347,32 @@ pub(crate) struct ParkedUnits {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Redrive {
+pub(crate) struct DeadLetters {
     /// The queue.
     pub(crate) queue: String,
-    /// The most jobs.
-    #[arg(long, default_value_t = 1000)]
+    /// Only jobs of this group.
+    #[arg(long)]
+    pub(crate) group: Option<String>,
+    /// Only jobs of this name.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Only jobs whose error has this text in it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) error: Option<String>,
+    /// Only jobs that failed since: a time, or how long ago.
+    #[arg(long, value_parser = moment)]
+    pub(crate) since: Option<DateTime<Utc>>,
+    /// The most jobs, the oldest first.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
+}
+
+impl DeadLetters {
+    /// Returns whether not every dead letter of the queue is meant.
+    pub(crate) fn is_filtered(&self) -> bool {
+        let Self { queue: _, group, name, error, since, limit: _ } = self;
+        group.is_some() || name.is_some() || error.is_some() || since.is_some()
+    }
 }
 
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use seriatim::Client;
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres, Transaction};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -15,6 +15,10 @@ use crate::output::Form;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is listed is bounded; a server that is too busy for that should not get more to do.
+const READ: &str =
+    "begin isolation level read committed read only; set local statement_timeout = '20s'";
 
 /// What a command works with.
 pub(crate) struct Session {
@@ -31,11 +35,14 @@ impl Session {
     pub(crate) async fn open(global: Global) -> Result<Self, Failure> {
         let Global { database_url, schema, json, read_only: _, yes, dry_run, reason, actor } =
             global;
-        _ = actor;
         let options = options(database_url.as_deref())?;
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
         let pool = pool.connect_with(options).await.map_err(Failure::could_not("connect"))?;
-        let client = Client::new(&schema)?.named_statements(false);
+        let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
+        let mut client = Client::new(&schema)?.named_statements(false).acting_as(&actor);
+        if let Some(reason) = &reason {
+            client = client.because(reason);
+        }
         let form = if json { Form::Json } else { Form::Text };
         Ok(Self { pool, client, form, dry_run, yes, reason })
     }
@@ -45,9 +52,16 @@ impl Session {
         self.form == Form::Json
     }
 
+    /// Begins a transaction that only reads. A transaction pooler gives it one session.
+    pub(crate) async fn read(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+        Ok(self.pool.begin_with(READ).await?)
+    }
+
     /// Returns the time by the database's clock, to compare its times with.
     pub(crate) async fn now(&self) -> Result<DateTime<Utc>, Failure> {
-        Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar("select clock_timestamp()")
+            .fetch_one(&mut *self.read().await?)
+            .await?)
     }
 }
 

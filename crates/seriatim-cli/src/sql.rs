@@ -94,7 +94,7 @@ impl Session {
             .bind(reference)
             .bind(since)
             .bind(i64::from(*limit))
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.read().await?)
             .await?;
         let next = if jobs.len() < usize::try_from(*limit).unwrap_or(usize::MAX) {
             self.end_of_window(before).await?
@@ -112,6 +112,54 @@ impl Session {
             LOOK_AT - 1
         );
         let end = sqlx::query_scalar(AssertSqlSafe(statement)).bind(before);
-        Ok(end.fetch_optional(&self.pool).await?)
+        Ok(end.fetch_optional(&mut *self.read().await?).await?)
+    }
+}
+
+/// What a look of `seriatim tail` sees.
+pub(crate) struct Look {
+    pub(crate) jobs: Vec<JobLine>,
+    pub(crate) now: DateTime<Utc>,
+}
+
+impl Session {
+    /// Returns the jobs of a queue that run, that ended since `from`, and those of `watched`: of
+    /// each sort up to 1,000. Of a turn of several jobs the first is seen to run.
+    pub(crate) async fn look(
+        &self,
+        queue: &str,
+        group: Option<&str>,
+        from: DateTime<Utc>,
+        watched: &[i64],
+    ) -> Result<Look, Failure> {
+        let statement = format!(
+            "with running as (
+               select j.* from {queue_group} g join {job} j on j.id = g.job_id
+               where g.queue = $1 and g.job_id is not null
+                 and ($2::text is null or g.group_id = $2) limit 1000),
+             ungrouped as (
+               select j.* from {job} j
+               where j.queue = $1 and j.group_id is null and j.status = 'started'
+                 and $2::text is null limit 1000),
+             ended as (
+               select j.* from {job} j
+               where j.queue = $1 and j.status in ('succeeded', 'failed', 'cancelled')
+                 and j.finished_at > $3 and ($2::text is null or j.group_id = $2)
+               order by j.finished_at limit 1000),
+             seen as (
+               select * from running union all select * from ungrouped union all
+               select * from ended union all select j.* from {job} j where j.id = any($4))
+             select clock_timestamp() as now, {COLUMNS} from (select) one left join seen j on true",
+            queue_group = self.table("queue_group"),
+            job = self.table("job")
+        );
+        let rows = sqlx::query(AssertSqlSafe(statement)).bind(queue).bind(group).bind(from);
+        let rows = rows.bind(watched).fetch_all(&mut *self.read().await?).await?;
+        let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("now")?;
+        let some = rows
+            .iter()
+            .filter(|row| row.try_get::<Option<i64>, _>("id").is_ok_and(|id| id.is_some()));
+        let jobs = some.map(JobLine::from_row).collect::<Result<_, _>>()?;
+        Ok(Look { jobs, now })
     }
 }

@@ -65,7 +65,7 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
 }
 
 async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
-    let stored = session.client.queue_settings(&session.pool, queue).await?;
+    let stored = session.client.queue_settings(&mut *session.read().await?, queue).await?;
     if session.json() {
         return json_line(&json::settings(queue, &stored));
     }

@@ -33,9 +33,9 @@ pub(crate) fn no_such_job(id: i64) -> Failure {
 /// Shows one group: the sentence, then its jobs in the order in which they run.
 pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> {
     let Lane { queue, group, jobs: limit } = lane;
-    let overview = session.client.group(&session.pool, queue, group).await?;
+    let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
     let explanation = session.client.explain_group(&session.pool, queue, group).await?;
-    let jobs = session.client.group_jobs(&session.pool, queue, group, *limit).await?;
+    let jobs = session.client.group_jobs(&mut *session.read().await?, queue, group, *limit).await?;
     let sentence = explanation.to_string();
     if session.json() {
         let jobs: Vec<_> = jobs.iter().map(|job| json::job(job, false)).collect();

@@ -24,7 +24,7 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     if let Some(group) = after {
         filter = filter.after(group);
     }
-    let page = session.client.groups(&session.pool, &queue, &filter).await?;
+    let page = session.client.groups(&mut *session.read().await?, &queue, &filter).await?;
     if page.groups.is_empty() {
         let message = format!("no such group of queue {queue:?} has anything to do");
         return Err(Failure::NothingMatched(message));

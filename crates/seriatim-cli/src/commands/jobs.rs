@@ -25,11 +25,16 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
         args::Job::Cancel(ids) => cancel(session, &ids).await,
         args::Job::Retry(ids) => retry(session, &ids).await,
         args::Job::Skip(ids) => skip(session, &ids).await,
+        args::Job::RunNow(ids) => run_now(session, &ids).await,
     }
 }
 
 async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure> {
-    let job = session.client.job(&session.pool, id).await?.ok_or_else(|| no_such_job(id))?;
+    let job = session
+        .client
+        .job(&mut *session.read().await?, id)
+        .await?
+        .ok_or_else(|| no_such_job(id))?;
     let explanation = session.client.explain_job(&session.pool, id).await?;
     let sentence = explanation.map(|explanation| explanation.to_string());
     if session.json() {
@@ -157,6 +162,15 @@ async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.client.skip(conn, id).await?;
         Ok((String::from("is given up, and its group goes on"), json!({"job": id, "skip": "done"})))
+    };
+    each(session, ids, act).await
+}
+
+async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection, id| {
+        session.client.run_now(conn, id).await?;
+        let word = String::from("is due now, and runs at its turn");
+        Ok((word, json!({"job": id, "run_now": "due"})))
     };
     each(session, ids, act).await
 }

@@ -1,17 +1,20 @@
 //! The commands, a file for each family.
 
 mod configure;
+mod doctor;
 mod enqueue;
 mod explain;
 mod groups;
 mod jobs;
 mod migrate;
+mod nodes;
 mod parked;
 mod pause;
 mod purge;
 mod queues;
 mod receive;
 mod redrive;
+mod tail;
 
 use std::io::stdout;
 
@@ -40,6 +43,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let session = Session::open(global).await?;
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
+        Command::Doctor => doctor::run(&session).await,
+        Command::Nodes { command } => nodes::run(&session, command).await,
+        Command::Tail(tail) => tail::run(&session, &tail).await,
         Command::Queues => queues::run(&session).await,
         Command::Groups(groups) => groups::run(&session, groups).await,
         Command::Lane(lane) => explain::lane(&session, &lane).await,
@@ -49,7 +55,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resume(subject) => pause::resume(&session, &subject).await,
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,
         Command::Parked(parked) => parked::run(&session, parked).await,
-        Command::Redrive(redrive) => redrive::run(&session, &redrive).await,
+        Command::Redrive(letters) => redrive::redrive(&session, &letters).await,
+        Command::Discard(letters) => redrive::discard(&session, &letters).await,
         Command::Purge(subject) => purge::run(&session, &subject).await,
         Command::Configure(configure) => configure::run(&session, configure).await,
         Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,

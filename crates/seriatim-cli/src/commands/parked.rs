@@ -23,7 +23,7 @@ pub(crate) async fn run(session: &Session, parked: Parked) -> Result<(), Failure
 }
 
 async fn list(session: &Session, queue: &str) -> Result<(), Failure> {
-    let units = session.client.parked_groups(&session.pool, queue).await?;
+    let units = session.client.parked_groups(&mut *session.read().await?, queue).await?;
     if units.is_empty() {
         return Err(Failure::NothingMatched(format!("no job of queue {queue:?} is parked")));
     }

@@ -47,7 +47,7 @@ pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), F
 
 /// Returns what ends a halt, if the group that is not paused is halted.
 async fn halted(session: &Session, queue: &str, group: &str) -> Result<Option<Failure>, Failure> {
-    let overview = session.client.group(&session.pool, queue, group).await?;
+    let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
     let Some(job) = overview.and_then(|group| group.halted_by) else { return Ok(None) };
     let (queue, group) = (shell(queue), shell(group));
     Ok(Some(Failure::Refused(format!(

@@ -46,11 +46,11 @@ async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure
     let Subject { queue, group } = subject;
     let nothing = || Failure::NothingMatched(format!("{} has no queued job", named(subject)));
     let (jobs, shown) = if let Some(group) = group {
-        let overview = session.client.group(&session.pool, queue, group).await?;
+        let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
         let depth = overview.ok_or_else(nothing)?.depth;
         (depth.count, number(depth))
     } else {
-        let counts = session.client.counts(&session.pool, queue).await?;
+        let counts = session.client.counts(&mut *session.read().await?, queue).await?;
         let jobs = counts.queued + counts.delayed;
         (jobs, jobs.to_string())
     };

@@ -10,7 +10,7 @@ use crate::session::Session;
 
 /// Lists the queues.
 pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
-    let queues = session.client.queues(&session.pool).await?;
+    let queues = session.client.queues(&mut *session.read().await?).await?;
     if session.json() {
         return queues.iter().try_for_each(json_line);
     }
