@@ -14,8 +14,12 @@ create table operation (
   affected bigint not null                     -- jobs; or 1 for a queue, a group or a node
 );
 
--- The queues that the process serves. Null: of a version that does not say.
-alter table processor add column queues text[];
+-- The queues that the process serves, and by their places the attempts of their jobs and the time
+-- that their handlers have (null: no limit). Null: of a version that does not say.
+alter table processor
+  add column queues text[],
+  add column max_attempts integer[],
+  add column timeouts_ms bigint[];
 
 -- What receivers do with a job that is out of attempts (null: continue), and how long one that
 -- failed waits if its nack names no delay (null: not at all). See QueueSettings.

@@ -91,6 +91,17 @@ pub enum ControlError {
         /// The job that halted the group.
         by: i64,
     },
+    /// A session holds the job, and this role may not terminate it: it must be the session's role,
+    /// a member of it, or of `pg_signal_backend`.
+    #[error(
+        "job {id} is held by database session {pid}, which this role may not terminate: grant it pg_signal_backend, or ask the session's role"
+    )]
+    MayNotAbort {
+        /// The job.
+        id: i64,
+        /// The session's process id in the server.
+        pid: i32,
+    },
     /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
     /// pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]

@@ -107,6 +107,30 @@ impl Client {
         check_done(report, job, &[JobStatus::Queued], "made due", advice)
     }
 
+    /// Ends the run of a job, under both holds: its worker drops the handler and goes on with other
+    /// jobs. The attempt counts. The job runs again 1.75 s later if it has one left, else it ends as
+    /// a job does whose worker was lost. [`cancel`](Self::cancel) asks the handler instead.
+    ///
+    /// A worker notices within 0.5 s. Without a [presence](crate::ProcessorBuilder::presence) one
+    /// notices under a lease only when it extends that, and the job waits for the lease's end. A
+    /// receiver is not told; its receipt is stale.
+    ///
+    /// A session that holds the job is terminated. That needs a right, and a rollback does not undo
+    /// it.
+    ///
+    /// # Errors
+    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not started;
+    /// [`ControlError::MayNotAbort`]; [`ControlError::Busy`] if another transaction has its row and
+    /// does not end; [`ControlError::Database`].
+    pub async fn abort(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
+        let report = self.store.abort(executor, job, self.acting()).await?;
+        if let Some(pid) = report.forbidden {
+            return Err(ControlError::MayNotAbort { id: job, pid });
+        }
+        let advice = "only a job that runs can be; skip or cancel gives up one that waits";
+        check_done(report, job, &[JobStatus::Started], "aborted", advice)
+    }
+
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
     /// letter. [`unpause_group`](Self::unpause_group) ends a pause.
     ///

@@ -50,12 +50,16 @@ impl Client {
         let begin = format!("begin isolation level read committed read only; {PINNED_PLANS}");
         let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;
         let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
-        let session = match facts.locked_by.as_deref() {
-            Some(xid) if facts.is_claimed() => {
-                self.store.locker(&mut tx, xid, facts.group.is_some()).await?
+        // Of a claim, the session that has the hold. Of a job that waits, one that holds it up.
+        let of_group = facts.group.is_some();
+        let own = facts.head_locked_by.as_deref().filter(|_| of_group && !facts.is_claimed());
+        let lockers = [(facts.locked_by.as_deref(), of_group), (own, false)];
+        let mut session = None;
+        for (xid, of_group) in lockers {
+            if let (None, Some(xid)) = (&session, xid.filter(|xid| *xid != "0")) {
+                session = self.store.locker(&mut tx, xid, of_group).await?;
             }
-            _ => None,
-        };
+        }
         Ok(Some((facts, session)))
     }
 }

@@ -1,8 +1,9 @@
-//! What operators did.
+//! What operators did, and which processors there are.
 
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
+use crate::job::explanation::ProcessorInfo;
 use crate::job::operation::Operation;
 
 impl Client {
@@ -16,5 +17,16 @@ impl Client {
         limit: u32,
     ) -> Result<Vec<Operation>, sqlx::Error> {
         self.store.operations(executor, before, limit.into()).await
+    }
+
+    /// Returns the processors, those that are gone and own a claim still included: which queues each
+    /// serves, and whether it lives. A killed one is gone at once, one whose host vanished within
+    /// 15 s. One without a [presence](crate::ProcessorBuilder::presence) counts as living for 30 s
+    /// after it was seen.
+    pub async fn processors(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Vec<ProcessorInfo>, sqlx::Error> {
+        self.store.processors(executor).await
     }
 }

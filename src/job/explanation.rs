@@ -23,6 +23,10 @@ pub struct JobExplanation {
     pub reason: Reason,
     /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
+    /// Since when a request to cancel it is pending; its handler has been told.
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+    /// No living processor serves its queue.
+    pub unserved: Option<Unserved>,
 }
 
 /// Why a group is where it is; prints as one sentence.
@@ -39,6 +43,30 @@ pub struct GroupExplanation {
     pub reason: Reason,
     /// The number of unfinished jobs behind it.
     pub behind: BoundedCount,
+    /// Since when a request to cancel the job that runs or is next is pending.
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+    /// No living processor serves the queue.
+    pub unserved: Option<Unserved>,
+    /// Jobs of the group that stepped aside with one that failed.
+    pub parked: Option<ParkedJobs>,
+}
+
+/// No living processor serves a queue: receivers may, or its name is mistyped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Unserved {
+    /// The queues that are served, by name, 20 at most.
+    pub served: Vec<String>,
+}
+
+/// Jobs of a group that stepped aside with one that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ParkedJobs {
+    /// Their number, without those that failed.
+    pub jobs: BoundedCount,
+    /// When the first of those failed.
+    pub since: Option<DateTime<Utc>>,
 }
 
 /// A number that was counted up to [`BoundedCount::LIMIT`].
@@ -74,6 +102,14 @@ pub struct ProcessorInfo {
     pub host: Option<String>,
     /// Its process id there.
     pub pid: Option<i32>,
+    /// Whether it shows that it lives.
+    pub alive: bool,
+    /// The queues that it serves; `None`: it is of a version that does not say.
+    pub queues: Option<Vec<String>>,
+    /// When it started.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When it last said that it lives, which it does every 10 s.
+    pub seen_at: Option<DateTime<Utc>>,
 }
 
 /// The database session that holds a running job.
@@ -92,6 +128,10 @@ pub struct SessionInfo {
     pub client_address: Option<String>,
     /// When it was opened.
     pub since: Option<DateTime<Utc>>,
+    /// When its transaction began, if the role may see it.
+    pub transaction_start: Option<DateTime<Utc>>,
+    /// The sessions whose locks it waits for, by their process ids in the server.
+    pub blocked_by: Vec<i32>,
 }
 
 /// The activity of a job or of a group's head, or its reason to wait.
@@ -109,6 +149,16 @@ pub enum Reason {
         processor: Option<ProcessorInfo>,
         /// The session that has the lock.
         session: SessionInfo,
+        /// When its timeout ends it, if a processor says so.
+        timeout_at: Option<DateTime<Utc>>,
+    },
+    /// It is due, but a transaction that has nothing to do with a run of it has its row, or its
+    /// group's.
+    Locked {
+        /// For how long that transaction has been open, in seconds.
+        seconds: f64,
+        /// Its session.
+        session: SessionInfo,
     },
     /// A worker or a receiver claimed it and no session holds it: its lease or visibility does, or
     /// its handler is about to begin.
@@ -122,6 +172,8 @@ pub enum Reason {
         processor: Option<ProcessorInfo>,
         /// When the lease, or the visibility, ends unless it is extended.
         lease_until: DateTime<Utc>,
+        /// When its timeout ends it, if a processor says so.
+        timeout_at: Option<DateTime<Utc>>,
     },
     /// Its worker seems lost: the claim is suspected.
     Suspected {
@@ -264,7 +316,8 @@ impl fmt::Display for ProcessorInfo {
             (Some(host), None) => write!(f, " (host {host})"),
             (None, Some(pid)) => write!(f, " (pid {pid})"),
             (None, None) => Ok(()),
-        }
+        }?;
+        f.write_str(if self.alive { "" } else { ", which is gone" })
     }
 }
 
@@ -274,7 +327,13 @@ impl fmt::Display for SessionInfo {
         if let Some(state) = &self.state {
             write!(f, " {state}")?;
         }
-        self.query.as_ref().map_or(Ok(()), |query| write!(f, ": {}", one_line(query)))
+        if let Some(query) = &self.query {
+            write!(f, ": {}", one_line(query))?;
+        }
+        match &*self.blocked_by {
+            [] => Ok(()),
+            [other, ..] => write!(f, ", which waits for a lock of database session {other}"),
+        }
     }
 }
 
@@ -312,25 +371,38 @@ fn by_processor(processor: Option<&ProcessorInfo>) -> String {
     processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
 }
 
+fn write_timeout(f: &mut fmt::Formatter<'_>, at: Option<&DateTime<Utc>>) -> fmt::Result {
+    at.map_or(Ok(()), |at| write!(f, "; its timeout ends it at {}", clock_time(at)))
+}
+
 /// What the sentence says of a job, behind its name.
 impl fmt::Display for Reason {
     #[allow(clippy::too_many_lines)] // One sentence per variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Running { attempt, seconds, processor, session } => {
+            Self::Running { attempt, seconds, processor, session, timeout_at } => {
                 write!(f, "is running ({attempt}, for {})", in_words(*seconds))?;
                 if let Some(processor) = processor {
                     write!(f, " in {processor}")?;
                 }
-                write!(f, ", {session}")
+                write!(f, ", {session}")?;
+                write_timeout(f, timeout_at.as_ref())
             }
-            Self::Claimed { attempt, seconds, processor, lease_until } => write!(
+            Self::Locked { seconds, session } => write!(
                 f,
-                "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
-                in_words(*seconds),
-                by_processor(processor.as_ref()),
-                clock_time(lease_until)
+                "is due, but a transaction has had its row or its group's for {}, {session}",
+                in_words(*seconds)
             ),
+            Self::Claimed { attempt, seconds, processor, lease_until, timeout_at } => {
+                write!(
+                    f,
+                    "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
+                    in_words(*seconds),
+                    by_processor(processor.as_ref()),
+                    clock_time(lease_until)
+                )?;
+                write_timeout(f, timeout_at.as_ref())
+            }
             Self::Suspected { attempt, processor, taken_over_at } => write!(
                 f,
                 "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
@@ -356,12 +428,7 @@ impl fmt::Display for Reason {
                     write!(f, " by job {job}")?;
                 }
                 f.write_str(&reason_suffix(why.as_ref()))?;
-                match until {
-                    Some(until) => {
-                        write!(f, ", until {} or until an operator decides", clock_time(until))
-                    }
-                    None => f.write_str(", until an operator decides"),
-                }
+                write_until(f, until.as_ref())
             }
             Self::Parking { by } => {
                 f.write_str("waits while jobs of its group are being parked")?;
@@ -442,7 +509,7 @@ fn write_jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64)
 
 impl fmt::Display for JobExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { job, queue, group, status: _, reason, behind } = self;
+        let Self { job, queue, group, reason, behind, .. } = self;
         match (reason, group) {
             (Reason::Behind { head, why }, Some(group)) => {
                 write!(f, "job {job} waits behind job {head} of group {group:?}, which {why}")?;
@@ -450,24 +517,84 @@ impl fmt::Display for JobExplanation {
             (_, Some(group)) => write!(f, "job {job} of group {group:?} {reason}")?,
             (_, None) => write!(f, "job {job} of queue {queue:?} {reason}")?,
         }
-        write_jobs_behind(f, *behind, *job)
+        write_jobs_behind(f, *behind, *job)?;
+        write_cancel(f, self.cancel_requested_at.as_ref())?;
+        write_unserved(f, queue, self.unserved.as_ref())?;
+        write_advice(f, self.advice())
     }
 }
 
 impl fmt::Display for GroupExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, group, head, reason, behind } = self;
-        match head {
-            Some(head) => {
+        let Self { queue, group, head, reason, behind, .. } = self;
+        match (head, reason) {
+            // The job that stops the group comes before the innocent one that is next.
+            (_, Reason::Halted { seconds, why, by: Some(by), until, .. }) => {
+                write!(f, "job {by} has halted group {group:?} of queue {queue:?}")?;
+                write!(f, " for {}{}", in_words(*seconds), reason_suffix(why.as_ref()))?;
+                write_until(f, until.as_ref())?;
+                match head {
+                    Some(head) => {
+                        write!(f, "; job {head} is next")?;
+                        write_jobs_behind(f, *behind, *head)?;
+                    }
+                    None => f.write_str("; it has no unfinished job")?,
+                }
+            }
+            (Some(head), _) => {
                 write!(f, "job {head} of group {group:?} {reason}")?;
-                write_jobs_behind(f, *behind, *head)
+                write_jobs_behind(f, *behind, *head)?;
             }
-            None if *reason == Reason::Nothing => {
-                write!(f, "group {group:?} of queue {queue:?} has no unfinished job")
+            (None, Reason::Nothing) => {
+                write!(f, "group {group:?} of queue {queue:?} has no unfinished job")?;
             }
-            None => {
-                write!(f, "group {group:?} of queue {queue:?} has no unfinished job, and {reason}")
+            (None, _) => {
+                write!(
+                    f,
+                    "group {group:?} of queue {queue:?} has no unfinished job, and {reason}"
+                )?;
             }
         }
+        if let Some(ParkedJobs { jobs, since }) = &self.parked {
+            write!(f, "; {jobs} of its jobs are parked")?;
+            if let Some(since) = since {
+                write!(f, " since {}", clock_time(since))?;
+            }
+        }
+        write_cancel(f, self.cancel_requested_at.as_ref())?;
+        write_unserved(f, queue, self.unserved.as_ref())?;
+        write_advice(f, self.advice())
     }
+}
+
+fn write_until(f: &mut fmt::Formatter<'_>, until: Option<&DateTime<Utc>>) -> fmt::Result {
+    match until {
+        Some(until) => write!(f, ", until {} or until an operator decides", clock_time(until)),
+        None => f.write_str(", until an operator decides"),
+    }
+}
+
+fn write_cancel(f: &mut fmt::Formatter<'_>, since: Option<&DateTime<Utc>>) -> fmt::Result {
+    since.map_or(Ok(()), |since| write!(f, "; a cancel is pending since {}", clock_time(since)))
+}
+
+fn write_unserved(
+    f: &mut fmt::Formatter<'_>,
+    queue: &str,
+    unserved: Option<&Unserved>,
+) -> fmt::Result {
+    let Some(Unserved { served }) = unserved else { return Ok(()) };
+    write!(f, "; no living processor serves queue {queue:?}")?;
+    match &**served {
+        [] => f.write_str(", and none lives at all"),
+        served => write!(f, " (is the name mistyped? served are {})", listed(served)),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn write_advice(f: &mut fmt::Formatter<'_>, advice: Option<String>) -> fmt::Result {
+    advice.map_or(Ok(()), |advice| write!(f, ". To do: {advice}"))
 }

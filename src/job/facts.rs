@@ -1,9 +1,10 @@
 //! The facts that were read about a job or a group, and the reason that follows from them. Pure.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::job::explanation::{
-    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
+    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason,
+    SessionInfo, Unserved,
 };
 use crate::job::job::JobStatus;
 
@@ -28,6 +29,18 @@ pub(crate) struct Facts {
     pub(crate) processor: Option<ProcessorInfo>,
     /// The locker that the row of the hold names.
     pub(crate) locked_by: Option<String>,
+    /// The locker that the head's own row names.
+    pub(crate) head_locked_by: Option<String>,
+    /// What processors say of the queue's jobs: their attempts, and the time of their handlers.
+    pub(crate) attempts: Option<u32>,
+    pub(crate) timeout: Option<TimeDelta>,
+    /// Requests to cancel the job that was asked about, and the head.
+    pub(crate) job_cancel: Option<DateTime<Utc>>,
+    pub(crate) head_cancel: Option<DateTime<Utc>>,
+    /// The queues that are served, if this one is not.
+    pub(crate) unserved: Option<Vec<String>>,
+    pub(crate) parked: u64,
+    pub(crate) parked_since: Option<DateTime<Utc>>,
 }
 
 #[derive(Debug, Clone)]
@@ -37,6 +50,7 @@ pub(crate) struct JobFacts {
     pub(crate) attempts: u32,
     pub(crate) forgiven: u32,
     pub(crate) max_attempts: Option<u32>,
+    pub(crate) timeout: Option<TimeDelta>,
     pub(crate) run_at: DateTime<Utc>,
     pub(crate) started_at: Option<DateTime<Utc>>,
     pub(crate) finished_at: Option<DateTime<Utc>>,
@@ -64,8 +78,8 @@ pub(crate) struct LineFacts {
 }
 
 impl JobFacts {
-    fn attempt(&self) -> AttemptInfo {
-        let of = self.max_attempts.map(|max| max + self.forgiven);
+    fn attempt(&self, queue: Option<u32>) -> AttemptInfo {
+        let of = self.max_attempts.or(queue).map(|max| max + self.forgiven);
         AttemptInfo { attempt: self.attempts, of }
     }
 }
@@ -106,8 +120,10 @@ impl Facts {
         Some(JobExplanation {
             job: job.id,
             status: job.status,
-            reason,
             behind: BoundedCount::new(self.behind),
+            cancel_requested_at: self.job_cancel.filter(|_| !job.status.is_final()),
+            unserved: self.unserved_for(&reason),
+            reason,
             queue: self.queue,
             group: self.group,
         })
@@ -115,13 +131,35 @@ impl Facts {
 
     /// Explains the group that was asked for.
     pub(crate) fn explain_group(self, session: Option<SessionInfo>) -> GroupExplanation {
+        let reason = self.reason(session);
+        let (jobs, since) = (BoundedCount::new(self.parked), self.parked_since);
         GroupExplanation {
             head: self.head.as_ref().map(|head| head.id),
-            reason: self.reason(session),
             behind: BoundedCount::new(self.behind),
+            cancel_requested_at: self.head_cancel,
+            unserved: self.unserved_for(&reason),
+            parked: (jobs.count > 0).then_some(ParkedJobs { jobs, since }),
+            reason,
             queue: self.queue,
             group: self.group.unwrap_or_default(),
         }
+    }
+
+    /// That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
+    fn unserved_for(&self, reason: &Reason) -> Option<Unserved> {
+        let served = self.unserved.clone()?;
+        let tells = match reason {
+            Reason::Behind { why, .. } => return self.unserved_for(why),
+            Reason::Claimed { processor, .. } | Reason::Suspected { processor, .. } => {
+                processor.as_ref().is_some_and(|processor| !processor.alive)
+            }
+            Reason::WaitsForTurn { .. }
+            | Reason::NotAdopted { .. }
+            | Reason::Stranded
+            | Reason::Expired { .. } => true,
+            _ => false,
+        };
+        tells.then_some(Unserved { served })
     }
 
     /// Returns the reason of the head: a halt before a claim, a claim before a wait.
@@ -130,7 +168,11 @@ impl Facts {
             return reason;
         }
         let Some(head) = &self.head else { return Reason::Nothing };
-        if self.is_claimed() { self.claim_reason(head, session) } else { self.wait_reason(head) }
+        if self.is_claimed() {
+            self.claim_reason(head, session)
+        } else {
+            self.wait_reason(head, session)
+        }
     }
 
     fn halt_reason(&self) -> Option<Reason> {
@@ -155,19 +197,23 @@ impl Facts {
             None => (job.lease_until, job.suspected),
         };
         let lease_until = lease_until.unwrap_or(self.now);
-        let (attempt, processor) = (job.attempt(), self.processor.clone());
+        let (attempt, processor) = (job.attempt(self.attempts), self.processor.clone());
+        let timeout_at = job.started_at.zip(job.timeout.or(self.timeout));
+        let timeout_at = timeout_at.and_then(|(began, time)| began.checked_add_signed(time));
+        // Receivers have no timeout.
+        let timeout_at = timeout_at.filter(|_| processor.is_some());
         let seconds = self.seconds_since(job.started_at.unwrap_or(self.now));
         match session {
-            Some(session) => Reason::Running { attempt, seconds, processor, session },
+            Some(session) => Reason::Running { attempt, seconds, processor, session, timeout_at },
             None if suspected => {
                 Reason::Suspected { attempt, processor, taken_over_at: lease_until }
             }
-            None => Reason::Claimed { attempt, seconds, processor, lease_until },
+            None => Reason::Claimed { attempt, seconds, processor, lease_until, timeout_at },
         }
     }
 
     /// Returns why a job without a claim waits, the strongest reason first.
-    fn wait_reason(&self, head: &JobFacts) -> Reason {
+    fn wait_reason(&self, head: &JobFacts, session: Option<SessionInfo>) -> Reason {
         if let Some((since, why)) = self.queue_paused.clone() {
             return Reason::QueuePaused { since, why };
         }
@@ -181,12 +227,18 @@ impl Facts {
             return Reason::NotDue {
                 until: head.run_at,
                 seconds: -self.seconds_since(head.run_at),
-                attempt: head.attempt(),
+                attempt: head.attempt(self.attempts),
                 last_error: head.error.clone().filter(|_| head.attempts > 0),
             };
         }
         if let Some(limit) = self.limit.filter(|limit| self.in_flight >= *limit) {
             return Reason::AtLimit { in_flight: self.in_flight, limit };
+        }
+        let open = session.as_ref().and_then(|session| session.transaction_start);
+        let open = open.map_or(0.0, |since| self.seconds_since(since));
+        // Shorter ones are claims and other statements of the library.
+        if let Some(session) = session.filter(|_| open >= 1.0) {
+            return Reason::Locked { seconds: open, session };
         }
         let seconds = self.seconds_since(head.run_at);
         match (&self.group, &self.line) {

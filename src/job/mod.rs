@@ -4,6 +4,7 @@
 //! rule that needs the database belongs in `store`, a rule that needs time passing in `liveness` or
 //! `worker`.
 
+pub(crate) mod advice;
 pub(crate) mod bytes;
 pub(crate) mod counts;
 pub(crate) mod disposition;

@@ -22,7 +22,7 @@ use crate::processor::spawn::{
     spawn_watchdog, supervise,
 };
 use crate::slots::queue_slots;
-use crate::store::ProcessorRow;
+use crate::store::{ProcessorRow, ServedQueue};
 use crate::worker::worker::Worker;
 
 /// A processor that is ready to start.
@@ -138,7 +138,12 @@ fn processor_row(id: i64, node: Option<String>, queues: &[QueueOptions]) -> Proc
         .map(|host| host.trim().to_owned());
     let node = node.or_else(|| host.clone()).unwrap_or_else(|| String::from("unknown"));
     let pid = i32::try_from(std::process::id()).unwrap_or(0);
-    let queues = queues.iter().map(|queue| queue.name().to_owned()).collect();
+    let queues = queues.iter().map(|queue| ServedQueue {
+        name: queue.name().to_owned(),
+        max_attempts: queue.retry.max_attempts,
+        timeout: queue.timeout,
+    });
+    let queues = queues.collect();
     ProcessorRow { id, node, host, pid, queues }
 }
 

@@ -52,13 +52,16 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 25] = [
+const FUNCTIONS: [&str; 28] = [
+    "abort",
     "ack",
     "adopt",
     "batch_jobs",
     "cancel",
     "discard_jobs",
+    "locker",
     "pause",
+    "processors",
     "record_operation",
     "redrive",
     "redrive_jobs",

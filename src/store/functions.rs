@@ -25,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 30] = [
+const FILES: [&str; 32] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -51,8 +51,10 @@ const FILES: [&str; 30] = [
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/processors.sql"),
     include_str!("../../sql/functions/operation.sql"),
     include_str!("../../sql/functions/control.sql"),
+    include_str!("../../sql/functions/abort.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/overview.sql"),

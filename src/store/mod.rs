@@ -41,7 +41,7 @@ pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};
 pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
-pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow};
+pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
 pub(crate) use query::explain::Subject;
 pub(crate) use receive::{ReceiptState, ReceivedRow};
 pub(crate) use session::{

@@ -25,14 +25,17 @@ statements! {
     /// the row; the extension that follows sees what that one suspected.
     ANNOUNCE = |names| names.sql(
         "insert into {processor}
-            (id, node, host, pid, presence_key, presence_pid, server_started_at, queues)
+            (id, node, host, pid, presence_key, presence_pid, server_started_at,
+            queues, max_attempts, timeouts_ms)
         select $1::int8, $2::text, $3::text, $4::int4, $5::int8,
-            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz, $7::text[]
+            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz, $7::text[], $8::int4[], $9::int8[]
         on conflict (id) do update set
             presence_key = excluded.presence_key,
             presence_pid = excluded.presence_pid,
             server_started_at = excluded.server_started_at,
             queues = excluded.queues,
+            max_attempts = excluded.max_attempts,
+            timeouts_ms = excluded.timeouts_ms,
             seen_at = clock_timestamp()",
     );
 
@@ -148,8 +151,15 @@ pub(crate) struct ProcessorRow {
     pub(crate) node: String,
     pub(crate) host: Option<String>,
     pub(crate) pid: i32,
-    /// The queues that it serves.
-    pub(crate) queues: Vec<String>,
+    pub(crate) queues: Vec<ServedQueue>,
+}
+
+/// A queue that a process serves.
+#[derive(Debug, Clone)]
+pub(crate) struct ServedQueue {
+    pub(crate) name: String,
+    pub(crate) max_attempts: u32,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// What a check of a process's own presence found.
@@ -222,7 +232,14 @@ impl Store {
         server: DateTime<Utc>,
     ) -> Result<(), sqlx::Error> {
         let announce = self.query(&ANNOUNCE).bind(row.id).bind(&row.node).bind(&row.host);
-        let announce = announce.bind(row.pid).bind(key).bind(server).bind(&row.queues);
+        let queues: Vec<&str> = row.queues.iter().map(|queue| &*queue.name).collect();
+        let attempts = row.queues.iter().map(|queue| i32::try_from(queue.max_attempts).ok());
+        let timeouts = row.queues.iter().map(|queue| {
+            queue.timeout.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+        });
+        let (attempts, timeouts): (Vec<_>, Vec<_>) = (attempts.collect(), timeouts.collect());
+        let announce = announce.bind(row.pid).bind(key).bind(server).bind(queues);
+        let announce = announce.bind(attempts).bind(timeouts);
         announce.execute(conn).await.map(drop)
     }
 

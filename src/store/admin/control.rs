@@ -13,6 +13,7 @@ statements! {
     RETRY = |names| names.sql("select status, done, parked, overtaken from {retry}($1, $2, $3)");
     SKIP = |names| names.sql("select status, done, halted_by from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
+    ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
     UNHALT_GROUP = |names| names.sql("select {unhalt}($1, $2, $3, $4)");
 }
 
@@ -36,6 +37,8 @@ pub(crate) struct RequestReport {
     pub(crate) overtaken: u64,
     /// The job that has halted the group, if it is another one: so this one was left alone.
     pub(crate) halted_by: Option<i64>,
+    /// The session that holds the job, if this role may not terminate it.
+    pub(crate) forbidden: Option<i32>,
 }
 
 impl Store {
@@ -77,6 +80,17 @@ impl Store {
         acting: Acting<'_>,
     ) -> Result<RequestReport, sqlx::Error> {
         report(&self.request(&RUN_NOW, executor, job, acting).await?)
+    }
+
+    /// Takes the claim of a started job away, and terminates the session that holds it.
+    pub(crate) async fn abort(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+        acting: Acting<'_>,
+    ) -> Result<RequestReport, sqlx::Error> {
+        let row = self.request(&ABORT, executor, job, acting).await?;
+        Ok(RequestReport { forbidden: row.try_get("forbidden")?, ..report(&row)? })
     }
 
     /// Ends the group's halt; returns whether it was halted.

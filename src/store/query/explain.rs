@@ -1,5 +1,6 @@
 //! Explain: what there is to know about a job and its group, by plain reads. Locks nothing.
 
+use chrono::TimeDelta;
 use sea_query::{Expr, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
@@ -18,7 +19,6 @@ statements! {
     GROUP_FACTS = group_facts;
     GROUP_LOCKER = |names| locker(names, "queue_group");
     JOB_LOCKER = |names| locker(names, "job");
-    MEMBERS = |_| members();
 }
 
 /// What is asked about.
@@ -53,7 +53,7 @@ fn count(mut query: SelectStatement) -> Expr {
     sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
 }
 
-const JOB: [&str; 14] = [
+const JOB: [&str; 15] = [
     "id",
     "status::text",
     "attempts",
@@ -68,6 +68,7 @@ const JOB: [&str; 14] = [
     "parked_with",
     "lease_until",
     "suspect = j.claim",
+    "timeout_ms",
 ];
 const LINE: usize = 2 * JOB.len();
 const REST: usize = LINE + 8;
@@ -146,13 +147,57 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
             "p.host",
             "p.pid",
             "case when k.group_id is null then h.xmax::text else g.xmax::text end",
+            "h.xmax::text",
         ]
         .map(sql),
     );
-    for tally in tallies(names) {
+    for tally in tallies(names).into_iter().chain(fleet(names)) {
         query.expr(tally);
     }
     render(query.build(PG))
+}
+
+/// What processors say of the queue (attempts, timeout), requests to cancel the job and the head, the
+/// served queues if this one is not, whether the claim's processor lives, what it is, and the
+/// group's parked jobs with the time of the first.
+fn fleet(names: &Names) -> [Expr; 11] {
+    let of_queue = |column: &str, which: &str| {
+        names.sql(&format!(
+            "coalesce(p.{column}[array_position(p.queues, k.queue)], (select {which}(o.{column}[array_position(o.queues, k.queue)])
+             from {{processor}} o where k.queue = any (o.queues)))"
+        ))
+    };
+    let cancel = |alias: &str| {
+        names.sql(&format!(
+            "(select min(r.requested_at) from {{cancel_request}} r where r.job_id = {alias}.id)"
+        ))
+    };
+    let parked = "j.queue = k.queue and j.group_id = k.group_id and j.parked_with is not null";
+    [
+        of_queue("max_attempts", "max"),
+        of_queue("timeouts_ms", "max"),
+        cancel("j"),
+        cancel("h"),
+        names.sql(
+            "(select case when not bool_or(o.queues is null or k.queue = any (o.queues)) is true
+               then array(select distinct s.name from {processors}() o, unnest(o.queues) s(name)
+                 where o.alive order by s.name limit 20) end
+             from {processors}() o where o.alive)",
+        ),
+        names.sql("(select o.alive from {processors}() o where o.id = p.id)"),
+        String::from("p.queues"),
+        String::from("p.started_at"),
+        String::from("p.seen_at"),
+        names.sql(&format!(
+            "(select count(*) from (select from {{job}} j where {parked} and j.status = 'parked' limit {}) parked)",
+            BoundedCount::LIMIT + 1
+        )),
+        names.sql(&format!(
+            "(select min(f.finished_at) from (select j.finished_at from {{job}} j where {parked}
+               and j.status = 'failed' order by j.group_id, j.id limit 100) f)"
+        )),
+    ]
+    .map(sql)
 }
 
 /// Groups and jobs in flight in the queue (2), due groups and jobs before the head (2), and jobs
@@ -190,49 +235,14 @@ fn tallies(names: &Names) -> [Expr; 5] {
     ]
 }
 
-/// The session of the transaction that is written as a row's locker, if it has a lock on the row's
-/// table as well: the number may also be that of a set of transactions.
+/// The session of the transaction that is written as a row's locker.
 fn locker(names: &Names, table: &str) -> String {
-    let relation = names.quoted(table).replace('\'', "''");
-    let also = select()
-        .expr(sql("1"))
-        .from_as(("pg_catalog", "pg_locks"), "r")
-        .and_where(sql("r.pid = l.pid and r.locktype = 'relation' and r.granted"))
-        .and_where(sql(format!("r.relation = '{relation}'::pg_catalog.regclass")))
-        .to_owned();
-    let query = select()
-        .exprs(
-            [
-                "a.pid",
-                "a.state",
-                "a.query",
-                "a.query_start",
-                "pg_catalog.host(a.client_addr)",
-                "a.backend_start",
-            ]
-            .map(sql),
-        )
-        .from_as(("pg_catalog", "pg_locks"), "l")
-        .join_as(JoinType::InnerJoin, ("pg_catalog", "pg_stat_activity"), "a", sql("a.pid = l.pid"))
-        .and_where(sql("l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock'"))
-        .and_where(sql("l.transactionid::text = any(?1)"))
-        .and_where(Expr::exists(also))
-        .limit(1)
-        .to_owned();
-    render(query.build(PG))
-}
-
-/// The transactions of a set that keep others from writing the row.
-fn members() -> String {
-    let query = select()
-        .expr(sql("m.xid::text"))
-        .from_function(
-            sea_query::Func::cust("pg_catalog.pg_get_multixact_members").arg(sql("?1::text::xid")),
-            "m",
-        )
-        .and_where(sql("m.mode not in ('keysh', 'sh')"))
-        .to_owned();
-    render(query.build(PG))
+    names.sql_with(
+        "select a.pid, a.state, a.query, a.query_start, pg_catalog.host(a.client_addr), a.backend_start,
+            a.xact_start, pg_catalog.pg_blocking_pids(a.pid)
+        from pg_catalog.pg_stat_activity a where a.pid = {locker}($1, {table})",
+        &[("table", &format!("'{table}'"))],
+    )
 }
 
 impl Store {
@@ -249,8 +259,7 @@ impl Store {
         query.fetch_optional(conn).await?.as_ref().map(read).transpose()
     }
 
-    /// Returns the session whose transaction has locked the row, by the row's `xmax`. `conn` must
-    /// not be in a transaction: the second read fails if the number is that of no set.
+    /// Returns the session whose transaction has locked the row, by the row's `xmax`.
     pub(crate) async fn locker(
         &self,
         conn: &mut PgConnection,
@@ -258,20 +267,7 @@ impl Store {
         of_group: bool,
     ) -> Result<Option<SessionInfo>, sqlx::Error> {
         let locker = if of_group { &GROUP_LOCKER } else { &JOB_LOCKER };
-        let found =
-            self.query(locker).bind(vec![xid.to_owned()]).fetch_optional(&mut *conn).await?;
-        if let Some(row) = found {
-            return session(&row).map(Some);
-        }
-        let members = match self.query(&MEMBERS).bind(xid).fetch_all(&mut *conn).await {
-            Ok(rows) => {
-                rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?
-            }
-            // No such set: the row was last locked by a single transaction, which has ended.
-            Err(sqlx::Error::Database(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let found = self.query(locker).bind(members).fetch_optional(conn).await?;
+        let found = self.query(locker).bind(xid).fetch_optional(conn).await?;
         found.as_ref().map(session).transpose()
     }
 }
@@ -287,6 +283,8 @@ fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
         query_start: row.try_get(3)?,
         client_address: row.try_get(4)?,
         since: row.try_get(5)?,
+        transaction_start: row.try_get(6)?,
+        blocked_by: row.try_get(7)?,
     })
 }
 
@@ -307,6 +305,7 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
         None
     };
     let rest = REST + 1;
+    let fleet = rest + 19;
     let paused = |at: usize| -> Result<_, sqlx::Error> {
         let since: Option<_> = row.try_get(at)?;
         let why: Option<String> = row.try_get(at + 1)?;
@@ -319,9 +318,13 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
             node: row.try_get(rest + 9)?,
             host: row.try_get(rest + 10)?,
             pid: row.try_get(rest + 11)?,
+            alive: row.try_get::<Option<bool>, _>(fleet + 5)?.unwrap_or_default(),
+            queues: row.try_get(fleet + 6)?,
+            started_at: row.try_get(fleet + 7)?,
+            seen_at: row.try_get(fleet + 8)?,
         }),
     };
-    let tally = |n: usize| row.try_get::<i64, _>(rest + 13 + n).map(i64::unsigned_abs);
+    let tally = |n: usize| row.try_get::<i64, _>(rest + 14 + n).map(i64::unsigned_abs);
     Ok(Facts {
         now: row.try_get(rest)?,
         queue: row.try_get(rest + 1)?,
@@ -337,6 +340,14 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
         behind: tally(4)?,
         processor,
         locked_by: row.try_get(rest + 12)?,
+        head_locked_by: row.try_get(rest + 13)?,
+        attempts: row.try_get::<Option<i32>, _>(fleet)?.map(i32::unsigned_abs),
+        timeout: row.try_get::<Option<i64>, _>(fleet + 1)?.and_then(TimeDelta::try_milliseconds),
+        job_cancel: row.try_get(fleet + 2)?,
+        head_cancel: row.try_get(fleet + 3)?,
+        unserved: row.try_get(fleet + 4)?,
+        parked: row.try_get::<i64, _>(fleet + 9)?.unsigned_abs(),
+        parked_since: row.try_get(fleet + 10)?,
     })
 }
 
@@ -360,6 +371,7 @@ fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
         parked_with: row.try_get(at + 11)?,
         lease_until: row.try_get(at + 12)?,
         suspected: row.try_get::<Option<bool>, _>(at + 13)?.unwrap_or_default(),
+        timeout: row.try_get::<Option<i64>, _>(at + 14)?.and_then(TimeDelta::try_milliseconds),
     }))
 }
 

@@ -1,7 +1,8 @@
-//! What operators did.
+//! What operators did, and which processors there are.
 
 use sqlx::{PgExecutor, Row};
 
+use crate::job::explanation::ProcessorInfo;
 use crate::job::operation::Operation;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -10,6 +11,9 @@ statements! {
     OPERATIONS = |names| names.sql(
         "select id, at, actor, action, queue, group_id, job_id, reason, affected
         from {operation} where $1::int8 is null or id < $1 order by id desc limit $2",
+    );
+    PROCESSORS = |names| names.sql(
+        "select id, node, host, pid, alive, queues, started_at, seen_at from {processors}()",
     );
 }
 
@@ -34,6 +38,27 @@ impl Store {
                     job: row.try_get(6)?,
                     reason: row.try_get(7)?,
                     affected: row.try_get::<i64, _>(8)?.unsigned_abs(),
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn processors(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Vec<ProcessorInfo>, sqlx::Error> {
+        let rows = self.query(&PROCESSORS).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(ProcessorInfo {
+                    id: row.try_get(0)?,
+                    node: row.try_get(1)?,
+                    host: row.try_get(2)?,
+                    pid: row.try_get(3)?,
+                    alive: row.try_get(4)?,
+                    queues: row.try_get(5)?,
+                    started_at: row.try_get(6)?,
+                    seen_at: row.try_get(7)?,
                 })
             })
             .collect()

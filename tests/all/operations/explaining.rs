@@ -101,7 +101,12 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     let start =
         format!("job {second} waits behind job {first} of group \"account-42\", which is running");
     assert!(waits.to_string().starts_with(&start), "{waits}");
-    assert!(waits.to_string().ends_with(&format!("; 1 job is behind job {second}")), "{waits}");
+    assert!(
+        waits
+            .to_string()
+            .contains(&format!("; 1 job is behind job {second}. To do: abort job {first}")),
+        "{waits}"
+    );
     let Reason::Behind { head, why } = &waits.reason else { panic!("{waits:?}") };
     assert_eq!(*head, first);
     assert!(matches!(&**why, Reason::Running { session, .. } if session.pid == stuck), "{why:?}");
@@ -118,7 +123,8 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     // Without a group, its own row is what is locked.
     let ungrouped = seriatim::enqueue(pool, NewJob::new("q", "sleep")).await.unwrap().id();
     let ungrouped =
-        says(pool, ungrouped, &["of queue \"q\" is running (attempt 1, for ", "stuck here"]).await;
+        says(pool, ungrouped, &["of queue \"q\" is running (attempt 1 of 2, for ", "stuck here"])
+            .await;
     assert!(matches!(ungrouped.reason, Reason::Running { session, .. } if session.pid != stuck));
     running.shutdown(Duration::ZERO).await;
 }
@@ -146,7 +152,13 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     );
     let halted = says(pool, after, &[&words]).await;
     assert!(matches!(halted.reason, Reason::Halted { by: Some(by), .. } if by == bad));
-    assert_eq!(group(pool, "halted").await.head, Some(after));
+    // The job that stops the group comes before the innocent one.
+    let whole = group(pool, "halted").await;
+    assert_eq!(whole.head, Some(after));
+    let whole = whole.to_string();
+    assert!(whole.starts_with(&format!("job {bad} has halted group \"halted\"")), "{whole}");
+    assert!(whole.contains(&format!("; job {after} is next. To do: ")), "{whole}");
+    assert!(whole.ends_with(&format!("retry job {bad}, or skip job {bad} to go on without it")));
     let cancelled = enqueue(pool, "q", "halted", 3).await;
     Client::default().cancel(pool, cancelled).await.unwrap();
     ended(pool, cancelled).await;
@@ -155,17 +167,16 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     // At once, unless a worker reads its row at this moment.
     ended(pool, after).await;
     let none = group(pool, "halted").await.to_string();
-    assert!(
-        none.contains("no unfinished job, and waits because its group has been halted"),
-        "{none}"
-    );
+    let words =
+        format!("job {bad} has halted group \"halted\" of queue \"q\" for 0 s (no such account)");
+    assert!(none.starts_with(&words) && none.contains("it has no unfinished job"), "{none}");
 
     let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(3));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     says(pool, delayed, &["is delayed for 3.0 h, until "]).await;
     let retried = enqueue(pool, "q", "retried", "later").await;
     let behind = enqueue(pool, "q", "retried", 2).await;
-    let words = ["waits for its retry in ", "(attempt 1 failed: bank closed)"];
+    let words = ["waits for its retry in ", "(attempt 1 of 2 failed: bank closed)"];
     let seen = says(pool, retried, &words).await;
     assert!(matches!(seen.reason, Reason::NotDue { .. }));
     says(pool, behind, &[&format!("waits behind job {retried} of group"), words[1]]).await;
@@ -190,7 +201,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
     assert!(seen.to_string().contains("no worker has adopted its group yet"), "{seen}");
     let seen = explained(pool, ungrouped[2]).await;
     assert!(
-        seen.to_string().ends_with("no worker has taken it yet, and 2 are due before it"),
+        seen.to_string().contains("no worker has taken it yet, and 2 are due before it"),
         "{seen}"
     );
 
@@ -307,5 +318,123 @@ async fn a_long_line_is_counted_up_to_a_limit() {
     .await;
     let seen = explained(pool, first).await;
     assert_eq!((seen.behind.count, seen.behind.or_more), (10_000, true));
-    assert!(seen.to_string().ends_with("; 10000 or more jobs are behind job 1"), "{seen}");
+    assert!(seen.to_string().contains("; 10000 or more jobs are behind job 1"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let lost = enqueue(pool, "postngs", "g", 1).await;
+    let alone = "no living processor serves queue \"postngs\", and none lives at all. To do: start";
+    says(pool, lost, &[alone]).await;
+    assert_eq!(client.processors(pool).await.unwrap(), []);
+
+    let log = Log::default();
+    let running = start(&database, OutOfAttempts::Continue, &log).await;
+    let typo = "serves queue \"postngs\" (is the name mistyped? served are \"q\")";
+    let seen = says(pool, lost, &[typo]).await;
+    assert_eq!(seen.unserved.unwrap().served, ["q"]);
+    let named = client.explain_group(pool, "postngs", "g").await.unwrap().to_string();
+    assert!(named.contains(typo), "{named}");
+    let processors = client.processors(pool).await.unwrap();
+    assert_eq!(processors.len(), 1);
+    assert!(processors[0].alive && processors[0].queues.as_deref() == Some(&["q".to_owned()]));
+
+    // Its row shows a lock that nobody has.
+    let stuck = enqueue(pool, "q", "stuck", "sleep").await;
+    log.wait_for(1).await;
+    running.shutdown(Duration::ZERO).await;
+    by_hand(
+        pool,
+        format!(
+            "insert into seriatim.processor (id, node, host, pid, presence_key, server_started_at, queues) \
+             values (8, 'web-2', 'b', 4712, 99, now(), '{{q}}');
+             delete from seriatim.queue_group;
+             update seriatim.job set status = 'started', flagged = false, attempts = 1, last_started_at = now() \
+             where id = {stuck};
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by) \
+             values ('q', 'stuck', now() + interval '1 min', {stuck}, gen_random_uuid(), {stuck}, 8)"
+        ),
+    )
+    .await;
+    let gone = "by processor web-2 (host b, pid 4712), which is gone";
+    let seen = says(pool, stuck, &[gone, "; no living processor serves queue \"q\""]).await;
+    assert!(matches!(seen.reason, Reason::Claimed { .. }), "{seen}");
+    assert!(!client.processors(pool).await.unwrap().iter().any(|processor| processor.alive));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_holds_a_job_up_is_named_and_so_is_a_pending_cancel() {
+    let database = database().await;
+    let (pool, log, client) = (database.pool(), Log::default(), Client::default());
+    let job = enqueue(pool, "q", "g", "sleep").await;
+    let mut other = pool.begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar(
+        "select pg_backend_pid() from seriatim.job where id = $1 for update /* forgotten */",
+    )
+    .bind(job)
+    .fetch_one(&mut *other)
+    .await
+    .unwrap();
+    let running = start(&database, OutOfAttempts::Continue, &log).await;
+    let words = ["is due, but a transaction has had its row", "forgotten", "pg_terminate_backend"];
+    let seen = says(pool, job, &words).await;
+    assert!(matches!(&seen.reason, Reason::Locked { session, .. } if session.pid == pid), "{seen}");
+    other.rollback().await.unwrap();
+
+    log.wait_for(1).await;
+    client.cancel(pool, job).await.unwrap();
+    let words = [
+        "is running (attempt 1 of 2, for ",
+        "; its timeout ends it at ",
+        "; a cancel is pending since ",
+    ];
+    let seen = says(pool, job, &words).await;
+    assert!(seen.cancel_requested_at.is_some());
+    running.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_waits_for_a_lock_names_the_session_that_has_it() {
+    let database = database().await;
+    let (pool, gate) = (database.pool(), Log::default());
+    by_hand(pool, "create table account (id int); insert into account values (1)").await;
+    let mut other = pool.begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid() from account for update")
+        .fetch_one(&mut *other)
+        .await
+        .unwrap();
+    let run = handler_with(gate.clone(), async |log, job, data| {
+        let tx = job.tx().await?;
+        log.add("begun");
+        sqlx::query("update account set id = 2").execute(tx).await?;
+        Ok(data)
+    });
+    let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
+    let job = enqueue(pool, "q", "g", 1).await;
+    gate.wait_for(1).await;
+    let words = format!("which waits for a lock of database session {pid}");
+    let seen = says(pool, job, &[&words, "To do: end the transaction of database session "]).await;
+    assert!(matches!(&seen.reason, Reason::Running { session, .. } if session.blocked_by == [pid]));
+    other.rollback().await.unwrap();
+    ended(pool, job).await;
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parked_jobs_are_told_with_their_group() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Log::default());
+    let bad = enqueue(pool, "q", "g", "bad").await;
+    let behind = enqueue(pool, "q", "g", 2).await;
+    let running = start(&database, OutOfAttempts::Park, &log).await;
+    job_when(pool, behind, |job| job.status == JobStatus::Parked).await;
+    let whole = group(pool, "g").await;
+    assert_eq!(whole.parked.as_ref().map(|parked| parked.jobs.count), Some(1));
+    let words = "has no unfinished job; 1 of its jobs are parked since ";
+    let whole = whole.to_string();
+    assert!(whole.contains(words) && whole.contains("redrive_parked"), "{whole}");
+    says(pool, behind, &[&format!("is parked with job {bad}"), "discard_parked"]).await;
+    running.shutdown(Duration::from_secs(5)).await;
 }

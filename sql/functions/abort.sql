@@ -1,0 +1,100 @@
+-- Returns the session whose transaction has locked a row, by the row's `xmax`: it must have a lock
+-- on the row's table as well, as the number may also be that of a set of transactions. Of a set,
+-- those count that keep others from writing the row.
+create or replace function locker(of_xmax text, of_table text) returns integer
+language plpgsql stable
+set search_path from current
+as $$
+declare
+  xids text[] := array[of_xmax]; of_session integer;
+begin
+  for round in 1..2 loop
+    select l.pid into of_session from pg_catalog.pg_locks l
+    where l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock' and l.transactionid::text = any (xids)
+      and exists (select from pg_catalog.pg_locks r
+        where r.pid = l.pid and r.locktype = 'relation' and r.granted and r.relation = of_table::regclass)
+    limit 1;
+    if found or round = 2 then
+      return of_session;
+    end if;
+    begin
+      xids := array(select m.xid::text from pg_catalog.pg_get_multixact_members(of_xmax::xid) m where m.mode not in ('keysh', 'sh'));
+    exception when others then
+      -- No such set: the row was last locked by a single transaction, which has ended.
+      return null;
+    end;
+  end loop;
+end $$;
+
+-- Ends the run of a started job. Its worker finds the claim gone, drops the handler, and goes on with
+-- other jobs. The attempt counts, and the job runs again a grace later if it has one left. A receiver
+-- is not told: its receipt is stale.
+--
+-- The claim gets another token and is suspected: nobody can clear that. A session that holds the
+-- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so: the
+-- same role, or pg_signal_backend; else `forbidden` is that session.
+--
+-- A processor without a presence may learn of it only when it extends the lease. So the claim is
+-- left to the end of that, and a grace.
+--
+-- Locks: the row of the group, or of a job without one; skips, and terminates who has it.
+create or replace function abort(job bigint, reason text default null, actor text default session_user,
+  out status text, out done boolean, out terminated integer, out forbidden integer)
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  was record; held record; token constant uuid := gen_random_uuid(); of_session integer; over_at timestamptz;
+begin
+  done := false;
+  select j.status, j.queue, j.group_id into was from job j where j.id = abort.job;
+  status := was.status;
+  if status is distinct from 'started' then
+    return;
+  end if;
+  for tries in 1..40 loop
+    if was.group_id is null then
+      select j.claim, j.claimed_by, j.lease_until as lease_end, j.xmax::text as locker into held from job j
+      where j.id = abort.job and j.claim is not null;
+      exit when not found;
+      perform from job j where j.id = abort.job and j.claim = held.claim for no key update skip locked;
+    else
+      select g.claim, g.claimed_by, g.ready_at as lease_end, g.xmax::text as locker into held from queue_group g
+      where g.queue = was.queue and g.group_id = was.group_id
+        and abort.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
+      exit when not found;
+      perform from queue_group g where g.claim = held.claim for no key update skip locked;
+    end if;
+    if found then
+      if terminated is null and exists (select from processor p where p.id = held.claimed_by and p.presence_key is null) then
+        over_at := greatest(clock_timestamp(), held.lease_end) + {grace};
+      else
+        over_at := clock_timestamp() + {grace};
+      end if;
+      if was.group_id is null then
+        update job j set claim = token, suspect = token, lease_until = over_at where j.id = abort.job;
+      else
+        update queue_group g set claim = token, suspect = token, ready_at = over_at where g.claim = held.claim;
+      end if;
+      done := true;
+      perform record_operation(actor, 'abort', was.queue, was.group_id, job, reason, 1);
+      return;
+    end if;
+    of_session := locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end);
+    if of_session is not null and of_session <> pg_backend_pid() and terminated is distinct from of_session then
+      begin
+        if pg_catalog.pg_terminate_backend(of_session, 1000) then
+          terminated := of_session;
+        end if;
+      exception when insufficient_privilege then
+        forbidden := of_session;
+        return;
+      end;
+    end if;
+    perform pg_sleep(0.025);
+  end loop;
+  -- The claim was settled or taken over meanwhile.
+  done := terminated is not null;
+  perform record_operation(actor, 'abort', was.queue, was.group_id, job, reason, done::integer);
+end $$;

@@ -1,0 +1,78 @@
+//! What to do about a job or a group that waits: the end of an explanation. Pure.
+
+use crate::job::explanation::{GroupExplanation, JobExplanation, Reason, Unserved};
+use crate::job::job::JobStatus;
+
+impl JobExplanation {
+    /// Returns what an operator can do about it; `None` if it has succeeded, or only its turn is to
+    /// come.
+    pub fn advice(&self) -> Option<String> {
+        advice(&self.reason, Some(self.job), self.unserved.as_ref())
+    }
+}
+
+impl GroupExplanation {
+    /// As [`JobExplanation::advice`]; of jobs that are parked, if there is nothing else.
+    pub fn advice(&self) -> Option<String> {
+        let own = advice(&self.reason, self.head, self.unserved.as_ref());
+        own.or_else(|| self.parked.as_ref().map(|_| UNPARK.to_owned()))
+    }
+}
+
+const UNPARK: &str = "redrive_parked queues them again, discard_parked gives them up";
+
+fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Option<String> {
+    let job = job.map_or_else(|| String::from("it"), |id| format!("job {id}"));
+    let start = "start a processor that serves the queue, or correct the name where its jobs are \
+                 enqueued; a queue of receivers needs neither";
+    let advice = match reason {
+        Reason::Behind { head, why } => return advice(why, Some(*head), unserved),
+        Reason::Running { session, .. } => match session.blocked_by.first() {
+            Some(other) => format!(
+                "end the transaction of database session {other}, which keeps it from going on, \
+                 or abort {job}"
+            ),
+            None => format!("abort {job} if it hangs"),
+        },
+        Reason::Claimed { .. } if unserved.is_none() => format!("abort {job} if it hangs"),
+        Reason::Suspected { .. } if unserved.is_none() => String::from("nothing, it is taken over"),
+        Reason::Locked { session, .. } => format!(
+            "end the transaction of database session {0}: commit it, or pg_terminate_backend({0})",
+            session.pid
+        ),
+        Reason::NotDue { .. } => format!("run_now makes {job} due at once, skip gives it up"),
+        Reason::Halted { by: Some(by), .. } => {
+            format!("mend its cause and retry job {by}, or skip job {by} to go on without it")
+        }
+        Reason::Halted { by: None, .. } => String::from("unhalt_group lets it go on"),
+        Reason::Parking { .. } => format!("wait for maintenance, then: {UNPARK}"),
+        Reason::Parked { .. } => UNPARK.to_owned(),
+        Reason::GroupPaused { .. } => String::from("unpause_group lets it go on"),
+        Reason::QueuePaused { .. } => String::from("unpause_queue lets it go on"),
+        Reason::AtLimit { .. } => {
+            String::from("wait, or raise the queue's in_flight_limit with configure_queue")
+        }
+        Reason::Ended { parked: true, .. } => UNPARK.to_owned(),
+        Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
+            String::from("retry queues it again")
+        }
+        Reason::Claimed { .. }
+        | Reason::Suspected { .. }
+        | Reason::WaitsForTurn { .. }
+        | Reason::NotAdopted { .. }
+        | Reason::Stranded
+        | Reason::Expired { .. }
+            if unserved.is_some() =>
+        {
+            start.to_owned()
+        }
+        Reason::WaitsForTurn { .. } | Reason::NotAdopted { .. } => {
+            String::from("wait, or give the queue more slots")
+        }
+        Reason::Stranded => String::from("run_maintenance, or wait for a processor's"),
+        Reason::Expired { .. } => String::from("nothing, its turn ends it"),
+        Reason::Claimed { .. } | Reason::Suspected { .. } => return None,
+        Reason::Ended { .. } | Reason::Nothing => return None,
+    };
+    Some(advice)
+}
