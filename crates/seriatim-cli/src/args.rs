@@ -249,6 +249,8 @@ pub(crate) enum Job {
     Retry(Ids),
     /// Give jobs up, and let their groups go on.
     Skip(Ids),
+    /// End the runs of jobs: their workers drop the handlers. The attempts count.
+    Abort(Ids),
     /// Make delayed jobs, and those that wait for a retry, due now.
     RunNow(Ids),
 }
@@ -572,9 +574,9 @@ mod tests {
     fn a_length_of_time_has_a_unit() {
         assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7_200)));
-        assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
+        assert_eq!(duration("2h"), Ok(Duration::from_hours(2)));
+        assert_eq!(duration("1d"), Ok(Duration::from_hours(24)));
         for wrong in
             ["", "s", "-1s", "1 fortnight", "1.5h", "99999999999999999999", "213503982334602d"]
         {

@@ -102,6 +102,7 @@ impl From<ControlError> for Failure {
             ControlError::WrongStatus { .. }
             | ControlError::Busy { .. }
             | ControlError::GroupBusy { .. }
+            | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),

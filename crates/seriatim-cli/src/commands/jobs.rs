@@ -8,7 +8,7 @@ use seriatim::{Cancelled, ControlError, Job};
 use sqlx::PgConnection;
 
 use crate::args::{self, Ids, JobList};
-use crate::change::Effect;
+use crate::change::{Effect, ask};
 use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
 use crate::failure::Failure;
@@ -25,6 +25,7 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
         args::Job::Cancel(ids) => cancel(session, &ids).await,
         args::Job::Retry(ids) => retry(session, &ids).await,
         args::Job::Skip(ids) => skip(session, &ids).await,
+        args::Job::Abort(ids) => abort(session, &ids).await,
         args::Job::RunNow(ids) => run_now(session, &ids).await,
     }
 }
@@ -164,6 +165,36 @@ async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
         Ok((String::from("is given up, and its group goes on"), json!({"job": id, "skip": "done"})))
     };
     each(session, ids, act).await
+}
+
+/// Aborts runs. It ends sessions, and a rollback does not undo that: a dry run only explains.
+async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
+    if session.dry_run {
+        for id in &ids.ids {
+            let explanation = session.client.explain_job(&session.pool, *id).await?;
+            let sentence = explanation.ok_or_else(|| no_such_job(*id))?.to_string();
+            let data = json!({"job": id, "sentence": sentence});
+            session.tell(&Effect { sentence, jobs: 1, data })?;
+        }
+        return Ok(());
+    }
+    if ids.ids.len() > 1 && !session.yes {
+        ask(&format!("the runs of {} jobs end", ids.ids.len()))?;
+    }
+    let mut refused = None;
+    for id in &ids.ids {
+        let mut tx = session.begin().await?;
+        if let Err(error) = session.client.abort(&mut *tx, *id).await {
+            let failure = Failure::from(error);
+            failure.print();
+            refused = Some(failure);
+            continue;
+        }
+        tx.commit().await?;
+        let sentence = format!("the run of job {id} ends, and its attempt counts");
+        session.tell(&Effect { sentence, jobs: 1, data: json!({"job": id, "abort": "done"}) })?;
+    }
+    refused.map_or(Ok(()), |failure| Err(Failure::Told(Box::new(failure))))
 }
 
 async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {

@@ -37,7 +37,8 @@ enum What {
 #[derive(Debug, Serialize)]
 struct Event {
     at: DateTime<Utc>,
-    event: What,
+    #[serde(rename = "event")]
+    what: What,
     job: i64,
     group: Option<String>,
     name: Option<String>,
@@ -114,7 +115,7 @@ impl Event {
         let failed = matches!(what, What::Failed | What::GivenBack);
         Self {
             at: at.unwrap_or(now),
-            event: what,
+            what,
             job: job.id,
             group: job.group.clone(),
             name: job.name.clone(),
@@ -130,7 +131,7 @@ fn print(session: &Session, event: &Event, now: DateTime<Utc>) -> Result<(), Fai
     if session.json() {
         return json_line(event);
     }
-    let word = match event.event {
+    let word = match event.what {
         What::Began => "began",
         What::Succeeded => "succeeded",
         What::Failed => "FAILED",
