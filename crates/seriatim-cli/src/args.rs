@@ -128,6 +128,15 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Nodes>,
     },
+    /// List what operators did, the last first.
+    Log {
+        /// Only operations before this one: the next page.
+        #[arg(long, value_name = "ID")]
+        before: Option<i64>,
+        /// The most operations.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
     /// Run a small shop on a private PostgreSQL, until Ctrl-C.
     Demo,
     /// Print the completions of a shell.
@@ -148,6 +157,7 @@ impl Command {
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
             Self::Doctor
             | Self::Tail(_)
+            | Self::Log { .. }
             | Self::Queues
             | Self::Groups(_)
             | Self::Lane(_)

@@ -60,6 +60,7 @@ impl Session {
     /// Returns the time by the database's clock, to compare its times with.
     pub(crate) async fn now(&self) -> Result<DateTime<Utc>, Failure> {
         Ok(sqlx::query_scalar("select clock_timestamp()")
+            .persistent(false)
             .fetch_one(&mut *self.read().await?)
             .await?)
     }

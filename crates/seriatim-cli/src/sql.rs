@@ -86,6 +86,7 @@ impl Session {
         );
         let before = before.unwrap_or(i64::MAX);
         let jobs: Vec<JobLine> = sqlx::query_as(AssertSqlSafe(statement))
+            .persistent(false)
             .bind(before)
             .bind(queue)
             .bind(group)
@@ -111,7 +112,7 @@ impl Session {
             self.table("job"),
             LOOK_AT - 1
         );
-        let end = sqlx::query_scalar(AssertSqlSafe(statement)).bind(before);
+        let end = sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).bind(before);
         Ok(end.fetch_optional(&mut *self.read().await?).await?)
     }
 }
@@ -153,7 +154,11 @@ impl Session {
             queue_group = self.table("queue_group"),
             job = self.table("job")
         );
-        let rows = sqlx::query(AssertSqlSafe(statement)).bind(queue).bind(group).bind(from);
+        let rows = sqlx::query(AssertSqlSafe(statement))
+            .persistent(false)
+            .bind(queue)
+            .bind(group)
+            .bind(from);
         let rows = rows.bind(watched).fetch_all(&mut *self.read().await?).await?;
         let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("now")?;
         let some = rows

@@ -8,12 +8,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, JobStatus, NewJob, OutOfAttempts, QueueOptions,
-    RetryPolicy, async_trait,
+    ActiveJob, Client, JobError, JobHandler, JobStatus, NewJob, OutOfAttempts, Processor,
+    QueueOptions, RetryPolicy, async_trait,
 };
+use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long an event may take to come.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -479,6 +480,187 @@ async fn usage_is_code_2_and_a_missing_database_code_1() {
     assert_eq!(away.code, ERROR, "{}", away.err);
     for shell in ["bash", "zsh", "fish"] {
         assert!(cli.ends(DONE, &["completions", shell]).await.out.contains("seriatim"));
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
+    let cli = Cli::new().await;
+    let fine = cli.ends(DONE, &["doctor"]).await;
+    for check in ["clock", "pooler", "wake-ups", "vacuum horizon", "rights", "dead rows"] {
+        assert!(fine.out.contains(&format!("ok       {check}: ")), "{check}: {}", fine.out);
+    }
+
+    // Due for long, and nobody serves the queue.
+    let pool = cli.database.pool();
+    let id = cli.enqueue("ann").await;
+    let long_ago = "update seriatim.job set run_at = now() - interval '1 h', turn_at = now() - interval '1 h' where id = $1";
+    sqlx::query(long_ago).bind(id).execute(pool).await.unwrap();
+    sqlx::raw_sql("drop function seriatim.this_server()").execute(pool).await.unwrap();
+    let wrong = ran(cli.command(&["doctor", "--json"]).output().await.unwrap());
+    assert_eq!(wrong.code, ERROR, "{}", wrong.err);
+    let findings = wrong.json();
+    let of = |check: &str| {
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("{check}: {findings:?}"))
+    };
+    assert_eq!(of("schema")["level"], "problem");
+    assert!(of("schema")["sentence"].as_str().unwrap().contains("this_server"), "{findings:?}");
+    assert_eq!(of("processors")["level"], "problem");
+    assert!(of("processors")["sentence"].as_str().unwrap().contains("no living processor"));
+    assert!(of("processors")["mend"].is_string());
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_needs_no_schema() {
+    let cli = Cli::new().await;
+    let missing = cli.ends(ERROR, &["--schema", "other", "doctor"]).await;
+    assert!(missing.out.contains("-> seriatim migrate"), "{}", missing.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_tells_a_role_what_it_may_not_do() {
+    let cli = Cli::new().await;
+    let role = format!("cli_{}", cli.database.name());
+    let make = format!("create role {role} login; grant usage on schema seriatim to {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(make)).execute(cli.database.pool()).await.unwrap();
+    let url = cli.database.url().replace("://postgres@", &format!("://{role}@"));
+    if cli.database.server().is_private() {
+        let asked = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
+        assert!(asked.out.contains("may not see jobs"), "{}{}", asked.out, asked.err);
+        let refused =
+            ran(cli.command(&["queues"]).env("DATABASE_URL", url).output().await.unwrap());
+        assert_eq!(refused.code, REFUSED, "{}", refused.err);
+        assert!(refused.err.contains("docs/roles.sql"), "{}", refused.err);
+    }
+    let server = cli.database.server().clone();
+    cli.remove().await;
+    let other = TestDatabase::create_on(&server).await.unwrap();
+    let drop = format!("drop role {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(other.pool()).await.unwrap();
+    other.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_operators_did_is_listed() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["log"]).await;
+    let pause = ["pause", "orders", "--actor", "bob", "--reason", "the bank moves"];
+    cli.ends(DONE, &pause).await;
+    cli.ends(DONE, &["resume", "orders"]).await;
+    let log = cli.json(&["log"]).await;
+    assert_eq!((&log[0]["actor"], &log[1]["actor"]), (&json!("ann"), &json!("bob")));
+    let log = cli.ends(DONE, &["log", "--limit", "1"]).await;
+    assert!(log.out.contains("more: --before"), "{}", log.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn nodes_are_listed_and_released() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["nodes"]).await;
+    let running = Processor::builder(cli.database.pool().clone())
+        .node("left-one")
+        .queue(QueueOptions::new("orders"), Fails)
+        .build()
+        .unwrap()
+        .start();
+    let deadline = Instant::now() + PATIENCE;
+    let nodes = loop {
+        let nodes = cli.run(&["nodes", "--json"]).await;
+        if nodes.code == DONE {
+            break nodes.json();
+        }
+        assert!(Instant::now() < deadline, "{}", nodes.err);
+    };
+    assert_eq!((&nodes[0]["node"], &nodes[0]["queues"]), (&json!("left-one"), &json!(["orders"])));
+    assert!(cli.ends(DONE, &["nodes", "list"]).await.out.contains("alive"));
+    cli.ends(NOTHING, &["nodes", "release", "left-one"]).await;
+    running.shutdown(PATIENCE).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn the_demo_tells_its_address_and_leaves_nothing() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = serde_json::from_str::<Value>(&line).unwrap()["database_url"].clone();
+    let url = url.as_str().unwrap().to_owned();
+    let shop = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while shop(&["groups", "orders", "--state", "halted"]).await.code != DONE {
+        assert!(Instant::now() < deadline, "the poisoned customer is not halted");
+    }
+    assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
+    let pid = demo.id().unwrap().to_string();
+    let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    assert!(interrupted.success());
+    let ended = timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
+}
+
+/// Without a PgBouncer here it is skipped.
+#[tokio::test]
+async fn doctor_sees_a_transaction_pooler() {
+    let cli = Cli::new().await;
+    if !cli.database.server().is_private() {
+        return cli.remove().await;
+    }
+    let server: PgConnectOptions = cli.database.url().parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = folder.path().join("pgbouncer.ini");
+    let text = format!(
+        "[databases]\n* = host={} port={} user={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+         default_pool_size = 4\nignore_startup_parameters = extra_float_digits\n",
+        server.get_host(),
+        server.get_port(),
+        server.get_username(),
+    );
+    std::fs::write(&settings, text).unwrap();
+    let folder_is_seen = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), folder_is_seen).unwrap();
+    let mut pooler = Command::new("pgbouncer");
+    // It refuses to run as root.
+    pooler.arg("-u").arg("nobody").arg(&settings).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut pooler) = pooler.kill_on_drop(true).spawn() else {
+        println!("skipped: there is no pooler here");
+        return cli.remove().await;
+    };
+    let url =
+        format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", cli.database.name());
+    let through = async |args: &[&str]| {
+        ran(cli.command(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut reached = false;
+    while !reached && Instant::now() < deadline && pooler.try_wait().unwrap().is_none() {
+        reached = through(&["migrate", "--check"]).await.code == DONE;
+    }
+    if !reached {
+        println!("skipped: the pooler does not run here");
+        return cli.remove().await;
+    }
+    let found = through(&["doctor", "--json"]).await.json();
+    let pooler = found.iter().find(|finding| finding["check"] == "pooler").unwrap();
+    assert_eq!(pooler["level"], "problem", "{found:?}");
+    // All other commands work.
+    for args in
+        [&["enqueue", "orders", "--group", "ann"][..], &["queues"], &["lane", "orders", "ann"]]
+    {
+        let done = through(args).await;
+        assert_eq!(done.code, DONE, "{args:?}: {}", done.err);
     }
     cli.remove().await;
 }

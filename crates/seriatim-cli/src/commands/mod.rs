@@ -6,6 +6,7 @@ mod enqueue;
 mod explain;
 mod groups;
 mod jobs;
+mod log;
 mod migrate;
 mod nodes;
 mod parked;
@@ -16,7 +17,7 @@ mod receive;
 mod redrive;
 mod tail;
 
-use std::io::stdout;
+use std::io::{Write, stdout};
 
 use clap::CommandFactory;
 
@@ -29,8 +30,9 @@ use crate::session::Session;
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let Cli { global, command } = cli;
     if let Command::Completions { shell } = command {
-        clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut stdout());
-        return Ok(());
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut script);
+        return Ok(stdout().write_all(&script)?);
     }
     if global.read_only && command.changes() {
         return Err(Failure::Refused(String::from(
@@ -44,6 +46,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
         Command::Doctor => doctor::run(&session).await,
+        Command::Log { before, limit } => log::run(&session, before, limit).await,
         Command::Nodes { command } => nodes::run(&session, command).await,
         Command::Tail(tail) => tail::run(&session, &tail).await,
         Command::Queues => queues::run(&session).await,

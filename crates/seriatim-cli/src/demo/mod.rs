@@ -20,7 +20,7 @@ const TRY: [&str; 7] = [
     "seriatim lane orders customer-13       # halted: why, and what waits behind it",
     "seriatim groups webhooks --state paused",
     "seriatim tail orders",
-    "seriatim doctor",
+    "seriatim doctor                        # finds a queue that nobody serves",
     "seriatim job skip ID                   # the job that halts customer-13",
 ];
 

@@ -96,6 +96,8 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
     client.enqueue_many(pool, (0..3).map(|n| order(POISONED, 900 + n))).await?;
     client.enqueue_many(pool, (0..6).map(|n| order(SLOW, 4_000 + n))).await?;
     client.enqueue(pool, order(CUSTOMERS, 2_500).delay(Duration::from_hours(1))).await?;
+    // Nobody serves it: the name is mistyped.
+    client.enqueue(pool, NewJob::new("weebhooks", &CUSTOMERS).group(group(CUSTOMERS))).await?;
     let retry = |attempts| RetryPolicy::new(attempts).base(Duration::from_secs(1));
     let orders = QueueOptions::new("orders")
         .concurrency(6)

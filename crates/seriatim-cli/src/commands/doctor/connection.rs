@@ -20,8 +20,10 @@ pub(super) async fn clock(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("clock");
     let mut tx = session.read().await?;
     let before = Utc::now();
-    let there: DateTime<Utc> =
-        sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut *tx).await?;
+    let there: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()")
+        .persistent(false)
+        .fetch_one(&mut *tx)
+        .await?;
     let after = Utc::now();
     // The answer was made at some time between.
     let skew = (before - there).max(there - after);
@@ -75,7 +77,7 @@ pub(super) async fn wake_ups(session: &Session) -> Result<Vec<Finding>, Failure>
     listener.listen(&channel).await?;
     let sent = Instant::now();
     let mut tx = session.begin().await?;
-    let notify = sqlx::query("select pg_notify($1, '')").bind(&channel);
+    let notify = sqlx::query("select pg_notify($1, '')").persistent(false).bind(&channel);
     notify.execute(&mut *tx).await?;
     tx.commit().await?;
     match timeout(PATIENCE, listener.recv()).await {

@@ -92,9 +92,9 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
     show("vacuum horizon", transactions::horizon(session).await)?;
     let (is_migrated, findings) = schema::version(session).await;
     show("schema", Ok(findings))?;
+    show("rights", schema::rights(session).await)?;
     // Without the tables the others have nothing to look at.
     if is_migrated {
-        show("rights", schema::rights(session).await)?;
         show("dead rows", schema::dead_rows(session).await)?;
         show("long transactions", transactions::lockers(session).await)?;
         show("processors", work::processors(session).await)?;

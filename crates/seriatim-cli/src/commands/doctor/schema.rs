@@ -26,7 +26,10 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
             true
         }
         Err(error) => {
-            findings.problem(Failure::from(error).to_string(), "seriatim migrate --check");
+            match Failure::from(error) {
+                Failure::Refused(message) => findings.note(message, None),
+                failure => findings.problem(failure.to_string(), "seriatim migrate --check"),
+            }
             false
         }
     };
@@ -37,15 +40,16 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
 pub(super) async fn rights(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("rights");
     let mut tx = session.read().await?;
-    let statement = "select current_user::text, has_schema_privilege($1, 'usage'), \
-           has_column_privilege($2, 'status', 'select'), has_column_privilege($2, 'error', 'select'), \
-           has_table_privilege($2, 'update'), has_column_privilege($3, 'paused_at', 'update')";
-    let row = sqlx::query(AssertSqlSafe(statement))
-        .bind(session.client.schema())
-        .bind(session.table("job"))
-        .bind(session.table("queue"))
-        .fetch_one(&mut *tx)
-        .await?;
+    // By oid: a name in a schema that may not be used cannot be looked up.
+    let statement = "select current_user::text, has_schema_privilege(n.oid, 'usage'), \
+           has_column_privilege(j.oid, 'status', 'select'), has_column_privilege(j.oid, 'error', 'select'), \
+           has_table_privilege(j.oid, 'update'), has_column_privilege(q.oid, 'paused_at', 'update') \
+         from pg_catalog.pg_namespace n \
+         join pg_catalog.pg_class j on j.relnamespace = n.oid and j.relname = 'job' \
+         join pg_catalog.pg_class q on q.relnamespace = n.oid and q.relname = 'queue' \
+         where n.nspname = $1";
+    let row = sqlx::query(statement).persistent(false).bind(session.client.schema());
+    let Some(row) = row.fetch_optional(&mut *tx).await? else { return Ok(Vec::new()) };
     let role: String = row.try_get(0)?;
     let rights = [
         (1, "use the schema", "usage on the schema"),
@@ -75,7 +79,7 @@ pub(super) async fn dead_rows(session: &Session) -> Result<Vec<Finding>, Failure
          where (s.relid = to_regclass($1)::oid and s.n_dead_tup > 100000) \
            or (s.relid = to_regclass($2)::oid and s.n_dead_tup > 20000)";
     let (job, group) = (session.table("job"), session.table("queue_group"));
-    let rows = sqlx::query(AssertSqlSafe(statement)).bind(job).bind(group);
+    let rows = sqlx::query(AssertSqlSafe(statement)).persistent(false).bind(job).bind(group);
     for row in rows.fetch_all(&mut *tx).await? {
         let (table, dead): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
         let vacuum: Option<String> = row.try_get(2)?;

@@ -18,7 +18,7 @@ pub(super) async fn settings(session: &Session) -> Result<Vec<Finding>, Failure>
            current_setting('fsync') = 'off', current_setting('full_page_writes') = 'off', \
            current_setting('synchronous_commit') = 'off', current_setting('autovacuum') = 'off', \
            current_setting('track_activities') = 'off'";
-    let row = sqlx::query(statement).fetch_one(&mut *tx).await?;
+    let row = sqlx::query(statement).persistent(false).fetch_one(&mut *tx).await?;
     let version: String = row.try_get(0)?;
     if row.try_get::<i32, _>(1)? < OLDEST {
         findings.problem(

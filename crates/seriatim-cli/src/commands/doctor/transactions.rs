@@ -24,7 +24,9 @@ pub(super) async fn horizon(session: &Session) -> Result<Vec<Finding>, Failure> 
          from pg_catalog.pg_stat_activity a \
          where a.backend_xmin is not null and a.xact_start < clock_timestamp() - make_interval(secs => $1) \
            and a.pid <> pg_backend_pid() order by a.xact_start limit $2";
-    for row in sqlx::query(sessions).bind(OLD).bind(MOST).fetch_all(&mut *tx).await? {
+    for row in
+        sqlx::query(sessions).persistent(false).bind(OLD).bind(MOST).fetch_all(&mut *tx).await?
+    {
         let (pid, user): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
         let (state, program): (String, String) = (row.try_get(2)?, row.try_get(3)?);
         findings.problem(
@@ -39,7 +41,9 @@ pub(super) async fn horizon(session: &Session) -> Result<Vec<Finding>, Failure> 
     let prepared = "select p.gid, extract(epoch from clock_timestamp() - p.prepared)::float8 \
          from pg_catalog.pg_prepared_xacts p \
          where p.prepared < clock_timestamp() - make_interval(secs => $1) order by p.prepared limit $2";
-    for row in sqlx::query(prepared).bind(OLD).bind(MOST).fetch_all(&mut *tx).await? {
+    for row in
+        sqlx::query(prepared).persistent(false).bind(OLD).bind(MOST).fetch_all(&mut *tx).await?
+    {
         let gid: String = row.try_get(0)?;
         findings.problem(
             format!("the prepared transaction {gid:?} has been open for {}", age(row.try_get(1)?)),
@@ -49,7 +53,7 @@ pub(super) async fn horizon(session: &Session) -> Result<Vec<Finding>, Failure> 
     let slots = "select s.slot_name::text, s.active, pg_catalog.age(s.xmin)::int8 \
          from pg_catalog.pg_replication_slots s \
          where s.xmin is not null and (not s.active or pg_catalog.age(s.xmin) > 1000000) limit $1";
-    for row in sqlx::query(slots).bind(MOST).fetch_all(&mut *tx).await? {
+    for row in sqlx::query(slots).persistent(false).bind(MOST).fetch_all(&mut *tx).await? {
         let (slot, active): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
         let transactions: i64 = row.try_get(2)?;
         let state = if active { "is behind" } else { "is used by nobody" };
@@ -90,7 +94,12 @@ pub(super) async fn lockers(session: &Session) -> Result<Vec<Finding>, Failure> 
              and min(a.xact_start) < clock_timestamp() - interval '10 s') \
          order by min(a.xact_start) limit $4";
     let (job, group) = (session.table("job"), session.table("queue_group"));
-    let rows = sqlx::query(AssertSqlSafe(statement)).bind(job).bind(group).bind(OLD).bind(MOST);
+    let rows = sqlx::query(AssertSqlSafe(statement))
+        .persistent(false)
+        .bind(job)
+        .bind(group)
+        .bind(OLD)
+        .bind(MOST);
     for row in rows.fetch_all(&mut *tx).await? {
         let (pid, user): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
         let (state, program): (String, String) = (row.try_get(2)?, row.try_get(3)?);

@@ -65,12 +65,12 @@ pub(super) async fn stopped(session: &Session) -> Result<Vec<Finding>, Failure> 
         let (name, quoted) = (&queue.queue, shell(&queue.queue));
         let groups = [
             (queue.groups.halted, "halted by a job that failed", "halted"),
-            (queue.groups.parked, "parked", "parked"),
+            (queue.groups.parked, "parked behind a job that failed", "parked"),
             (queue.groups.paused, "paused", "paused"),
         ];
         for (count, what, state) in groups.iter().filter(|(count, ..)| count.count > 0) {
             findings.note(
-                format!("queue {name:?} has {} groups that are {what}", number(*count)),
+                format!("queue {name:?} has groups that are {what}: {}", number(*count)),
                 Some(format!("seriatim groups {quoted} --state {state}")),
             );
         }
