@@ -1,6 +1,7 @@
 //! A command's connection to the database, and the flags that hold for all commands.
 
 use std::env;
+use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -79,7 +80,15 @@ pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
 
 /// Returns the name of the user of the operating system.
 pub(crate) fn os_user() -> Option<String> {
-    ["USER", "LOGNAME", "USERNAME"]
-        .into_iter()
-        .find_map(|name| env::var(name).ok().filter(|user| !user.is_empty()))
+    let of_environment = || {
+        let names = ["USER", "LOGNAME"].into_iter();
+        names.filter_map(|name| env::var(name).ok()).find(|user| !user.is_empty())
+    };
+    // Services and containers often have neither.
+    let of_system = || {
+        let output = Command::new("id").arg("-un").output().ok()?;
+        let user = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        Some(user).filter(|user| !user.is_empty())
+    };
+    of_environment().or_else(of_system)
 }
