@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use seriatim::JobStatus;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, FromRow, Row};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 
 use crate::args::JobList;
 use crate::failure::Failure;
@@ -72,22 +72,23 @@ impl Session {
     /// Returns jobs of a queue, the newest first. It looks at [`LOOK_AT`] jobs of the schema.
     pub(crate) async fn jobs(&self, list: &JobList) -> Result<JobPage, Failure> {
         let JobList { queue, group, status, name, reference, since, before, limit } = list;
-        // The window is read by the primary key; a filter inside it would let the scan run on.
+        let before = before.unwrap_or(i64::MAX);
+        let mut tx = self.read().await?;
+        let lowest = self.lowest_looked_at(&mut tx, before).await?;
         let statement = format!(
-            "with looked_at as materialized (
-               select j.* from {job} j where j.id < $1 order by j.id desc limit {LOOK_AT})
-             select {COLUMNS} from looked_at j
-             where j.queue = $2 and ($3::text is null or j.group_id = $3)
-               and ($4::text is null or j.status::text = $4) and ($5::text is null or j.name = $5)
-               and ($6::text is null or j.reference = $6)
-               and ($7::timestamptz is null or j.created_at >= $7)
-             order by j.id desc limit $8",
+            "select {COLUMNS} from {job} j
+             where j.id < $1 and j.id >= $2 and j.queue = $3
+               and ($4::text is null or j.group_id = $4)
+               and ($5::text is null or j.status::text = $5) and ($6::text is null or j.name = $6)
+               and ($7::text is null or j.reference = $7)
+               and ($8::timestamptz is null or j.created_at >= $8)
+             order by j.id desc limit $9",
             job = self.table("job")
         );
-        let before = before.unwrap_or(i64::MAX);
         let jobs: Vec<JobLine> = sqlx::query_as(AssertSqlSafe(statement))
             .persistent(false)
             .bind(before)
+            .bind(lowest.unwrap_or(i64::MIN))
             .bind(queue)
             .bind(group)
             .bind(status.map(JobStatus::as_str))
@@ -95,25 +96,26 @@ impl Session {
             .bind(reference)
             .bind(since)
             .bind(i64::from(*limit))
-            .fetch_all(&mut *self.read().await?)
+            .fetch_all(&mut *tx)
             .await?;
-        let next = if jobs.len() < usize::try_from(*limit).unwrap_or(usize::MAX) {
-            self.end_of_window(before).await?
-        } else {
-            jobs.last().map(|job| job.id)
-        };
+        let is_full = jobs.len() >= usize::try_from(*limit).unwrap_or(usize::MAX);
+        let next = if is_full { jobs.last().map(|job| job.id) } else { lowest };
         Ok(JobPage { jobs, next })
     }
 
-    /// Returns the lowest id that a list looks at; `None`: it looks at all.
-    async fn end_of_window(&self, before: i64) -> Result<Option<i64>, Failure> {
+    /// Returns the lowest id that a list looks at; `None`: it looks at all. An index has the answer.
+    async fn lowest_looked_at(
+        &self,
+        conn: &mut PgConnection,
+        before: i64,
+    ) -> Result<Option<i64>, Failure> {
         let statement = format!(
             "select j.id from {} j where j.id < $1 order by j.id desc limit 1 offset {}",
             self.table("job"),
             LOOK_AT - 1
         );
-        let end = sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).bind(before);
-        Ok(end.fetch_optional(&mut *self.read().await?).await?)
+        let lowest = sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).bind(before);
+        Ok(lowest.fetch_optional(conn).await?)
     }
 }
 
