@@ -1,15 +1,16 @@
 -- Roles with least rights for the schema `seriatim`. Run it as the schema's owner, or as a superuser, after every
 -- migration: new tables have no grants, but PostgreSQL lets every role call a new function until that is revoked.
 -- Then: grant seriatim_producer to web; grant seriatim_worker to jobs; grant seriatim_observer to dashboard;
+-- grant seriatim_operator to ann;
 --
 -- Members can do what is said here and nothing else: no DDL (`migrate()` finds the schema up to date and does nothing),
--- no reading of what jobs carry but by the workers. tests/all/roles.rs runs this file and tries.
+-- no reading of what jobs carry but by the workers. tests/all/sql/roles.rs runs this file and tries.
 
 do $$
 declare
   role text;
 begin
-  foreach role in array array['seriatim_producer', 'seriatim_worker', 'seriatim_observer'] loop
+  foreach role in array array['seriatim_producer', 'seriatim_worker', 'seriatim_observer', 'seriatim_operator'] loop
     if not exists (select from pg_catalog.pg_roles where rolname = role) then
       execute format('create role %I nologin', role);
     end if;
@@ -31,7 +32,7 @@ grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriat
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
--- For the wake-up: does a worker run this group already, or have many others just come?
+-- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
 grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
@@ -51,28 +52,34 @@ grant execute on function
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.dedup to seriatim_worker;
-grant select, insert on seriatim.server to seriatim_worker;
+grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
 grant execute on all functions in schema seriatim to seriatim_worker;
--- Not for workers: pause and resume of queues and groups, configure_queue, set_group_policy. For an operator's role:
---   grant seriatim_worker to seriatim_operator;
---   grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
-
--- Observers see what there is and where it stands, and nothing that jobs carry or handlers said: counts, paused_queue,
--- paused_groups, queue_settings, and selects of these columns.
+-- Observers see what there is and where it stands, why, and what operators did; nothing that jobs carry: queues, groups,
+-- counts, explain_job, explain_group, halted_groups, parked_groups, paused_groups, failed_jobs, processors, operations,
+-- queue_settings, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
   name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
-grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server
-  to seriatim_observer;
+grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
+  seriatim.operation to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
-  seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint) to seriatim_observer;
--- halted_groups, parked_groups, explain_job and explain_group show the messages of errors too: what handlers said, which
--- may tell of what jobs carry. Where that may be seen:
---   grant select (error) on seriatim.job to seriatim_observer;
---   grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
--- job, group_jobs and jobs_by_reference read whole jobs, and are for workers.
+  seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
+  seriatim.locker(text, text), seriatim.queue_overview(bigint) to seriatim_observer;
+-- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
+-- two; then explain_job, explain_group, halted_groups, parked_groups and failed_jobs are refused.
+grant select (error) on seriatim.job to seriatim_observer;
+grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
+-- job, group_jobs and jobs_by_reference read whole jobs, and are for workers and operators.
+
+-- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
+-- set_group_policy and park_group. What they did stays in the table operation: they can neither change nor delete it.
+grant seriatim_worker, seriatim_observer to seriatim_operator;
+grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
+-- abort of a job that a transaction holds terminates the session, which takes one of (as a superuser):
+--   grant seriatim_worker to seriatim_operator;        if the workers' sessions are of that very role
+--   grant pg_signal_backend to seriatim_operator;      any session but a superuser's

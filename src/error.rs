@@ -102,6 +102,26 @@ pub enum ControlError {
         /// The session's process id in the server.
         pid: i32,
     },
+    /// A job of the group runs, so that the group cannot be parked.
+    #[error(
+        "group {group:?} of queue {queue:?} runs job {job}: wait for it, or cancel or abort it first"
+    )]
+    GroupRuns {
+        /// The queue.
+        queue: String,
+        /// The group.
+        group: String,
+        /// The job.
+        job: i64,
+    },
+    /// No job of the group waits, so that there is nothing to park.
+    #[error("no job of group {group:?} of queue {queue:?} waits")]
+    NothingWaits {
+        /// The queue.
+        queue: String,
+        /// The group.
+        group: String,
+    },
     /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
     /// pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
@@ -148,9 +168,9 @@ pub enum ControlError {
         /// The failed job that was named.
         job: Option<i64>,
     },
-    /// Some of the parked jobs are locked by another transaction, or are still being parked.
+    /// Some of the jobs are locked by another transaction, or are still being parked.
     /// Nothing was changed.
-    #[error("parked jobs of group {group:?} of queue {queue:?} are being changed: try again")]
+    #[error("jobs of group {group:?} of queue {queue:?} are being changed: try again")]
     GroupBusy {
         /// The queue.
         queue: String,

@@ -33,7 +33,7 @@ pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
 pub use job::explanation::{
     AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
-pub use job::failed_filter::FailedFilter;
+pub use job::failed_filter::{FailedFilter, FailedJob};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;

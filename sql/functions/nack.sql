@@ -1,8 +1,9 @@
 -- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
 -- it. Those behind it that were received with it go back too, with nothing held against them, and
--- their receipts become stale. Out of attempts, it ends as failed, and the group does what its
--- setting says. Returns as ack does.
-create or replace function nack(receipt text, delay interval default '0', error text default null) returns text
+-- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when, or
+-- it is due at once. Out of attempts, it ends as failed, and the group does what its setting says, or
+-- else the queue's. Returns as ack does.
+create or replace function nack(receipt text, delay interval default null, error text default null) returns text
 language plpgsql volatile
 set search_path from current
 set lock_timeout = {lock_timeout}
@@ -11,10 +12,10 @@ set enable_mergejoin = off set enable_hashjoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  wait constant interval := coalesce(delay, interval '0');
   message constant text := coalesce(error, 'given back by its receiver');
   shown record;
   held record;
+  wait interval := delay;
   j job;
   turn queue_group;
   attempt_limit integer;
@@ -34,6 +35,13 @@ begin
     select g.* into turn from queue_group g where g.queue = held.of_queue and g.group_id = held.of_group;
     perform return_jobs(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
   end if;
+  if wait is null then
+    -- Doubled with each attempt, up to the cap.
+    wait := coalesce((
+      select make_interval(secs => least(q.backoff_ms * 2.0 ^ least(j.attempts - j.attempts_forgiven - 1, 60),
+        coalesce(q.backoff_cap_ms, {backoff_cap_ms})) / 1000.0)
+      from queue q where q.name = j.queue), interval '0');
+  end if;
   attempt_limit := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
     {receiver_attempts});
   if exists (select from cancel_request r where r.job_id = j.id) then
@@ -50,7 +58,7 @@ begin
     perform receive_end(j.id, 'failed', 'error', message);
     if held.of_group is not null then
       -- A group is halted as a whole: what came before and is not acked yet goes back.
-      if (select s.out_of_attempts from group_setting s where s.queue = j.queue and s.group_id = j.group_id) <> 'continue' then
+      if (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue' then
         perform return_jobs(held.of_queue, held.of_group, turn.job_id, j.id - 1);
       end if;
       if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then

@@ -14,26 +14,52 @@ as $$
   where id = of_job
 $$;
 
--- Does with a group what its setting says of a job that has failed for good; its row is locked.
+-- Halts a group behind a job that failed; its row is locked. At the time `until` maintenance does
+-- what `at_end` says.
+create or replace function halt_group(of_queue text, of_group text, of_job bigint, reason text, until timestamptz, at_end text)
+returns void
+language sql volatile
+as $$
+  update queue_group g set
+    {free_group},
+    ready_at = 'infinity', halted_at = clock_timestamp(), halt_reason = reason, halt_job_id = of_job,
+    halt_until = until, halt_then = at_end
+  where g.queue = of_queue and g.group_id = of_group
+$$;
+
+-- Returns what a group does with a received job that has failed for good: its own setting, or else
+-- its queue's, or else it goes on.
+create or replace function receive_policy(of_queue text, of_group text, out out_of_attempts text, out halt_for_ms bigint,
+  out halt_then text)
+language plpgsql stable
+as $$
+begin
+  select s.out_of_attempts, s.halt_for_ms, s.halt_then into out_of_attempts, halt_for_ms, halt_then
+  from group_setting s where s.queue = of_queue and s.group_id = of_group;
+  if out_of_attempts is null then
+    select q.out_of_attempts, q.halt_for_ms, q.halt_then into out_of_attempts, halt_for_ms, halt_then
+    from queue q where q.name = of_queue;
+  end if;
+  out_of_attempts := coalesce(out_of_attempts, 'continue');
+end $$;
+
+-- Does with a group what its policy says of a job that has failed for good; its row is locked.
 -- Returns true if the group is halted, and so not claimed. Parking is left to maintenance, as is
 -- the end of a halt.
 create or replace function receive_dead_letter(of_queue text, of_group text, of_job bigint, reason text) returns boolean
 language plpgsql volatile
 as $$
 declare
-  setting group_setting;
+  policy record;
 begin
-  select s.* into setting from group_setting s where s.queue = of_queue and s.group_id = of_group;
-  if coalesce(setting.out_of_attempts, 'continue') = 'continue' then
+  select * into policy from receive_policy(of_queue, of_group);
+  if policy.out_of_attempts = 'continue' then
     return false;
   end if;
-  update queue_group g set
-    {free_group},
-    ready_at = 'infinity', halted_at = clock_timestamp(), halt_reason = reason, halt_job_id = of_job,
-    halt_until = case when setting.out_of_attempts = 'park' then clock_timestamp()
-      else clock_timestamp() + make_interval(secs => setting.halt_for_ms / 1000.0) end,
-    halt_then = case when setting.out_of_attempts = 'park' then 'park' else setting.halt_then end
-  where g.queue = of_queue and g.group_id = of_group;
+  perform halt_group(of_queue, of_group, of_job, reason,
+    case when policy.out_of_attempts = 'park' then clock_timestamp()
+      else clock_timestamp() + make_interval(secs => policy.halt_for_ms / 1000.0) end,
+    case when policy.out_of_attempts = 'park' then 'park' else policy.halt_then end);
   return true;
 end $$;
 

@@ -4,7 +4,7 @@ use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 use crate::job::counts::{HaltedGroup, QueueCounts};
-use crate::job::failed_filter::FailedFilter;
+use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{Job, JobStatus};
 
 impl Client {
@@ -50,7 +50,8 @@ impl Client {
         self.store.job_status(executor, id).await
     }
 
-    /// Returns the dead letters that `filter` names, in the order of their ids. The next page
+    /// Returns the dead letters that `filter` names, in the order of their ids, without what they
+    /// carry. The next page
     /// begins [after](FailedFilter::after) the last of them.
     ///
     /// A filter that few jobs pass may read all dead letters of the queue; name a queue where there
@@ -59,7 +60,7 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         filter: &FailedFilter,
-    ) -> Result<Vec<Job>, sqlx::Error> {
+    ) -> Result<Vec<FailedJob>, sqlx::Error> {
         self.store.failed_jobs(executor, filter).await
     }
 

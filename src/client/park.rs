@@ -8,6 +8,7 @@ use crate::error::ControlError;
 use crate::job::counts::ParkedUnit;
 use crate::job::name;
 use crate::job::queue_options::OutOfAttempts;
+use crate::store::ParkReport;
 
 impl Client {
     /// Sets what a group does with a job that is out of attempts, instead of its queue's
@@ -30,6 +31,40 @@ impl Client {
             return Err(ControlError::OutOfRange { setting: "policy", value, range });
         }
         Ok(self.store.set_group_policy(executor, queue, group, policy, self.acting()).await?)
+    }
+
+    /// Parks a group by hand: its next job ends as failed, and those that wait behind it step aside
+    /// with it. Of a halted group, those behind the job that halted it. Jobs that are enqueued from
+    /// then on run. Returns the failed job.
+    ///
+    /// A processor with maintenance carries it out, within a second or two. Until then the group
+    /// stands still.
+    ///
+    /// # Errors
+    /// [`ControlError::GroupRuns`] while a job of it runs; [`ControlError::NothingWaits`];
+    /// [`ControlError::GroupBusy`] if another transaction has its rows for a moment, or no worker
+    /// has seen it yet; [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn park_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+    ) -> Result<i64, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        let of = || (queue.to_owned(), group.to_owned());
+        match self.store.park_group(executor, queue, group, self.acting()).await? {
+            ParkReport { job: Some(job), .. } => Ok(job),
+            ParkReport { running: Some(job), .. } => {
+                let (queue, group) = of();
+                Err(ControlError::GroupRuns { queue, group, job })
+            }
+            ParkReport { busy: true, .. } => Err(group_busy(queue, group)),
+            ParkReport { .. } => {
+                let (queue, group) = of();
+                Err(ControlError::NothingWaits { queue, group })
+            }
+        }
     }
 
     /// Returns the failed jobs of a queue that others were parked with, by group and then in their

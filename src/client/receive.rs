@@ -328,11 +328,11 @@ impl Client {
         check_receipt(state, receipt)
     }
 
-    /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years);
-    /// its group waits for it. The attempt counts. Followers that were received with it go back
+    /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
+    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it. The attempt counts. Followers that were received with it go back
     /// too, without an attempt, and their receipts become stale. If it is out of attempts, it ends
-    /// as failed, and its group does what [`set_group_policy`](Self::set_group_policy) says
-    /// (default: it goes on). Parking, and the end of a halt at its deadline, need a processor with
+    /// as failed, and its group does what [`set_group_policy`](Self::set_group_policy) says,
+    /// or else [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the end of a halt at its deadline, need a processor with
     /// maintenance.
     ///
     /// # Errors
@@ -345,8 +345,9 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-        delay: Duration,
+        delay: impl Into<Option<Duration>>,
     ) -> Result<(), ReceiveError> {
+        let delay = delay.into();
         let state = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
         check_receipt(state, receipt)
     }
@@ -359,9 +360,10 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-        delay: Duration,
+        delay: impl Into<Option<Duration>>,
         error: &str,
     ) -> Result<(), ReceiveError> {
+        let delay = delay.into();
         let error = storable_text(error);
         let state = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
         check_receipt(state, receipt)

@@ -46,13 +46,12 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         }
         Reason::Halted { by: None, .. } => String::from("unhalt_group lets it go on"),
         Reason::Parking { .. } => format!("wait for maintenance, then: {UNPARK}"),
-        Reason::Parked { .. } => UNPARK.to_owned(),
+        Reason::Parked { .. } | Reason::Ended { parked: true, .. } => UNPARK.to_owned(),
         Reason::GroupPaused { .. } => String::from("unpause_group lets it go on"),
         Reason::QueuePaused { .. } => String::from("unpause_queue lets it go on"),
         Reason::AtLimit { .. } => {
             String::from("wait, or raise the queue's in_flight_limit with configure_queue")
         }
-        Reason::Ended { parked: true, .. } => UNPARK.to_owned(),
         Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
             String::from("retry queues it again")
         }
@@ -71,8 +70,10 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         }
         Reason::Stranded => String::from("run_maintenance, or wait for a processor's"),
         Reason::Expired { .. } => String::from("nothing, its turn ends it"),
-        Reason::Claimed { .. } | Reason::Suspected { .. } => return None,
-        Reason::Ended { .. } | Reason::Nothing => return None,
+        Reason::Claimed { .. }
+        | Reason::Suspected { .. }
+        | Reason::Ended { .. }
+        | Reason::Nothing => return None,
     };
     Some(advice)
 }

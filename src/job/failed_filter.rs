@@ -1,6 +1,35 @@
-//! Which dead letters a list has.
+//! A list of dead letters: what it shows of each, and which it has.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::job::job::Failure;
+
+/// A dead letter, without what it carries.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct FailedJob {
+    /// Its id.
+    pub id: i64,
+    /// Its queue.
+    pub queue: String,
+    /// Its group, if it has one.
+    pub group: Option<String>,
+    /// What kind of job it is.
+    pub name: Option<String>,
+    /// The producer's own id.
+    pub reference: Option<String>,
+    /// How often it has begun.
+    pub attempts: u32,
+    /// When it was enqueued.
+    pub created_at: DateTime<Utc>,
+    /// When it failed for good.
+    pub finished_at: Option<DateTime<Utc>>,
+    /// Its last failure.
+    pub error: Option<Failure>,
+    /// Whether others are parked with it: then they are redriven together.
+    pub parked: bool,
+}
 
 /// Which dead letters [`Client::failed_jobs`](crate::Client::failed_jobs) lists. All that is given
 /// must be true of a job.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::job::error::ConfigureError;
 use crate::job::name;
+use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::MAX_DELAY;
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
@@ -21,6 +22,9 @@ pub struct QueueSettings {
     dedup_by_content: Option<bool>,
     in_flight_limit: Change<u32>,
     max_attempts: Change<u32>,
+    out_of_attempts: Change<OutOfAttempts>,
+    backoff: Change<Duration>,
+    backoff_cap: Change<Duration>,
 }
 
 /// `None`: not named. `Some(None)`: reset to the default.
@@ -63,11 +67,22 @@ pub struct StoredQueueSettings {
     pub in_flight_limit: Option<u32>,
     /// The attempts of jobs that are received by hand, unless a job names its own; `None`: 10.
     pub max_attempts: Option<u32>,
+    /// What a group does with a received job that is out of attempts, unless it has a policy of its
+    /// own; `None`: it goes on.
+    pub out_of_attempts: Option<OutOfAttempts>,
+    /// How long a received job that failed once waits, if its nack names no delay; `None`: not at
+    /// all.
+    pub backoff: Option<Duration>,
+    /// Bounds that wait, which doubles with each attempt.
+    pub backoff_cap: Duration,
 }
 
 impl QueueSettings {
     /// How long a deduplication id is remembered by default.
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
+
+    /// Bounds the backoff of received jobs by default.
+    pub const BACKOFF_CAP: Duration = Duration::from_mins(10);
 
     /// Returns settings that change nothing yet.
     pub fn new(queue: impl Into<String>) -> Self {
@@ -79,6 +94,9 @@ impl QueueSettings {
             dedup_by_content: None,
             in_flight_limit: None,
             max_attempts: None,
+            out_of_attempts: None,
+            backoff: None,
+            backoff_cap: None,
         }
     }
 
@@ -128,6 +146,30 @@ impl QueueSettings {
         self
     }
 
+    /// Sets what a group does with a job that is received by hand and out of attempts, unless
+    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise. Default: it goes
+    /// on. Processors go by their own
+    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts).
+    pub fn out_of_attempts(mut self, policy: impl Into<Option<OutOfAttempts>>) -> Self {
+        self.out_of_attempts = Some(policy.into());
+        self
+    }
+
+    /// Sets how long a job that was received by hand waits after its first failure, if its nack
+    /// names no delay. It doubles with each attempt. At most 100 years, in whole milliseconds;
+    /// default: it is due at once.
+    pub fn backoff(mut self, base: impl Into<Option<Duration>>) -> Self {
+        self.backoff = Some(base.into());
+        self
+    }
+
+    /// Bounds the [`backoff`](Self::backoff). At most 100 years, in whole milliseconds; default
+    /// [`BACKOFF_CAP`](Self::BACKOFF_CAP), 10 min.
+    pub fn backoff_cap(mut self, cap: impl Into<Option<Duration>>) -> Self {
+        self.backoff_cap = Some(cap.into());
+        self
+    }
+
     /// Checks all settings.
     pub(crate) fn check(self) -> Result<CheckedSettings, ConfigureError> {
         let Self {
@@ -138,6 +180,9 @@ impl QueueSettings {
             dedup_by_content,
             in_flight_limit,
             max_attempts,
+            out_of_attempts,
+            backoff,
+            backoff_cap,
         } = self;
         name::check_queue(&queue)?;
         let refused = |setting, value, range| ConfigureError::OutOfRange {
@@ -160,6 +205,9 @@ impl QueueSettings {
             };
             change.map(|n| n.map(count).transpose()).transpose()
         };
+        if let Some((value, range)) = out_of_attempts.flatten().and_then(OutOfAttempts::mistake) {
+            return Err(refused("out_of_attempts", value, range));
+        }
         let shortest = Duration::from_millis(1);
         Ok(CheckedSettings {
             delay_ms: ms("delay", delay, Duration::ZERO, "at most 100 years")?,
@@ -168,6 +216,9 @@ impl QueueSettings {
             dedup_by_content,
             in_flight_limit: count("in_flight_limit", in_flight_limit)?,
             max_attempts: count("max_attempts", max_attempts)?,
+            out_of_attempts,
+            backoff_ms: ms("backoff", backoff, Duration::ZERO, "at most 100 years")?,
+            backoff_cap_ms: ms("backoff_cap", backoff_cap, Duration::ZERO, "at most 100 years")?,
             queue,
         })
     }
@@ -183,4 +234,7 @@ pub(crate) struct CheckedSettings {
     pub(crate) dedup_by_content: Option<bool>,
     pub(crate) in_flight_limit: Change<i32>,
     pub(crate) max_attempts: Change<i32>,
+    pub(crate) out_of_attempts: Change<OutOfAttempts>,
+    pub(crate) backoff_ms: Change<i64>,
+    pub(crate) backoff_cap_ms: Change<i64>,
 }

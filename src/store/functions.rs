@@ -25,7 +25,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 32] = [
+const FILES: [&str; 33] = [
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -55,6 +55,7 @@ const FILES: [&str; 32] = [
     include_str!("../../sql/functions/operation.sql"),
     include_str!("../../sql/functions/control.sql"),
     include_str!("../../sql/functions/abort.sql"),
+    include_str!("../../sql/functions/park.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/overview.sql"),
@@ -72,7 +73,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 25] {
+fn constants() -> [(&'static str, String); 26] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -94,6 +95,7 @@ fn constants() -> [(&'static str, String); 25] {
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
+        ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
         ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
         ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
         ("{group_limit}", name::GROUP_LIMIT.to_string()),

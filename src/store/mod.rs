@@ -31,7 +31,7 @@ mod statement;
 mod store;
 mod work_connection;
 
-pub(crate) use admin::control::{Acting, RequestReport};
+pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
 pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart};

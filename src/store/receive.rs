@@ -84,10 +84,11 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &str,
-        delay: Duration,
+        delay: Option<Duration>,
         error: Option<&str>,
     ) -> Result<ReceiptState, sqlx::Error> {
-        let nack = self.query(&NACK).bind(receipt.to_owned()).bind(delay.as_secs_f64()).bind(error);
+        let delay = delay.map(|delay| delay.as_secs_f64());
+        let nack = self.query(&NACK).bind(receipt.to_owned()).bind(delay).bind(error);
         state(&nack.fetch_one(executor).await?)
     }
 

@@ -14,6 +14,7 @@ statements! {
     SKIP = |names| names.sql("select status, done, halted_by from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
+    PARK = |names| names.sql("select job, running, busy from {park}($1, $2, $3, $4)");
     UNHALT_GROUP = |names| names.sql("select {unhalt}($1, $2, $3, $4)");
 }
 
@@ -39,6 +40,17 @@ pub(crate) struct RequestReport {
     pub(crate) halted_by: Option<i64>,
     /// The session that holds the job, if this role may not terminate it.
     pub(crate) forbidden: Option<i32>,
+}
+
+/// What a request to park a group found and did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ParkReport {
+    /// The failed job that others are parked with.
+    pub(crate) job: Option<i64>,
+    /// The job that runs: nothing was done.
+    pub(crate) running: Option<i64>,
+    /// Nothing was done: another transaction has a row, or the group is not adopted yet.
+    pub(crate) busy: bool,
 }
 
 impl Store {
@@ -91,6 +103,19 @@ impl Store {
     ) -> Result<RequestReport, sqlx::Error> {
         let row = self.request(&ABORT, executor, job, acting).await?;
         Ok(RequestReport { forbidden: row.try_get("forbidden")?, ..report(&row)? })
+    }
+
+    /// Parks a group behind its next job.
+    pub(crate) async fn park_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        acting: Acting<'_>,
+    ) -> Result<ParkReport, sqlx::Error> {
+        let park = self.query(&PARK).bind(queue).bind(group).bind(acting.reason);
+        let row = park.bind(acting.actor).fetch_one(executor).await?;
+        Ok(ParkReport { job: row.try_get(0)?, running: row.try_get(1)?, busy: row.try_get(2)? })
     }
 
     /// Ends the group's halt; returns whether it was halted.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sea_query::{DeleteStatement, InsertStatement, OnConflict, SelectStatement, UpdateStatement};
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::queue_options::{AfterHalt, OutOfAttempts};
@@ -71,17 +72,7 @@ impl Store {
     ) -> Result<Option<OutOfAttempts>, sqlx::Error> {
         let get = self.query(&GET).bind(queue).bind(group);
         let Some(row) = get.fetch_optional(conn).await? else { return Ok(None) };
-        let word: String = row.try_get(0)?;
-        let time: Option<i64> = row.try_get(1)?;
-        let then: Option<String> = row.try_get(2)?;
-        Ok(Some(match (word.as_str(), time, then.as_deref().and_then(AfterHalt::parse)) {
-            ("halt", Some(ms), Some(then)) => {
-                OutOfAttempts::HaltFor { deadline: Duration::from_millis(ms.unsigned_abs()), then }
-            }
-            ("halt", ..) => OutOfAttempts::Halt,
-            ("park", ..) => OutOfAttempts::Park,
-            _ => OutOfAttempts::Continue,
-        }))
+        policy(&row, 0)
     }
 
     pub(crate) async fn set_group_policy(
@@ -97,15 +88,41 @@ impl Store {
             let unset = unset.bind(acting.reason).bind(acting.actor);
             return unset.execute(executor).await.map(drop);
         };
-        let (word, halt) = match policy {
-            OutOfAttempts::Continue => ("continue", None),
-            OutOfAttempts::Park => ("park", None),
-            OutOfAttempts::Halt => ("halt", None),
-            OutOfAttempts::HaltFor { deadline, then } => ("halt", Some((deadline, then))),
-        };
-        let ms = halt.map(|(deadline, _)| i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX));
+        let (word, ms, then) = policy_columns(policy);
         let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(ms);
-        let set = set.bind(halt.map(|(_, then)| then.as_str()));
-        set.bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
+        set.bind(then).bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
+    }
+}
+
+/// Reads a policy from its three columns, of which the first is at `at`.
+pub(in crate::store) fn policy(
+    row: &PgRow,
+    at: usize,
+) -> Result<Option<OutOfAttempts>, sqlx::Error> {
+    let Some(word) = row.try_get::<Option<&str>, _>(at)? else { return Ok(None) };
+    let time: Option<i64> = row.try_get(at + 1)?;
+    let then = row.try_get::<Option<&str>, _>(at + 2)?.and_then(AfterHalt::parse);
+    Ok(Some(match (word, time, then) {
+        ("halt", Some(ms), Some(then)) => {
+            OutOfAttempts::HaltFor { deadline: Duration::from_millis(ms.unsigned_abs()), then }
+        }
+        ("halt", ..) => OutOfAttempts::Halt,
+        ("park", ..) => OutOfAttempts::Park,
+        _ => OutOfAttempts::Continue,
+    }))
+}
+
+/// The three columns of a policy.
+pub(in crate::store) fn policy_columns(
+    policy: OutOfAttempts,
+) -> (&'static str, Option<i64>, Option<&'static str>) {
+    match policy {
+        OutOfAttempts::Continue => ("continue", None, None),
+        OutOfAttempts::Park => ("park", None, None),
+        OutOfAttempts::Halt => ("halt", None, None),
+        OutOfAttempts::HaltFor { deadline, then } => {
+            let ms = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX);
+            ("halt", Some(ms), Some(then.as_str()))
+        }
     }
 }

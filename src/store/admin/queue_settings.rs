@@ -7,6 +7,7 @@ use sqlx::{PgExecutor, Row};
 
 use crate::job::queue_settings::{CheckedSettings, DedupScope, QueueSettings, StoredQueueSettings};
 use crate::store::admin::control::Acting;
+use crate::store::admin::policy::{policy, policy_columns};
 use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
 use crate::store::fragments::recorded;
 use crate::store::names::Names;
@@ -19,13 +20,18 @@ statements! {
 }
 
 /// (column, its value, whether it is named).
-const SETTINGS: [(&str, &str, &str); 6] = [
+const SETTINGS: [(&str, &str, &str); 11] = [
     ("delay_ms", "?3", "?2"),
     ("dedup_window_ms", "?5", "?4"),
     ("dedup_scope", "coalesce(?6, 'queue')", "?6 is not null"),
     ("dedup_by_content", "coalesce(?7, false)", "?7 is not null"),
     ("in_flight_limit", "?9", "?8"),
     ("max_attempts", "?11", "?10"),
+    ("backoff_ms", "?13", "?12"),
+    ("backoff_cap_ms", "?15", "?14"),
+    ("out_of_attempts", "?17", "?16"),
+    ("halt_for_ms", "?18", "?16"),
+    ("halt_then", "?19", "?16"),
 ];
 
 /// Inserts or changes one row, and locks it. A setting that is not named stays.
@@ -42,8 +48,8 @@ fn configure(names: &Names) -> String {
         .on_conflict(changed);
     let row = select().expr(sql("?1")).exprs(SETTINGS.map(|(_, value, _)| sql(value))).to_owned();
     select_into(&mut insert, row);
-    let what = "'configure_queue', ?1::text, null, null, ?12::text, 1";
-    let record = select().expr(recorded(names, what, "?13")).to_owned();
+    let what = "'configure_queue', ?1::text, null, null, ?20::text, 1";
+    let record = select().expr(recorded(names, what, "?21")).to_owned();
     with([cte("written", insert)], record)
 }
 
@@ -71,7 +77,11 @@ impl Store {
             dedup_by_content,
             in_flight_limit,
             max_attempts,
+            out_of_attempts,
+            backoff_ms,
+            backoff_cap_ms,
         } = change;
+        let policy = out_of_attempts.flatten().map(policy_columns);
         let query = self.query(&CONFIGURE);
         query
             .bind(queue)
@@ -85,6 +95,14 @@ impl Store {
             .bind(in_flight_limit.flatten())
             .bind(max_attempts.is_some())
             .bind(max_attempts.flatten())
+            .bind(backoff_ms.is_some())
+            .bind(backoff_ms.flatten())
+            .bind(backoff_cap_ms.is_some())
+            .bind(backoff_cap_ms.flatten())
+            .bind(out_of_attempts.is_some())
+            .bind(policy.map(|(word, _, _)| word))
+            .bind(policy.and_then(|(_, ms, _)| ms))
+            .bind(policy.and_then(|(_, _, then)| then))
             .bind(acting.reason)
             .bind(acting.actor)
             .execute(executor)
@@ -106,6 +124,9 @@ impl Store {
                 dedup_by_content: false,
                 in_flight_limit: None,
                 max_attempts: None,
+                out_of_attempts: None,
+                backoff: None,
+                backoff_cap: QueueSettings::BACKOFF_CAP,
             });
         };
         let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
@@ -120,6 +141,9 @@ impl Store {
             dedup_by_content: row.try_get(3)?,
             in_flight_limit: count(row.try_get(4)?),
             max_attempts: count(row.try_get(5)?),
+            backoff: time(row.try_get(6)?),
+            backoff_cap: time(row.try_get(7)?).unwrap_or(QueueSettings::BACKOFF_CAP),
+            out_of_attempts: policy(&row, 8)?,
         })
     }
 }

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{HaltedGroup, QueueCounts};
-use crate::job::failed_filter::FailedFilter;
+use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
@@ -106,7 +106,23 @@ fn halted(names: &Names) -> String {
 
 /// Dead letters in the order of their ids, by the index of those.
 fn failed(names: &Names) -> String {
-    let query = jobs(names)
+    let query = select()
+        .exprs(
+            [
+                "j.id",
+                "j.queue",
+                "j.group_id",
+                "j.name",
+                "j.reference",
+                "j.attempts",
+                "j.created_at",
+                "j.finished_at",
+                "j.error",
+                "coalesce(j.parked_with = j.id, false)",
+            ]
+            .map(sql),
+        )
+        .from_as(names.job(), "j")
         .and_where(sql("j.status = 'failed'"))
         .and_where(sql("(?1::text is null or j.queue = ?1)"))
         .and_where(sql("(?2::text is null or j.group_id = ?2)"))
@@ -202,11 +218,11 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         filter: &FailedFilter,
-    ) -> Result<Vec<Job>, sqlx::Error> {
+    ) -> Result<Vec<FailedJob>, sqlx::Error> {
         let FailedFilter { queue, group, name, since, error, after, limit } = filter;
         let query = self.query(&FAILED).bind(queue).bind(group).bind(name).bind(since);
         let query = query.bind(error).bind(after.unwrap_or(i64::MIN)).bind(i64::from(*limit));
-        query.fetch_all(executor).await?.iter().map(job).collect()
+        query.fetch_all(executor).await?.iter().map(failed_job).collect()
     }
 
     /// Returns the status of a job; `None` if there is no such job.
@@ -264,6 +280,21 @@ impl Store {
 
 fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sqlx::Error> {
     Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
+}
+
+fn failed_job(row: &PgRow) -> Result<FailedJob, sqlx::Error> {
+    Ok(FailedJob {
+        id: row.try_get(0)?,
+        queue: row.try_get(1)?,
+        group: row.try_get(2)?,
+        name: row.try_get(3)?,
+        reference: row.try_get(4)?,
+        attempts: u32::try_from(row.try_get::<i32, _>(5)?).unwrap_or(0),
+        created_at: row.try_get(6)?,
+        finished_at: row.try_get(7)?,
+        error: row.try_get::<Option<Json<Failure>>, _>(8)?.map(|json| json.0),
+        parked: row.try_get(9)?,
+    })
 }
 
 fn status(word: &str) -> Result<JobStatus, sqlx::Error> {

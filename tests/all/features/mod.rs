@@ -26,6 +26,7 @@ mod pausing;
 mod pool;
 mod prefetch;
 mod priorities;
+mod queue_policy;
 mod queue_settings;
 mod raw_bytes;
 mod testing;

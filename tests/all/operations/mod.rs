@@ -3,6 +3,7 @@
 //! A server or a network that fails belongs in `faults`.
 //! The schema, the roles and the SQL functions belong in `sql`.
 
+mod aborting;
 mod acting;
 mod behind_a_pooler;
 mod explaining;

@@ -1,0 +1,87 @@
+//! Abort: the run of a job ends, its handler is dropped, and its worker goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
+
+use crate::support::{
+    Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains, processor,
+    queue,
+};
+
+/// Says when a handler's future is dropped.
+struct Dropped(Arc<Log>, i64);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.add(format!("{} dropped", self.1));
+    }
+}
+
+/// Jobs hang in their first attempt if their data is true; in a transaction if `in_tx`.
+async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
+    let (pool, log) = (database.pool(), Arc::new(Log::default()));
+    let client = Client::default().acting_as("ann");
+    let run = handler_with((Arc::clone(&log), in_tx), async |(log, in_tx), job, data| {
+        log.add(format!("{} attempt {}", job.id(), job.attempt()));
+        if data == true && job.attempt() == 1 {
+            let _dropped = Dropped(Arc::clone(&log), job.id());
+            if in_tx {
+                sqlx::query("select 1").execute(job.tx().await?).await?;
+            }
+            std::future::pending::<()>().await;
+        }
+        Ok(data)
+    });
+    let options = queue("q").hold(hold).retry(RetryPolicy::new(2)).no_timeout();
+    let running = processor(database, 10).await.queue(options, run).build().unwrap().start();
+    let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &true)).await.unwrap().id();
+    let grouped = enqueue(pool, "q", "g", true).await;
+    let behind = enqueue(pool, "q", "g", false).await;
+    let last = NewJob::new("q", &true).group("last").max_attempts(1);
+    let last = seriatim::enqueue(pool, last).await.unwrap().id();
+    for hung in [ungrouped, grouped, last] {
+        let begun = format!("{hung} attempt 1");
+        log.wait(&begun, |entries| entries.contains(&begun)).await;
+        job_when(pool, hung, |job| job.status == JobStatus::Started).await;
+        client.abort(pool, hung).await.unwrap();
+        let dropped = format!("{hung} dropped");
+        log.wait(&dropped, |entries| entries.contains(&dropped)).await;
+    }
+    for again in [ungrouped, grouped, behind] {
+        let done = tokio::time::timeout(PATIENCE, ended(pool, again)).await.unwrap();
+        assert_eq!(done.status, JobStatus::Succeeded);
+        assert_eq!(done.attempts, if again == behind { 1 } else { 2 });
+    }
+    assert_eq!(ended(pool, last).await.status, JobStatus::Failed, "it had one attempt");
+    let entries = log.entries();
+    let at = |entry: String| entries.iter().position(|other| *other == entry).unwrap();
+    assert!(at(format!("{grouped} dropped")) < at(format!("{grouped} attempt 2")), "{entries:?}");
+    assert!(at(format!("{grouped} attempt 2")) < at(format!("{behind} attempt 1")));
+    let refused = client.abort(pool, grouped).await.unwrap_err();
+    assert!(matches!(refused, ControlError::WrongStatus { .. }), "{refused}");
+    let operations = client.operations(pool, None, 10).await.unwrap();
+    assert_eq!(operations.iter().filter(|done| done.action == "abort").count(), 3);
+    running.shutdown(Duration::from_secs(5)).await;
+    nothing_remains(pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_a_transaction_holds_is_aborted() {
+    let database = database().await;
+    hang(&database, Hold::Transaction, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_a_lease_holds_is_aborted() {
+    let database = database().await;
+    hang(&database, Hold::Lease(Duration::from_mins(10)), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leased_job_with_a_transaction_is_aborted() {
+    let database = database().await;
+    hang(&database, Hold::Lease(Duration::from_mins(10)), true).await;
+}
