@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use seriatim::{DedupScope, GroupSort, GroupState, JobStatus, Receipt};
+use seriatim::{AfterHalt, DedupScope, GroupSort, GroupState, JobStatus, OutOfAttempts, Receipt};
 
 /// See, explain and act on ordered job groups in PostgreSQL.
 ///
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Resume(Subject),
     /// End the halt of a group: it goes on behind the job that failed.
     Unhalt(GroupArgs),
+    /// Park a group: its next job ends as failed, and those behind it step aside with it.
+    Park(GroupArgs),
     /// List, redrive and discard parked jobs.
     #[command(subcommand)]
     Parked(Parked),
@@ -106,9 +108,9 @@ pub(crate) enum Command {
     Nack {
         /// The receipt of the job.
         receipt: Receipt,
-        /// When it is due again.
-        #[arg(long, value_parser = duration, default_value = "0s")]
-        delay: Duration,
+        /// When it is due again. Default: by the backoff of the queue's settings.
+        #[arg(long, value_parser = duration)]
+        delay: Option<Duration>,
         /// The error to keep with the job.
         #[arg(long, value_name = "TEXT")]
         error: Option<String>,
@@ -167,6 +169,7 @@ impl Command {
             Self::Pause(_)
             | Self::Resume(_)
             | Self::Unhalt(_)
+            | Self::Park(_)
             | Self::Redrive(_)
             | Self::Discard(_)
             | Self::Purge(_)
@@ -409,6 +412,16 @@ pub(crate) struct Configure {
     /// The attempts of jobs that receivers take, or `default`: 10.
     #[arg(long, value_name = "ATTEMPTS")]
     pub(crate) max_attempts: Option<OrDefault<u32>>,
+    /// What a group does with such a job that is out of attempts: `continue`, `halt`, `park`,
+    /// `halt:TIME:park` or `halt:TIME:continue`. `default`: continue.
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) out_of_attempts: Option<OrDefault<Policy>>,
+    /// How long such a job waits after its first failure, or `default`: not at all.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) backoff: Option<OrDefault<Span>>,
+    /// Bounds that wait, which doubles with each attempt, or `default`: 10 minutes.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) backoff_cap: Option<OrDefault<Span>>,
 }
 
 impl Configure {
@@ -421,6 +434,9 @@ impl Configure {
             dedup_scope,
             dedup_by_content,
             max_attempts,
+            out_of_attempts,
+            backoff,
+            backoff_cap,
         } = self;
         in_flight_limit.is_some()
             || delay.is_some()
@@ -428,6 +444,9 @@ impl Configure {
             || dedup_scope.is_some()
             || dedup_by_content.is_some()
             || max_attempts.is_some()
+            || out_of_attempts.is_some()
+            || backoff.is_some()
+            || backoff_cap.is_some()
     }
 }
 
@@ -518,6 +537,35 @@ impl FromStr for Span {
     }
 }
 
+/// What a group does with a job that is out of attempts, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy(pub(crate) OutOfAttempts);
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let halt_for = || {
+            let (time, then) = text.strip_prefix("halt:")?.split_once(':')?;
+            let then = match then {
+                "park" => AfterHalt::Park,
+                "continue" => AfterHalt::Continue,
+                _ => return None,
+            };
+            Some(OutOfAttempts::HaltFor { deadline: duration(time).ok()?, then })
+        };
+        let policy = match text {
+            "continue" => Some(OutOfAttempts::Continue),
+            "halt" => Some(OutOfAttempts::Halt),
+            "park" => Some(OutOfAttempts::Park),
+            _ => halt_for(),
+        };
+        policy.map(Self).ok_or_else(|| {
+            String::from("the policies are continue, halt, park, halt:1h:park and halt:1h:continue")
+        })
+    }
+}
+
 /// Reads a length of time: `90`, `90s`, `500ms`, `5m`, `2h`, `1d`.
 fn duration(text: &str) -> Result<Duration, String> {
     let mistake = || format!("{text:?} is no length of time, such as 90s, 500ms, 5m, 2h or 1d");
@@ -573,11 +621,24 @@ mod tests {
 
     use clap::CommandFactory;
 
-    use super::{Cli, duration};
+    use seriatim::{AfterHalt, OutOfAttempts};
+
+    use super::{Cli, Policy, duration};
 
     #[test]
     fn the_arguments_contradict_nothing() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_policy_may_have_a_deadline() {
+        let deadline = Duration::from_hours(1);
+        let halt = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Park };
+        assert_eq!("halt:1h:park".parse(), Ok(Policy(halt)));
+        assert_eq!("halt".parse(), Ok(Policy(OutOfAttempts::Halt)));
+        for wrong in ["", "stop", "halt:", "halt:1h", "halt:1h:stop", "halt:x:park"] {
+            assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -96,12 +96,14 @@ impl From<ControlError> for Failure {
         let message = chain(&error);
         match error {
             ControlError::NoSuchJob { .. }
+            | ControlError::NothingWaits { .. }
             | ControlError::NotHalted { .. }
             | ControlError::NotPaused { .. }
             | ControlError::NotParked { .. } => Self::NothingMatched(message),
             ControlError::WrongStatus { .. }
             | ControlError::Busy { .. }
             | ControlError::GroupBusy { .. }
+            | ControlError::GroupRuns { .. }
             | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
             | ControlError::Parked { .. } => Self::Refused(message),

@@ -267,6 +267,25 @@ async fn parked_jobs_are_redriven_and_discarded() {
         cli.ends(DONE, &["parked", verb, "orders", "ann", "--yes"]).await;
         cli.ends(NOTHING, &["parked", "list", "orders"]).await;
     }
+    cli.ends(NOTHING, &["park", "orders", "nobody"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_group_is_parked_by_hand() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.enqueue("ann").await;
+    // A worker has to have seen the group.
+    cli.fail(OutOfAttempts::Halt).await;
+    cli.ends(REFUSED, &["park", "orders", "ann"]).await;
+    cli.ends(DONE, &["park", "orders", "ann", "--yes", "--dry-run"]).await;
+    cli.ends(DONE, &["park", "orders", "ann", "--yes"]).await;
+    let queue = QueueOptions::new("orders");
+    cli.client.run_maintenance(cli.database.pool(), queue).await.unwrap();
+    let parked = cli.json(&["parked", "list", "orders"]).await;
+    assert_eq!((&parked[0]["job"], &parked[0]["parked"]), (&json!(first), &json!(2)));
+    assert_eq!(cli.status(second).await, JobStatus::Parked);
     cli.remove().await;
 }
 
@@ -329,6 +348,8 @@ async fn settings_are_shown_and_changed() {
         (&changed[0]["delay_seconds"], &changed[0]["dedup_scope"]),
         (&json!(90.0), &json!("group"))
     );
+    let receivers = ["configure", "orders", "--out-of-attempts", "halt:1h:park", "--backoff", "5s"];
+    assert_eq!(cli.json(&receivers).await[0]["out_of_attempts"], "halt:3600000ms:park");
     let shown = cli.ends(DONE, &["configure", "orders"]).await;
     assert!(shown.out.contains("90 s"), "{}", shown.out);
     cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "many"]).await;

@@ -1,6 +1,6 @@
 //! `seriatim configure`: the settings of a queue, for the whole fleet.
 
-use seriatim::{QueueSettings, StoredQueueSettings};
+use seriatim::{OutOfAttempts, QueueSettings, StoredQueueSettings};
 use sqlx::PgConnection;
 
 use crate::args::{Configure, OrDefault, Span};
@@ -39,6 +39,9 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
         dedup_scope,
         dedup_by_content,
         max_attempts,
+        out_of_attempts,
+        backoff,
+        backoff_cap,
     } = configure;
     let span = |span: OrDefault<Span>| span.into_option().map(|span| span.0);
     let mut settings = QueueSettings::new(queue);
@@ -61,6 +64,16 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     if let Some(attempts) = max_attempts {
         (settings, changes) = (settings.max_attempts(attempts.into_option()), true);
     }
+    if let Some(policy) = out_of_attempts {
+        let policy = policy.into_option().map(|policy| policy.0);
+        (settings, changes) = (settings.out_of_attempts(policy), true);
+    }
+    if let Some(backoff) = backoff {
+        (settings, changes) = (settings.backoff(span(backoff)), true);
+    }
+    if let Some(cap) = backoff_cap {
+        (settings, changes) = (settings.backoff_cap(span(cap)), true);
+    }
     changes.then_some(settings)
 }
 
@@ -73,7 +86,7 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
 }
 
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 6] {
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 9] {
     let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
     [
         ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
@@ -81,6 +94,22 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 6] {
         ("dedup window", in_words(stored.dedup_window)),
         ("dedup scope", stored.dedup_scope.as_str().to_owned()),
         ("dedup by content", stored.dedup_by_content.to_string()),
-        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), "10 (receivers)")),
+        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), "10")),
+        ("out of attempts", policy(stored.out_of_attempts)),
+        ("backoff", or(stored.backoff.map(in_words), "none")),
+        ("backoff cap", in_words(stored.backoff_cap)),
     ]
+}
+
+/// Returns a policy as the argument of `--out-of-attempts`.
+pub(crate) fn policy(policy: Option<OutOfAttempts>) -> String {
+    match policy {
+        None | Some(OutOfAttempts::Continue) => String::from("continue"),
+        Some(OutOfAttempts::Halt) => String::from("halt"),
+        Some(OutOfAttempts::Park) => String::from("park"),
+        Some(OutOfAttempts::HaltFor { deadline, then }) => {
+            let milliseconds = deadline.as_millis();
+            format!("halt:{milliseconds}ms:{}", then.as_str())
+        }
+    }
 }

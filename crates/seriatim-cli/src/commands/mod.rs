@@ -1,6 +1,6 @@
 //! The commands, a file for each family.
 
-mod configure;
+pub(crate) mod configure;
 mod doctor;
 mod enqueue;
 mod explain;
@@ -57,6 +57,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pause(subject) => pause::pause(&session, &subject).await,
         Command::Resume(subject) => pause::resume(&session, &subject).await,
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,
+        Command::Park(group) => parked::park(&session, &group).await,
         Command::Parked(parked) => parked::run(&session, parked).await,
         Command::Redrive(letters) => redrive::redrive(&session, &letters).await,
         Command::Discard(letters) => redrive::discard(&session, &letters).await,

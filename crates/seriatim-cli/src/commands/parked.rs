@@ -4,7 +4,7 @@ use serde_json::json;
 use seriatim::ControlError;
 use sqlx::PgConnection;
 
-use crate::args::{Parked, ParkedUnits};
+use crate::args::{GroupArgs, Parked, ParkedUnits};
 use crate::change::Effect;
 use crate::commands::redrive::redriven;
 use crate::failure::Failure;
@@ -41,6 +41,25 @@ async fn list(session: &Session, queue: &str) -> Result<(), Failure> {
         ]);
     }
     table.print()
+}
+
+/// Parks a group by hand.
+pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Failure> {
+    let GroupArgs { queue, group } = group;
+    let act = async |conn: &mut PgConnection| {
+        let overview = session.client.group(&mut *conn, queue, group).await?;
+        let depth = overview.map(|overview| overview.depth);
+        let job = session.client.park_group(conn, queue, group).await?;
+        let depth = depth.map_or(1, |depth| depth.count);
+        let sentence = format!(
+            "group {group:?} of queue {queue:?} is parked behind job {job}, a dead letter from now \
+             on: {} in all",
+            count(depth, "unfinished job")
+        );
+        let data = json!({"action": "park", "queue": queue, "group": group, "job": job});
+        Ok(Effect { sentence, jobs: depth, data })
+    };
+    session.change(act).await
 }
 
 async fn redrive(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {

@@ -73,7 +73,7 @@ pub(crate) async fn ack(
 pub(crate) async fn nack(
     session: &Session,
     receipt: &Receipt,
-    delay: Duration,
+    delay: Option<Duration>,
     error: Option<String>,
 ) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
@@ -81,7 +81,12 @@ pub(crate) async fn nack(
             Some(error) => session.client.nack_with(conn, receipt, delay, error).await?,
             None => session.client.nack(conn, receipt, delay).await?,
         }
-        Ok(effect(receipt, "nack", &format!("is given back, due in {}", in_words(delay))))
+        let due = match delay {
+            Some(Duration::ZERO) => String::from("due now"),
+            Some(delay) => format!("due in {}", in_words(delay)),
+            None => String::from("due by the queue's backoff"),
+        };
+        Ok(effect(receipt, "nack", &format!("is given back, {due}")))
     };
     session.change(act).await
 }

@@ -1,6 +1,8 @@
 //! JSON of the library's types that hide something, or are not `Serialize` themselves.
 
 use serde_json::{Value, json};
+
+use crate::commands::configure;
 use std::fmt::Write as _;
 
 use seriatim::{Job, ParkedUnit, Received, StoredQueueSettings};
@@ -76,6 +78,9 @@ pub(crate) fn settings(queue: &str, settings: &StoredQueueSettings) -> Value {
         "dedup_scope": settings.dedup_scope.as_str(),
         "dedup_by_content": settings.dedup_by_content,
         "max_attempts": settings.max_attempts,
+        "out_of_attempts": configure::policy(settings.out_of_attempts),
+        "backoff_seconds": settings.backoff.map(|backoff| backoff.as_secs_f64()),
+        "backoff_cap_seconds": settings.backoff_cap.as_secs_f64(),
     })
 }
 
