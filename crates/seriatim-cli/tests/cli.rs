@@ -475,9 +475,12 @@ async fn tail_follows_what_ends() {
         loop {
             cli.enqueue("ann").await;
             cli.fail(OutOfAttempts::Continue).await;
-            let line = timeout(Duration::from_secs(2), lines.next_line()).await;
-            if let Ok(line) = line {
-                return serde_json::from_str::<Value>(&line.unwrap().unwrap()).unwrap();
+            while let Ok(line) = timeout(Duration::from_secs(2), lines.next_line()).await {
+                let event: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
+                // A job that is seen to run has not ended yet.
+                if event["event"] != "began" {
+                    return event;
+                }
             }
         }
     };
