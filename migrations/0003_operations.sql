@@ -36,3 +36,16 @@ alter table queue
 
 -- The dead letters, by id: a list goes on behind the last id that it has shown.
 create index job_failed on job (queue, id) where status = 'failed';
+
+-- What one collector of the fleet has counted last: a row a queue, and one without a name for the
+-- fleet. Whatever reads metrics reads these rows, so that a scrape costs nothing.
+create table queue_metrics (
+  queue text primary key,
+  collected_at timestamptz not null,
+  numbers jsonb not null
+) with (fillfactor = 50);
+
+-- What travels with a job beside its data: trace context, a tenant's name. An object of strings of
+-- 4 KiB at most, which the enqueue checks.
+alter table job add column headers jsonb;
+alter type received add attribute headers jsonb;

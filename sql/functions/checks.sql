@@ -43,3 +43,16 @@ begin
       using errcode = '22023', hint = 'Choose a shorter one, and extend it while the work goes on.';
   end if;
 end $$;
+
+create or replace function check_headers(given jsonb) returns void
+language plpgsql immutable
+as $$
+begin
+  if jsonb_typeof(given) <> 'object' or exists (select from jsonb_each(given) h where jsonb_typeof(h.value) <> 'string') then
+    raise exception 'the headers are no object of strings' using errcode = '22023',
+      hint = 'Pass them as in {"traceparent": "00-..."}.';
+  elsif octet_length(given::text) > {headers_limit} then
+    raise exception 'the headers have % bytes, at most % are allowed', octet_length(given::text), {headers_limit}
+      using errcode = '22023', hint = 'Put what the handler works with into the data.';
+  end if;
+end $$;

@@ -331,7 +331,7 @@ returns table (
   suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
-  priority smallint, group_id text, claim uuid, disposition text, expires_at timestamptz,
+  priority smallint, headers text, group_id text, claim uuid, disposition text, expires_at timestamptz,
   more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz)
 language plpgsql volatile
 as $$
@@ -354,7 +354,7 @@ begin
   return query
     select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
-      j.content_type, j.name, j.reference, j.priority::smallint, j.group_id, c.token, c.disposition, j.expires_at,
+      j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz
     from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
     join {schema}.job j on j.id = any (array[c.id]);

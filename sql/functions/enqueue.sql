@@ -6,7 +6,7 @@ create or replace function enqueue(
   queue text, data jsonb, group_id text default null, delay interval default null, run_at timestamptz default null,
   name text default null, reference text default null, priority integer default 0, expires_at timestamptz default null,
   max_attempts integer default null, dedup_id text default null, payload bytea default null,
-  content_type text default null
+  content_type text default null, headers jsonb default null
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile
 set search_path from current
@@ -54,6 +54,10 @@ begin
       using errcode = '22023', hint = 'Pass null for never.';
   end if;
 
+  if enqueue.headers is not null then
+    perform check_headers(enqueue.headers);
+  end if;
+
   select s.* into setting from queue s where s.name = of_queue;
   due_at := coalesce(due_at, clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
   id := nextval('job_id_seq');
@@ -74,9 +78,9 @@ begin
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
-    max_attempts, dedup_id, run_at, turn_at)
+    max_attempts, dedup_id, headers, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
-    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, due_at,
+    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, nullif(enqueue.headers, '{}'), due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging} else least(due_at, expiry) end);
   if wakes then
     perform pg_notify(current_schema() || '.wake', of_queue);

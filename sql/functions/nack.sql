@@ -40,7 +40,7 @@ begin
     wait := coalesce((
       select make_interval(secs => least(q.backoff_ms * 2.0 ^ least(j.attempts - j.attempts_forgiven - 1, 60),
         coalesce(q.backoff_cap_ms, {backoff_cap_ms})) / 1000.0)
-      from queue q where q.name = j.queue), interval '0');
+      from queue q where q.name = j.queue and q.backoff_ms is not null), interval '0');
   end if;
   attempt_limit := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
     {receiver_attempts});

@@ -1,5 +1,6 @@
 //! The handler's view of its job, and the transaction that holds it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
+use crate::job::headers::Headers;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
 use crate::liveness::context::Context;
@@ -40,6 +42,7 @@ pub struct ActiveJob {
     pub(crate) max_attempts: u32,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
+    pub(crate) headers: Headers,
     pub(crate) priority: u8,
     pub(crate) content_type: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
@@ -209,6 +212,11 @@ impl ActiveJob {
     /// The kind of job, as the producer named it ([`NewJob::name`](crate::NewJob::name)).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// The headers of the job, by name ([`NewJob::header`](crate::NewJob::header)).
+    pub fn headers(&self) -> &BTreeMap<String, String> {
+        &self.headers
     }
 
     /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).

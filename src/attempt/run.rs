@@ -148,6 +148,7 @@ impl ClaimedTurn {
             max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
             name: held.name.clone(),
             reference: held.reference.clone(),
+            headers: held.headers.clone(),
             priority: held.priority,
             content_type: held.data.content_type().map(str::to_owned),
             created_at: held.created_at,

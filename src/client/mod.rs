@@ -9,6 +9,7 @@ pub(crate) mod enqueue;
 mod explain;
 mod inspect;
 mod maintenance;
+mod metrics;
 pub(crate) mod node;
 mod operations;
 mod overview;

@@ -1,6 +1,7 @@
 //! Receive: take jobs by hand, without a [`Processor`](crate::Processor). It calls the SQL
 //! functions that other languages call.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -95,6 +96,8 @@ pub struct Received {
     pub name: Option<String>,
     /// The producer's own id of the job.
     pub reference: Option<String>,
+    /// The headers that the producer gave it, by name.
+    pub headers: BTreeMap<String, String>,
     /// When it was enqueued: the begin of the producer's transaction.
     pub enqueued_at: DateTime<Utc>,
     /// When its visibility ends, unless it is extended; by the database's clock. The job may be
@@ -118,6 +121,7 @@ impl fmt::Debug for Received {
             .field("content_type", &self.content_type)
             .field("name", &self.name)
             .field("reference", &self.reference)
+            .field("headers", &Redacted)
             .field("enqueued_at", &self.enqueued_at)
             .field("visible_until", &self.visible_until)
             .field("key", &self.key)
@@ -417,6 +421,7 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         content_type: row.content_type,
         name: row.name,
         reference: row.reference,
+        headers: row.headers,
         enqueued_at: row.enqueued_at,
         visible_until: row.visible_until,
         key: row.key,

@@ -1,5 +1,6 @@
 //! Jobs: what an enqueue returns, and a job as the database has it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -114,6 +115,8 @@ pub struct Job {
     pub name: Option<String>,
     /// The producer's own id of the job.
     pub reference: Option<String>,
+    /// The headers that the producer gave it, by name.
+    pub headers: BTreeMap<String, String>,
     /// 0 to 9: a higher one ages faster.
     pub priority: u8,
     /// The job does not begin after this time.
@@ -155,6 +158,7 @@ impl fmt::Debug for Job {
             .field("content_type", &self.content_type)
             .field("name", &self.name)
             .field("reference", &self.reference)
+            .field("headers", &Redacted)
             .field("priority", &self.priority)
             .field("expires_at", &self.expires_at)
             .field("lease", &self.lease)

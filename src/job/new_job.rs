@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::job::bytes::JobData;
 use crate::job::error::EnqueueError;
+use crate::job::headers::{self, Headers};
 use crate::job::json::{DEPTH_LIMIT, depth, has_nul};
 use crate::job::name;
 use crate::job::retry::MAX_DELAY;
@@ -41,6 +42,7 @@ pub struct NewJob {
     lease: Option<Duration>,
     name: Option<String>,
     reference: Option<String>,
+    headers: Headers,
     priority: u8,
     dedup: Dedup,
 }
@@ -125,6 +127,7 @@ impl NewJob {
             lease: None,
             name: None,
             reference: None,
+            headers: Headers::new(),
             priority: 0,
             dedup: Dedup::Unsaid,
         }
@@ -194,6 +197,14 @@ impl NewJob {
         self
     }
 
+    /// Adds a header: what travels with the job beside its data, such as the context of a trace
+    /// ([`ActiveJob::headers`](crate::ActiveJob::headers)). The name has 1 to 200 characters; all
+    /// headers together have 4 KiB at most as JSON. A second value of a name replaces the first.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
     /// Sets the priority, 0 (the default) to 9. With each step the job ages 10 s ahead of other
     /// groups, and of other jobs without a group. So a low priority is late, and never starves.
     /// Inside a group it does not change the order.
@@ -259,6 +270,7 @@ impl NewJob {
             lease,
             name,
             reference,
+            headers,
             priority,
             dedup,
         } = self;
@@ -281,6 +293,7 @@ impl NewJob {
             let text = text.as_deref();
             text.map_or(Ok(()), |text| name::check(field, text, limit)).map_err(bad_name)?;
         }
+        let headers = check_headers(&headers, index)?;
         let content = check_content(content, index, data_limit)?;
         let (delay, run_at) = match start {
             Start::Unsaid => (None, None),
@@ -337,6 +350,7 @@ impl NewJob {
             lease_ms,
             name,
             reference,
+            headers,
             priority: priority.into(),
             dedup_id,
             dedup_by_content,
@@ -380,6 +394,25 @@ fn check_content(content: Content, index: usize, limit: usize) -> Result<JobData
     }
 }
 
+/// Returns the headers as JSON; `None` if there are none.
+fn check_headers(headers: &Headers, index: usize) -> Result<Option<String>, EnqueueError> {
+    if headers.is_empty() {
+        return Ok(None);
+    }
+    for name in headers.keys() {
+        name::check("header", name, headers::NAME_LIMIT)
+            .map_err(|source| EnqueueError::Name { index, source })?;
+    }
+    let json = serde_json::to_string(headers)
+        .map_err(|source| EnqueueError::Serialize { index, source })?;
+    if json.len() > headers::LIMIT || has_nul(&json) {
+        let (field, value) = ("headers", format!("{} bytes", json.len()));
+        let range = "4096 bytes as JSON at most, without NUL";
+        return Err(EnqueueError::OutOfRange { index, field, value, range });
+    }
+    Ok(Some(json))
+}
+
 /// A [`NewJob`] that the database will accept.
 #[derive(Debug)]
 pub(crate) struct CheckedJob {
@@ -395,6 +428,7 @@ pub(crate) struct CheckedJob {
     pub(crate) lease_ms: Option<i64>,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
+    pub(crate) headers: Option<String>,
     pub(crate) priority: i16,
     pub(crate) dedup_id: Option<String>,
     pub(crate) dedup_by_content: bool,

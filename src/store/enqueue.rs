@@ -53,7 +53,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
 }
 
 /// The jobs as they were given.
-const INPUT: [(u8, &str, &str); 17] = [
+const INPUT: [(u8, &str, &str); 18] = [
     (1, "queue", "text"),
     (2, "group_id", "text"),
     (3, "data", "text"),
@@ -71,13 +71,14 @@ const INPUT: [(u8, &str, &str); 17] = [
     (15, "lease_ms", "int8"),
     (16, "dedup_id", "text"),
     (17, "by_content", "bool"),
+    (18, "headers", "text"),
 ];
 
 /// Each with an id, drawn before anything could change their order: those of duplicates are lost.
 fn input(names: &Names, many: bool) -> SelectStatement {
     let rows = if many {
         rows_of(&INPUT.map(|(n, name, _)| (n, name)))
-            .expr_as(sql("unnest(?18)"), "leads")
+            .expr_as(sql("unnest(?19)"), "leads")
             .expr_as(sql("generate_subscripts(?1, 1)"), "place")
             .to_owned()
     } else {
@@ -118,6 +119,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
                 "i.reference",
                 "coalesce(i.priority, 0::int2) priority",
                 "i.lease_ms",
+                "i.headers",
             ]
             .map(sql),
         )
@@ -161,7 +163,7 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
 }
 
 /// What is inserted, and from what.
-const COLUMNS: [(&str, &str); 15] = [
+const COLUMNS: [(&str, &str); 16] = [
     ("id", "id"),
     ("queue", "queue"),
     ("group_id", "group_id"),
@@ -177,6 +179,7 @@ const COLUMNS: [(&str, &str); 15] = [
     ("expires_at", "expires_at"),
     ("lease_ms", "lease_ms"),
     ("dedup_id", "dedup_id"),
+    ("headers", "headers::jsonb"),
 ];
 
 fn rows(many: bool) -> SelectStatement {
@@ -215,7 +218,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?19, queue))"))
+        .expr(sql("count(pg_notify(?20, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
@@ -227,7 +230,7 @@ fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?18, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?19, queue) end"
     ))
 }
 
@@ -283,6 +286,7 @@ fn bind_many(
         .bind(column(jobs, |job| job.lease_ms))
         .bind(column(jobs, |job| job.dedup_id.take()))
         .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
+        .bind(column(jobs, |job| job.headers.take()))
         .bind(leads)
 }
 
@@ -325,6 +329,7 @@ fn bind_one(
         .bind(job.lease_ms)
         .bind(job.dedup_id)
         .bind(job.dedup_by_content)
+        .bind(job.headers)
 }
 
 impl Store {

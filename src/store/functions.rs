@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
+use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
@@ -25,7 +26,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVER_ATTEMPTS: u32 = 10;
 
 /// The files, each behind those whose functions its SQL functions call.
-const FILES: [&str; 33] = [
+const FILES: &[&str] = &[
     include_str!("../../sql/functions/plans.sql"),
     include_str!("../../sql/functions/suspicion.sql"),
     include_str!("../../sql/functions/history.sql"),
@@ -51,6 +52,8 @@ const FILES: [&str; 33] = [
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/overview.sql"),
+    include_str!("../../sql/functions/metrics.sql"),
     include_str!("../../sql/functions/processors.sql"),
     include_str!("../../sql/functions/operation.sql"),
     include_str!("../../sql/functions/control.sql"),
@@ -58,7 +61,6 @@ const FILES: [&str; 33] = [
     include_str!("../../sql/functions/park.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
-    include_str!("../../sql/functions/overview.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
@@ -73,7 +75,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 26] {
+fn constants() -> [(&'static str, String); 27] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -102,6 +104,7 @@ fn constants() -> [(&'static str, String); 26] {
         ("{job_name_limit}", name::JOB_NAME_LIMIT.to_string()),
         ("{reference_limit}", name::REFERENCE_LIMIT.to_string()),
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
+        ("{headers_limit}", headers::LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
     ]
 }
@@ -161,9 +164,10 @@ impl Function {
 /// All functions, in the order in which they are made.
 pub(crate) fn functions() -> Vec<Function> {
     let constants = constants();
-    let filled = FILES.map(|file| {
-        constants.iter().fold(file.to_owned(), |text, (key, value)| text.replace(key, value))
-    });
+    let fill = |file: &&str| {
+        constants.iter().fold((*file).to_owned(), |text, (key, value)| text.replace(key, value))
+    };
+    let filled: Vec<String> = FILES.iter().map(fill).collect();
     filled.iter().flat_map(|file| split(file)).map(Function::new).collect()
 }
 
@@ -237,7 +241,7 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/functions");
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let files: HashSet<_> = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
-        assert_eq!(files, FILES.map(str::to_owned).into());
+        assert_eq!(files, FILES.iter().map(|file| (*file).to_owned()).collect());
         let statements: usize = files.iter().map(|file| file.matches("\n$$;").count()).sum();
         let ends: usize = files.iter().map(|file| file.matches("\nend $$;").count()).sum();
         assert_eq!(functions().len(), statements + ends);

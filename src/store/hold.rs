@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::job::bytes::JobData;
+use crate::job::headers::{self, Headers};
 use crate::store::claim::Claim;
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
@@ -33,7 +34,8 @@ statements! {
                 and exists (select from held)
             for no key update of j skip locked
         )
-        select held.suspected, {columns}, set_config('lock_timeout', '0', true), {xid}
+        select held.suspected, {columns}, set_config('lock_timeout', '0', true),
+            set_config('seriatim.held', $1, true), {xid}
         from held
         left join held_job as job on true",
         &[("columns", &held_columns(names, &names.sql(FOLLOWED))), ("xid", XID)],
@@ -48,7 +50,7 @@ statements! {
             for no key update of j skip locked
         )
         select job.suspect is not null as suspected, {columns},
-            set_config('lock_timeout', '0', true), {xid}
+            set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true), {xid}
         from held_job as job",
         &[("columns", &held_columns(names, "false")), ("xid", XID)],
     );
@@ -102,7 +104,7 @@ pub(in crate::store) fn held_columns(names: &Names, followed: &str) -> String {
         {followed},
         pg_backend_pid(),
         (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
-        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority",
+        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority, job.headers::text",
         &[("followed", followed)],
     )
 }
@@ -114,6 +116,7 @@ pub(crate) struct HeldJob {
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) priority: u8,
+    pub(crate) headers: Headers,
     /// Which attempt this is, from 1.
     pub(crate) attempt: u32,
     /// The number of attempts that do not count against the limit.
@@ -214,7 +217,7 @@ impl Store {
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
-                let xid = row.try_get(20)?;
+                let xid = row.try_get(22)?;
                 Ok(HoldAnswer::Held(Box::new(HeldJob { xid, ..held_job(&row)? })))
             }
             // The group is ours, but the job's row is locked for a moment or no longer started.
@@ -319,6 +322,10 @@ fn server_id(system: Option<i64>, timeline: Option<i64>) -> Option<ServerId> {
     Some(ServerId { system: system?, timeline: timeline? })
 }
 
+pub(in crate::store) fn headers(row: &PgRow, column: usize) -> Result<Headers, sqlx::Error> {
+    headers::parse(row.try_get(column)?).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
 pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
@@ -331,6 +338,7 @@ pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         name: row.try_get(16)?,
         reference: row.try_get(17)?,
         priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),
+        headers: headers(row, 19)?,
         attempt: count(row.try_get(3)?),
         forgiven: count(row.try_get(4)?),
         max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),

@@ -7,7 +7,9 @@ use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, Row};
 
+use crate::job::headers::Headers;
 use crate::job::json::Readable;
+use crate::store::hold::headers;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -20,7 +22,7 @@ statements! {
 }
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
-                        enqueued_at, visible_until, key";
+                        enqueued_at, visible_until, key, headers::text";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
@@ -38,6 +40,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) content_type: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
+    pub(crate) headers: Headers,
     pub(crate) enqueued_at: DateTime<Utc>,
     pub(crate) visible_until: DateTime<Utc>,
     pub(crate) key: String,
@@ -116,6 +119,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         content_type: row.try_get("content_type")?,
         name: row.try_get("name")?,
         reference: row.try_get("reference")?,
+        headers: headers(row, 12)?,
         enqueued_at: row.try_get("enqueued_at")?,
         visible_until: row.try_get("visible_until")?,
         key: row.try_get("key")?,

@@ -12,6 +12,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::builder::{PG, limit, render, select, sql, sub};
+use crate::store::hold::headers;
 use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -53,6 +54,7 @@ pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
                 "j.expires_at",
                 "j.lease_ms",
                 "j.dedup_id",
+                "j.headers::text",
             ]
             .map(sql),
         )
@@ -321,6 +323,7 @@ pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .try_get::<Option<i64>, _>(20)?
             .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
         dedup_id: row.try_get(21)?,
+        headers: headers(row, 22)?,
         result: readable(row, 5)?,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),

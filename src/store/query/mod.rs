@@ -5,5 +5,6 @@ pub(in crate::store) mod explain;
 #[cfg(feature = "testing")]
 pub(in crate::store) mod for_tests;
 pub(in crate::store) mod inspect;
+pub(in crate::store) mod metrics;
 pub(in crate::store) mod operations;
 pub(in crate::store) mod overview;

@@ -91,7 +91,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         "select count(*) from information_schema.tables where table_schema = 'new'",
     )
     .await;
-    assert_eq!(made, 11);
+    assert_eq!(made, 12);
     nothing_remains(database.pool()).await;
     // An idle while, in which the host's limits on idle sessions pass.
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -10,6 +10,7 @@ mod explaining;
 mod hosts;
 mod lists;
 mod maintenance;
+mod metrics;
 mod no_payload;
 mod operating;
 mod overview;

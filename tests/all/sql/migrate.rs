@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -45,6 +45,7 @@ const TABLES: [&str; 11] = [
     "processor",
     "queue",
     "queue_group",
+    "queue_metrics",
     "receive_attempt",
     "server",
 ];

@@ -1,0 +1,25 @@
+//! Headers: what travels with a job beside its data, such as the context of a trace.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The headers of a job, by name.
+pub(crate) type Headers = BTreeMap<String, String>;
+
+/// Bounds them, in bytes of JSON.
+pub(crate) const LIMIT: usize = 4096;
+/// Longest name, in characters.
+pub(crate) const NAME_LIMIT: usize = 200;
+
+/// Reads the headers of a row. A value that is no string, which only a statement by hand can have
+/// written, is its JSON.
+pub(crate) fn parse(json: Option<&str>) -> Result<Headers, serde_json::Error> {
+    let Some(json) = json else { return Ok(Headers::new()) };
+    let values: BTreeMap<String, Value> = serde_json::from_str(json)?;
+    let text = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Ok(values.into_iter().map(|(name, value)| (name, text(value))).collect())
+}

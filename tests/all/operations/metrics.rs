@@ -1,0 +1,149 @@
+//! Metrics: collected once for the fleet, bounded, and in the text format of Prometheus.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use seriatim::{Client, NewJob, QueueSettings, Receive};
+use sqlx::AssertSqlSafe;
+use tokio::io::AsyncWriteExt;
+
+use crate::support::{by_hand, database, enqueue};
+
+const EVERY: Duration = Duration::from_secs(15);
+
+#[tokio::test]
+async fn one_collection_serves_all_that_ask() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    assert_eq!(client.metrics(pool).await.unwrap().collected_at, None);
+    for n in 0..3 {
+        enqueue(pool, "mail", "a", n).await;
+    }
+    enqueue(pool, "mail", "b", 1).await;
+    client.enqueue(pool, NewJob::new("plain", &1)).await.unwrap();
+    client
+        .enqueue(pool, NewJob::new("mail", &1).group("c").delay(Duration::from_hours(1)))
+        .await
+        .unwrap();
+    assert_eq!(client.receive(pool, Receive::new("mail").group("b")).await.unwrap().len(), 1);
+    client.pause_queue(pool, "paused \"queue\"", None).await.unwrap();
+
+    // Of many that ask at once, one collects.
+    let asked = futures::future::join_all((0..5).map(|_| client.collect_metrics(pool, EVERY)));
+    let collected = asked.await.into_iter().filter(|asked| *asked.as_ref().unwrap()).count();
+    assert_eq!(collected, 1);
+    enqueue(pool, "late", "a", 1).await;
+    assert!(!client.collect_metrics(pool, EVERY).await.unwrap());
+
+    let metrics = client.metrics(pool).await.unwrap();
+    let names: Vec<_> = metrics.queues.keys().map(String::as_str).collect();
+    assert_eq!(names, ["mail", "paused \"queue\"", "plain"]);
+    let mail = &metrics.queues["mail"];
+    assert_eq!([mail.jobs["queued"], mail.jobs["delayed"], mail.jobs["started"]], [3, 1, 1]);
+    assert_eq!(
+        [
+            mail.groups["ready"],
+            mail.groups["running"],
+            mail.groups["resting"],
+            mail.groups["halted"]
+        ],
+        [1, 1, 1, 0]
+    );
+    assert!(mail.oldest_job_s > Some(0.0) && mail.oldest_due_s > Some(0.0), "{mail:?}");
+    assert!(mail.longest_running_s > Some(0.0));
+    assert!(metrics.queues["paused \"queue\""].paused);
+    assert_eq!(metrics.fleet.job_ids, Some(6));
+    assert!(metrics.age_s.is_some_and(|age| age < 15.0));
+
+    // What is gone is gone from the metrics too.
+    by_hand(pool, "delete from seriatim.queue").await;
+    by_hand(
+        pool,
+        "update seriatim.queue_metrics set collected_at = collected_at - interval '1 min'",
+    )
+    .await;
+    assert!(client.collect_metrics(pool, EVERY).await.unwrap());
+    let names: Vec<_> = client.metrics(pool).await.unwrap().queues.into_keys().collect();
+    assert_eq!(names, ["late", "mail", "plain"]);
+    let refused = client.collect_metrics(pool, Duration::ZERO).await.unwrap_err();
+    assert!(refused.to_string().contains("it must be a second at least"), "{refused}");
+}
+
+/// What Prometheus itself says of the text.
+#[tokio::test]
+async fn the_text_is_what_prometheus_reads() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for queue in ["mail", "\"><\\"] {
+        client.pause_queue(pool, queue, None).await.unwrap();
+    }
+    enqueue(pool, "mail", "a", 1).await;
+    client.collect_metrics(pool, EVERY).await.unwrap();
+    let text = client.metrics(pool).await.unwrap().to_prometheus();
+    assert!(text.contains("seriatim_queue_jobs{queue=\"mail\",state=\"queued\"} 1\n"), "{text}");
+    assert!(text.contains("seriatim_queue_paused{queue=\"\\\"><\\\\\"} 1\n"), "{text}");
+    let mut promtool = tokio::process::Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut check) = promtool.spawn() else {
+        println!("skipped: promtool (package prometheus) is not installed");
+        return;
+    };
+    check.stdin.take().unwrap().write_all(text.as_bytes()).await.unwrap();
+    let said = check.wait_with_output().await.unwrap();
+    assert!(said.status.success(), "{}\n{text}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// Each metric that an alert or a panel names is in a real scrape, and each statement of the SQL
+/// dashboard runs.
+#[tokio::test]
+async fn alerts_and_dashboards_name_what_is_there() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    client.configure_queue(pool, QueueSettings::new("mail").in_flight_limit(5)).await.unwrap();
+    enqueue(pool, "mail", "a", 1).await;
+    client.receive(pool, Receive::new("mail")).await.unwrap();
+    // A snapshot that is open.
+    let mut open = pool.begin().await.unwrap();
+    sqlx::query("set transaction isolation level repeatable read")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    sqlx::query("select 1").execute(&mut *open).await.unwrap();
+    client.collect_metrics(pool, EVERY).await.unwrap();
+    let text = client.metrics(pool).await.unwrap().to_prometheus();
+    let shown: HashSet<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    for file in ["seriatim.rules.yml", "grafana-prometheus.json"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring").join(file);
+        let words = std::fs::read_to_string(&file).unwrap();
+        let named: HashSet<_> = words
+            .split(|c: char| !c.is_ascii_lowercase() && c != '_')
+            .filter(|word| word.starts_with("seriatim_"))
+            .collect();
+        assert!(
+            named.len() > 5 && named.is_subset(&shown),
+            "{file:?}: {:?}",
+            named.difference(&shown)
+        );
+    }
+    let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring/grafana-sql.json");
+    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(sql).unwrap()).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let statement = panel["targets"][0]["rawSql"].as_str().unwrap();
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(pool).await.unwrap();
+    }
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring/seriatim.rules.yml");
+    let Ok(said) =
+        std::process::Command::new("promtool").args(["check", "rules"]).arg(rules).output()
+    else {
+        println!("skipped: promtool (package prometheus) is not installed");
+        return;
+    };
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
