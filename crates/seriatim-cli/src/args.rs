@@ -130,6 +130,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Nodes>,
     },
+    /// Print the metrics of the fleet, as Prometheus reads them.
+    ///
+    /// They are counted if nobody has done so for 15 s; never with `--read-only`.
+    Metrics,
     /// List what operators did, the last first.
     Log {
         /// Only operations before this one: the next page.
@@ -159,6 +163,7 @@ impl Command {
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
             Self::Doctor
             | Self::Tail(_)
+            | Self::Metrics
             | Self::Log { .. }
             | Self::Queues
             | Self::Groups(_)

@@ -583,6 +583,19 @@ async fn what_operators_did_is_listed() {
 }
 
 #[tokio::test]
+async fn metrics_are_counted_and_printed() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let queued = "seriatim_queue_jobs{queue=\"orders\",state=\"queued\"} 1";
+    let unseen = cli.ends(DONE, &["metrics", "--read-only"]).await;
+    assert!(!unseen.out.contains(queued), "{}", unseen.out);
+    let counted = cli.ends(DONE, &["metrics"]).await;
+    assert!(counted.out.contains(queued), "{}", counted.out);
+    assert_eq!(cli.json(&["metrics"]).await[0]["queues"]["orders"]["jobs"]["queued"], 1);
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn nodes_are_listed_and_released() {
     let cli = Cli::new().await;
     cli.ends(NOTHING, &["nodes"]).await;

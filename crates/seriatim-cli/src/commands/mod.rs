@@ -7,6 +7,7 @@ mod explain;
 mod groups;
 mod jobs;
 mod log;
+mod metrics;
 mod migrate;
 mod nodes;
 mod parked;
@@ -42,11 +43,13 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     if matches!(command, Command::Demo) {
         return demo::run(global.json).await;
     }
+    let read_only = global.read_only;
     let session = Session::open(global).await?;
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
         Command::Doctor => doctor::run(&session).await,
         Command::Log { before, limit } => log::run(&session, before, limit).await,
+        Command::Metrics => metrics::run(&session, read_only).await,
         Command::Nodes { command } => nodes::run(&session, command).await,
         Command::Tail(tail) => tail::run(&session, &tail).await,
         Command::Queues => queues::run(&session).await,
