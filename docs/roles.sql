@@ -74,9 +74,10 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.locker(text, text), seriatim.queue_overview(bigint) to seriatim_observer;
 -- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
 -- two; then explain_job, explain_group, halted_groups, parked_groups and failed_jobs are refused.
-grant select (error) on seriatim.job to seriatim_observer;
+grant select (error, history) on seriatim.job to seriatim_observer;
 grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
--- job, group_jobs and jobs_by_reference read whole jobs, and are for workers and operators.
+-- job, group_jobs and jobs_by_reference read whole jobs, and are for workers and operators; Client::without_data reads them
+-- without what they carry.
 
 -- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
 -- set_group_policy and park_group. What they did stays in the table operation: they can neither change nor delete it.

@@ -30,6 +30,7 @@ pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(in crate::client) data_limit: usize,
     pub(in crate::client) notify: bool,
+    pub(in crate::client) without_data: bool,
     actor: Option<Arc<str>>,
     reason: Option<Arc<str>>,
 }
@@ -38,7 +39,14 @@ impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
         let store = Store::default_schema();
-        Self { store, data_limit: 1024 * 1024, notify: true, actor: None, reason: None }
+        Self {
+            store,
+            data_limit: 1024 * 1024,
+            notify: true,
+            without_data: false,
+            actor: None,
+            reason: None,
+        }
     }
 }
 
@@ -124,6 +132,14 @@ impl Client {
     /// has it too.
     pub fn because(&self, reason: &str) -> Self {
         Self { reason: Some(reason.into()), ..self.clone() }
+    }
+
+    /// Returns a client that reads jobs without what they carry: their data is null, payload and
+    /// result are `None`. So an observer's role may call [`job`](Self::job),
+    /// [`group_jobs`](Self::group_jobs) and [`jobs_by_reference`](Self::jobs_by_reference)
+    /// (`docs/roles.sql`), and a list does not bring megabytes.
+    pub fn without_data(&self) -> Self {
+        Self { without_data: true, ..self.clone() }
     }
 
     /// Who changes something with this client, and why.

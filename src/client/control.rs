@@ -1,5 +1,6 @@
 //! Requests about one job or one halted group: cancel, retry, skip, unhalt.
 
+use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
@@ -9,7 +10,8 @@ use crate::job::name;
 use crate::store::RequestReport;
 
 /// The result of [`Client::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cancelled {
     /// The job will not run.
@@ -21,7 +23,7 @@ pub enum Cancelled {
 }
 
 /// The result of [`Client::retry`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retried {
     /// The number of later jobs of the group that have already begun, of those that retention still
@@ -108,7 +110,8 @@ impl Client {
     }
 
     /// Ends the run of a job, under both holds: its worker drops the handler and goes on with other
-    /// jobs. The attempt counts. The job runs again 1.75 s later if it has one left, else it ends as
+    /// jobs. Jobs that were claimed with it, in one turn, go back. The attempt counts. The job runs
+    /// again 1.75 s later if it has one left, else it ends as
     /// a job does whose worker was lost. [`cancel`](Self::cancel) asks the handler instead.
     ///
     /// A worker notices within 0.5 s. Without a [presence](crate::ProcessorBuilder::presence) one

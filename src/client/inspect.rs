@@ -14,7 +14,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         id: i64,
     ) -> Result<Option<Job>, sqlx::Error> {
-        self.store.job(executor, id).await
+        self.store.job(executor, id, self.without_data).await
     }
 
     /// Returns the first `limit` unfinished jobs of a group, in the order in which they will run.
@@ -25,7 +25,7 @@ impl Client {
         group: &str,
         limit: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        self.store.group_jobs(executor, queue, group, limit.into()).await
+        self.store.group_jobs(executor, queue, group, limit.into(), self.without_data).await
     }
 
     /// Returns up to `limit` jobs of a queue with the producer's own id
@@ -37,7 +37,8 @@ impl Client {
         reference: &str,
         limit: u32,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        self.store.jobs_by_reference(executor, queue, reference, limit.into()).await
+        let bare = self.without_data;
+        self.store.jobs_by_reference(executor, queue, reference, limit.into(), bare).await
     }
 
     /// Returns the status of a job; `None` if there is no such job, or retention has deleted it. A

@@ -1,11 +1,12 @@
 //! Nodes that are gone: suspects the claims of their processors.
 
+use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 
 /// The claims that a release made suspected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Released {
     /// The number of groups.

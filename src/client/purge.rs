@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use sqlx::PgPool;
 use tokio::time::sleep;
 
@@ -11,7 +12,7 @@ use crate::job::name;
 use crate::store::{WorkConnection, in_tx};
 
 /// The result of a purge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Purged {
     /// The number of jobs that were cancelled.

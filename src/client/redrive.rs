@@ -1,5 +1,6 @@
 //! Redrive: failed jobs of a queue, queued again.
 
+use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
@@ -8,7 +9,7 @@ use crate::job::name;
 use crate::store::RedriveReport;
 
 /// The result of a redrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Redriven {
     /// The number of jobs that are queued again.
@@ -50,6 +51,23 @@ impl Client {
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let report = self.store.redrive(executor, queue, None, limit, self.acting()).await?;
         Ok(Redriven::from(report))
+    }
+
+    /// As [`redrive`](Self::redrive), of one group.
+    ///
+    /// # Errors
+    /// As [`redrive`](Self::redrive).
+    pub async fn redrive_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        limit: u32,
+    ) -> Result<Redriven, ControlError> {
+        name::check_queue(queue)?;
+        name::check("group", group, name::GROUP_LIMIT)?;
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        Ok(self.store.redrive(executor, queue, Some(group), limit, self.acting()).await?.into())
     }
 
     /// Queues those of the jobs that are dead letters again, as [`redrive`](Self::redrive) does:

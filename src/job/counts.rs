@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::job::queue_options::AfterHalt;
 
 /// The numbers of a queue's jobs by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct QueueCounts {
     /// Queued and due, behind others of their group perhaps.
@@ -53,7 +53,7 @@ pub struct PausedQueue {
 }
 
 /// A group that is paused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PausedGroup {
     /// The queue.
@@ -69,7 +69,7 @@ pub struct PausedGroup {
 }
 
 /// A halted group, and why it stopped.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HaltedGroup {
     /// The queue.
@@ -91,7 +91,7 @@ pub struct HaltedGroup {
 }
 
 /// A failed job, and the jobs of its group that stepped aside with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ParkedUnit {
     /// The queue.

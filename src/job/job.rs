@@ -93,7 +93,7 @@ impl fmt::Display for JobStatus {
 }
 
 /// A job as the database has it.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Job {
     /// Its id.

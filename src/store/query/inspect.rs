@@ -19,56 +19,67 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    JOB = by_id;
-    GROUP_JOBS = of_group;
-    BY_REFERENCE = of_reference;
+    JOB = |names| by_id(jobs(names));
+    GROUP_JOBS = |names| of_group(jobs(names));
+    BY_REFERENCE = |names| of_reference(jobs(names));
+    BARE_JOB = |names| by_id(bare_jobs(names));
+    BARE_GROUP_JOBS = |names| of_group(bare_jobs(names));
+    BARE_BY_REFERENCE = |names| of_reference(bare_jobs(names));
     HALTED = halted;
     COUNTS = counts;
     FAILED = failed;
     STATUS = |names| names.sql("select status::text from {job} where id = $1");
 }
 
+/// The columns of a job, as `job` reads them.
+const COLUMNS: [&str; 23] = [
+    "j.id",
+    "j.queue",
+    "j.group_id",
+    "j.status::text",
+    "j.data",
+    "j.result",
+    "j.error",
+    "j.attempts",
+    "j.max_attempts",
+    "j.run_at",
+    "j.created_at",
+    "j.last_started_at",
+    "j.finished_at",
+    "j.history",
+    "j.payload",
+    "j.content_type",
+    "j.name",
+    "j.reference",
+    "j.priority",
+    "j.expires_at",
+    "j.lease_ms",
+    "j.dedup_id",
+    "j.headers::text",
+];
+
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    select()
-        .exprs(
-            [
-                "j.id",
-                "j.queue",
-                "j.group_id",
-                "j.status::text",
-                "j.data",
-                "j.result",
-                "j.error",
-                "j.attempts",
-                "j.max_attempts",
-                "j.run_at",
-                "j.created_at",
-                "j.last_started_at",
-                "j.finished_at",
-                "j.history",
-                "j.payload",
-                "j.content_type",
-                "j.name",
-                "j.reference",
-                "j.priority",
-                "j.expires_at",
-                "j.lease_ms",
-                "j.dedup_id",
-                "j.headers::text",
-            ]
-            .map(sql),
-        )
-        .from_as(names.job(), "j")
-        .to_owned()
+    select().exprs(COLUMNS.map(sql)).from_as(names.job(), "j").to_owned()
 }
 
-fn by_id(names: &Names) -> String {
-    let query = jobs(names).and_where(sql("j.id = ?1")).to_owned();
+/// Jobs without what they carry. It takes no right to those columns.
+fn bare_jobs(names: &Names) -> SelectStatement {
+    let columns = COLUMNS.map(|column| match column {
+        "j.data" | "j.result" => "null::jsonb",
+        "j.payload" => "null::bytea",
+        "j.headers::text" => "null::text",
+        column => column,
+    });
+    select().exprs(columns.map(sql)).from_as(names.job(), "j").to_owned()
+}
+
+fn by_id(mut jobs: SelectStatement) -> String {
+    let query = jobs.and_where(sql("j.id = ?1")).to_owned();
     render(query.build(PG))
 }
 
-fn of_group(names: &Names) -> String {
-    let mut query = jobs(names)
+fn of_group(mut jobs: SelectStatement) -> String {
+    let mut query = jobs
         .and_where(in_group("j", "?1", "?2", None))
         .and_where(unfinished("j"))
         .limit(limit(3))
@@ -77,8 +88,8 @@ fn of_group(names: &Names) -> String {
     render(query.build(PG))
 }
 
-fn of_reference(names: &Names) -> String {
-    let query = jobs(names)
+fn of_reference(mut jobs: SelectStatement) -> String {
+    let query = jobs
         .and_where(sql("j.queue = ?1 and j.reference = ?2"))
         // As a sum, so that no plan walks all jobs in the order of their ids to find these.
         .order_by_expr(sql("j.id + 0"), Order::Desc)
@@ -186,8 +197,10 @@ impl Store {
         &self,
         executor: impl PgExecutor<'_>,
         id: i64,
+        bare: bool,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let row = self.query(&JOB).bind(id).fetch_optional(executor).await?;
+        let by_id = if bare { &BARE_JOB } else { &JOB };
+        let row = self.query(by_id).bind(id).fetch_optional(executor).await?;
         row.as_ref().map(job).transpose()
     }
 
@@ -198,8 +211,10 @@ impl Store {
         queue: &str,
         group: &str,
         limit: i64,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&GROUP_JOBS).bind(queue).bind(group).bind(limit);
+        let of_group = if bare { &BARE_GROUP_JOBS } else { &GROUP_JOBS };
+        let query = self.query(of_group).bind(queue).bind(group).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 
@@ -210,8 +225,10 @@ impl Store {
         queue: &str,
         reference: &str,
         limit: i64,
+        bare: bool,
     ) -> Result<Vec<Job>, sqlx::Error> {
-        let query = self.query(&BY_REFERENCE).bind(queue).bind(reference).bind(limit);
+        let of_reference = if bare { &BARE_BY_REFERENCE } else { &BY_REFERENCE };
+        let query = self.query(of_reference).bind(queue).bind(reference).bind(limit);
         query.fetch_all(executor).await?.iter().map(job).collect()
     }
 

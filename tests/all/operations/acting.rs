@@ -197,6 +197,8 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     assert_eq!(done, [("redrive", 2), ("discard", 1)]);
     assert_eq!(operations[0].group.as_deref(), Some("g"));
 
+    assert_eq!(client.redrive_group(pool, "r", "other", 10).await.unwrap().jobs, 0);
+    assert_eq!(client.redrive_group(pool, "r", "g", 10).await.unwrap().jobs, 1);
     let run = handler(async |job, _| Ok(Value::from(job.id())));
     let running = processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start();
     let mut began = Vec::new();

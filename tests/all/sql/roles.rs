@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, Hold, JobError, NewJob, OutOfAttempts,
-    Processor, QueueSettings, Reason, Receive, Retention,
+    Client, ControlError, DedupScope, FailedFilter, Hold, JobError, JobStatus, NewJob,
+    OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -304,7 +304,7 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     assert_eq!(sqlx::query(list).fetch_all(observer).await.unwrap().len(), 1);
 
     may_not(observer, &OWNERS).await;
-    let columns = ["data", "payload", "result", "history", "job", "*"];
+    let columns = ["data", "payload", "result", "job", "*"];
     for column in columns {
         may_not(observer, &[&format!("select {column} from seriatim.job")]).await;
     }
@@ -333,6 +333,12 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
 
     let why = client.explain_job(observer, id).await.unwrap().unwrap().to_string();
     assert!(why.contains("audit") && !why.contains("carried"), "{why}");
+    let bare = client.without_data();
+    let seen = bare.job(observer, id).await.unwrap().unwrap();
+    assert_eq!((seen.id, &seen.data, &seen.result), (id, &Value::Null, &None));
+    assert_eq!(bare.group_jobs(observer, "q", "g", 1).await.unwrap(), [seen]);
+    bare.jobs_by_reference(observer, "q", "r", 1).await.unwrap();
+    assert_eq!(bare.job_status(&roles.producer, id).await.unwrap(), Some(JobStatus::Queued));
     client.queues(observer).await.unwrap();
     client.failed_jobs(observer, &FailedFilter::default()).await.unwrap();
     client.processors(observer).await.unwrap();
