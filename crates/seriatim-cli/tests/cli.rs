@@ -113,6 +113,19 @@ impl JobHandler for Fails {
     }
 }
 
+struct Hangs;
+
+#[async_trait]
+impl JobHandler for Hangs {
+    type Data = Value;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, _: Value) -> Result<(), JobError> {
+        std::future::pending().await
+    }
+}
+
 #[tokio::test]
 async fn lists_show_queues_groups_and_jobs() {
     let cli = Cli::new().await;
@@ -579,6 +592,34 @@ async fn what_operators_did_is_listed() {
     assert_eq!((&log[0]["actor"], &log[1]["actor"]), (&json!("ann"), &json!("bob")));
     let log = cli.ends(DONE, &["log", "--limit", "1"]).await;
     assert!(log.out.contains("more: --before"), "{}", log.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn the_run_of_a_job_that_hangs_is_aborted() {
+    let cli = Cli::new().await;
+    let job = cli.enqueue("ann").await;
+    let id = job.to_string();
+    cli.ends(REFUSED, &["job", "abort", &id]).await;
+    let running = Processor::builder(cli.database.pool().clone())
+        .queue(QueueOptions::new("orders").retry(RetryPolicy::new(1)), Hangs)
+        .build()
+        .unwrap()
+        .start();
+    let becomes = async |status| {
+        let deadline = Instant::now() + PATIENCE;
+        while cli.status(job).await != status {
+            assert!(Instant::now() < deadline, "the job does not become {status}");
+            tokio::task::yield_now().await;
+        }
+    };
+    becomes(JobStatus::Started).await;
+    let dry = cli.ends(DONE, &["job", "abort", &id, "--dry-run"]).await;
+    assert!(dry.out.contains("nothing is changed"), "{}", dry.out);
+    assert_eq!(cli.status(job).await, JobStatus::Started);
+    cli.ends(DONE, &["job", "abort", &id]).await;
+    becomes(JobStatus::Failed).await;
+    running.shutdown(PATIENCE).await;
     cli.remove().await;
 }
 
