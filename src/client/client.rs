@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres};
 
 use crate::error::MigrateError;
 use crate::job::error::NameError;
@@ -161,12 +162,30 @@ impl Client {
     /// [`MigrateError::CitusOption`] if Citus would not leave it to its node;
     /// [`MigrateError::Database`] otherwise.
     pub async fn migrate(&self, pool: &PgPool) -> Result<(), MigrateError> {
+        self.store.migrate(&mut *self.connection(pool).await?).await
+    }
+
+    /// Returns whether [`migrate`](Self::migrate) would find nothing to do.
+    ///
+    /// # Errors
+    /// As [`migrate`](Self::migrate).
+    pub async fn is_migrated(&self, pool: &PgPool) -> Result<bool, MigrateError> {
+        self.store.is_migrated(&mut *self.connection(pool).await?).await
+    }
+
+    /// Returns what [`migrate`](Self::migrate) would do on this database, as a script of SQL for a
+    /// role that has the rights. `None` if there is nothing to do.
+    ///
+    /// # Errors
+    /// As [`migrate`](Self::migrate).
+    pub async fn migration_sql(&self, pool: &PgPool) -> Result<Option<String>, MigrateError> {
+        self.store.migration_sql(&mut *self.connection(pool).await?).await
+    }
+
+    async fn connection(&self, pool: &PgPool) -> Result<PoolConnection<Postgres>, MigrateError> {
         let schema = || self.schema().to_owned();
-        let mut conn = pool
-            .acquire()
-            .await
-            .map_err(|source| MigrateError::Database { schema: schema(), source })?;
-        self.store.migrate(&mut conn).await
+        let conn = pool.acquire().await;
+        conn.map_err(|source| MigrateError::Database { schema: schema(), source })
     }
 }
 

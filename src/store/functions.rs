@@ -116,6 +116,15 @@ pub(in crate::store) fn checksum(text: &str) -> Vec<u8> {
     migration.checksum.into_owned()
 }
 
+/// Bytes in hexadecimal digits.
+pub(in crate::store) fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
 /// A function as this version of the library makes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
@@ -130,11 +139,8 @@ pub(crate) struct Function {
 impl Function {
     /// From `create or replace function …` up to the end of its body.
     pub(crate) fn new(text: &str) -> Self {
-        let mut hex = String::new();
-        for byte in checksum(text) {
-            _ = write!(hex, "{byte:02x}");
-        }
-        Self { signature: signature(text), checksum: hex, text: text.to_owned() }
+        let checksum = hex(&checksum(text));
+        Self { signature: signature(text), checksum, text: text.to_owned() }
     }
 
     /// The same, with another text.
@@ -219,7 +225,7 @@ fn in_schema(text: &str, names: &Names) -> String {
 }
 
 /// A literal, however the session reads strings.
-fn quoted(text: &str) -> String {
+pub(in crate::store) fn quoted(text: &str) -> String {
     let escape = if text.contains('\\') { "E" } else { "" };
     format!("{escape}'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

@@ -6,6 +6,7 @@
 //! would replace each other's functions at each start.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use sqlx::postgres::PgTransactionManager;
 use sqlx::types::Json;
@@ -13,7 +14,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::error::MigrateError;
-use crate::store::functions::{Function, checksum, functions};
+use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text};
 use crate::store::{Names, Store};
 
 /// One step of the schema.
@@ -139,6 +140,86 @@ impl Store {
             self.state_of(applied.last(), LATEST)
         };
         self.in_transaction(conn, begin, ask).await
+    }
+
+    /// Whether [`migrate`](Self::migrate) would change nothing.
+    pub(crate) async fn is_migrated(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let to_do = async |conn: &mut PgConnection| self.is_to_do(conn, &Release::this()).await;
+        self.in_transaction(conn, begin, to_do).await.map(|to_do| !to_do)
+    }
+
+    /// Returns what [`migrate`](Self::migrate) would do, as a script; `None`: nothing.
+    pub(crate) async fn migration_sql(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Option<String>, MigrateError> {
+        let release = Release::this();
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let script = async |conn: &mut PgConnection| {
+            if !self.is_to_do(conn, &release).await? {
+                return Ok(None);
+            }
+            let applied = self.applied(conn).await?;
+            Ok(Some(self.script(&applied, &release)))
+        };
+        self.in_transaction(conn, begin, script).await
+    }
+
+    /// The same steps as [`apply`](Self::apply), for a session that does not read their answers.
+    fn script(&self, applied: &[Applied], release: &Release) -> String {
+        let quoted = self.quoted_schema();
+        let migration = self.names.quoted("migration");
+        let before = applied.last();
+        let from = before.map_or(0, |newest| newest.version);
+        let lock = quoted_text(&format!("seriatim migrate {quoted}"));
+        let mut script = format!(
+            "{BEGIN}{};\nselect pg_advisory_xact_lock(hashtextextended({lock}, 0));\n\
+             create schema if not exists {quoted};\n",
+            self.search_path()
+        );
+        for step in release.steps.iter().filter(|step| step.version > from) {
+            let Step { version, description, sql, compatible_from } = step;
+            let checksum = hex(&checksum(sql));
+            let description = quoted_text(description);
+            _ = writeln!(
+                script,
+                "{sql}\ninsert into {migration} (version, description, checksum, compatible_from) \
+                 values ({version}, {description}, '\\x{checksum}', {compatible_from});"
+            );
+        }
+        let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
+        let kept = |signature: &str| release.functions.iter().any(|f| f.signature == signature);
+        for signature in recorded.keys().filter(|signature| !kept(signature)) {
+            _ = writeln!(script, "drop function if exists {quoted}.{signature};");
+        }
+        for function in &release.functions {
+            let make = function.statement(&self.names);
+            if recorded.contains_key(&function.signature) {
+                // As in `make_functions`: its result or the name of an argument may have changed.
+                _ = writeln!(
+                    script,
+                    "do $seriatim$ begin execute $make$ {make} $make$; \
+                     exception when invalid_function_definition then \
+                     drop function {quoted}.{}; execute $make$ {make} $make$; end $seriatim$;",
+                    function.signature
+                );
+            } else {
+                _ = writeln!(script, "{make};");
+            }
+        }
+        let made: serde_json::Map<_, _> = release
+            .functions
+            .iter()
+            .map(|f| (f.signature.clone(), f.checksum.clone().into()))
+            .collect();
+        let made = quoted_text(&serde_json::Value::Object(made).to_string());
+        _ = writeln!(
+            script,
+            "update {migration} set functions = {made} where version = {};\ncommit;",
+            release.version()
+        );
+        script
     }
 
     /// In a transaction, which a transaction pooler gives to one session.

@@ -151,7 +151,13 @@ async fn recent_jobs_are_those_of_the_group() {
     }
     let open = enqueue(pool, "late", "g", "x").await;
     let runs = handler(async |_, _| Ok(serde_json::Value::Null));
-    let running = Processor::builder(pool.clone()).queue(queue("q"), runs).build().unwrap().start();
+    let running = Processor::builder(pool.clone())
+        .queue(queue("q"), runs)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     let recent = client.recent_jobs(pool, "q", "g", 3).await.unwrap();

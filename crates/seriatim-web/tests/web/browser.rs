@@ -267,7 +267,13 @@ async fn shop_in_every_state() -> Shop {
         .retry(RetryPolicy::new(1))
         .out_of_attempts(OutOfAttempts::Park);
     let work = Work { mended: std::sync::Arc::default() };
-    let parks = Processor::builder(pool.clone()).queue(webhooks, work).build().unwrap().start();
+    let parks = Processor::builder(pool.clone())
+        .queue(webhooks, work)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
     shop.enqueue("webhooks", "https://shop.example/hook", "poison", "post").await;
     for _ in 0..5 {
         shop.enqueue("webhooks", "https://shop.example/hook", "fine", "post").await;

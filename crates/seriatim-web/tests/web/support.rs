@@ -176,7 +176,9 @@ impl Shop {
             .queue(orders, Work { mended: Arc::clone(&mended) })
             .build()
             .unwrap()
-            .start();
+            .start()
+            .await
+            .unwrap();
         let mut shop = Self { db, client, running: Some(running), mended, poison: 0 };
         shop.poison = shop.enqueue("orders", "customer-17", "poison", "charge card").await;
         for _ in 0..behind {

@@ -1,0 +1,91 @@
+//! Changes: acted out in a transaction, shown, and kept or undone.
+
+use std::io::{IsTerminal, Write, stderr, stdin};
+
+use serde_json::{Map, Value};
+use sqlx::{PgConnection, Postgres, Transaction};
+
+use crate::failure::Failure;
+use crate::output::text::visible;
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// The server may have another default.
+const BEGIN: &str = "begin isolation level read committed read write";
+
+/// What a change does, in words and as data.
+#[derive(Debug)]
+pub(crate) struct Effect {
+    /// As `12 jobs are queued again`.
+    pub(crate) sentence: String,
+    /// How many jobs it changes: more than one are asked for.
+    pub(crate) jobs: u64,
+    pub(crate) data: Value,
+}
+
+impl Session {
+    /// Begins a transaction for a change.
+    pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+        Ok(self.pool.begin_with(BEGIN).await?)
+    }
+
+    /// Acts, and prints the effect. A dry run is rolled back. If several jobs are changed, it is
+    /// rolled back as well, shown and asked for; so no row is locked while a person thinks.
+    pub(crate) async fn change(
+        &self,
+        act: impl AsyncFn(&mut PgConnection) -> Result<Effect, Failure>,
+    ) -> Result<(), Failure> {
+        let mut tx = self.begin().await?;
+        let mut effect = act(&mut tx).await?;
+        if self.dry_run {
+            tx.rollback().await?;
+            return self.tell(&effect);
+        }
+        if effect.jobs > 1 && !self.yes {
+            tx.rollback().await?;
+            ask(&effect.sentence)?;
+            tx = self.begin().await?;
+            effect = act(&mut tx).await?;
+        }
+        tx.commit().await?;
+        self.tell(&effect)
+    }
+
+    /// Prints the effect of a change, or of a dry run.
+    pub(crate) fn tell(&self, effect: &Effect) -> Result<(), Failure> {
+        if !self.json() {
+            let done = if self.dry_run { "dry run, nothing is changed" } else { "done" };
+            return line(&format!("{done}: {}", visible(&effect.sentence)));
+        }
+        let each = |data: &Value| {
+            let mut data = match data {
+                Value::Object(fields) => fields.clone(),
+                other => Map::from_iter([(String::from("result"), other.clone())]),
+            };
+            data.insert(String::from("dry_run"), self.dry_run.into());
+            json_line(&data)
+        };
+        match &effect.data {
+            Value::Array(several) => several.iter().try_for_each(each),
+            one => each(one),
+        }
+    }
+}
+
+/// Asks whether to go on. Without a terminal it refuses.
+pub(crate) fn ask(sentence: &str) -> Result<(), Failure> {
+    let sentence = visible(sentence);
+    if !stdin().is_terminal() {
+        return Err(Failure::Refused(format!(
+            "this would change several jobs ({sentence}): --yes does it, --dry-run only shows it"
+        )));
+    }
+    eprint!("{sentence}.\nGo on? [y/N] ");
+    stderr().flush()?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::Refused(String::from("nothing is changed"))),
+    }
+}

@@ -1,0 +1,115 @@
+//! `seriatim configure`: the settings of a queue, for the whole fleet.
+
+use seriatim::{OutOfAttempts, QueueSettings, StoredQueueSettings};
+use sqlx::PgConnection;
+
+use crate::args::{Configure, OrDefault, Span};
+use crate::change::Effect;
+use crate::failure::Failure;
+use crate::output::text::{in_words, visible};
+use crate::output::{json, json_line, line};
+use crate::session::Session;
+
+/// Shows the settings, or changes those that are named.
+pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), Failure> {
+    let queue = configure.queue.clone();
+    let Some(settings) = changed(configure) else {
+        return show(session, &queue).await;
+    };
+    let act = async |conn: &mut PgConnection| {
+        session.client.configure_queue(&mut *conn, settings.clone()).await?;
+        let stored = session.client.queue_settings(conn, &queue).await?;
+        let words: Vec<_> = fields(&stored).map(|(name, value)| format!("{name} {value}")).into();
+        Ok(Effect {
+            sentence: format!("queue {queue:?} has {}", words.join(", ")),
+            jobs: 0,
+            data: json::settings(&queue, &stored),
+        })
+    };
+    session.change(act).await
+}
+
+/// Returns the changes; `None` if nothing is named.
+fn changed(configure: Configure) -> Option<QueueSettings> {
+    let Configure {
+        queue,
+        in_flight_limit,
+        delay,
+        dedup_window,
+        dedup_scope,
+        dedup_by_content,
+        max_attempts,
+        out_of_attempts,
+        backoff,
+        backoff_cap,
+    } = configure;
+    let span = |span: OrDefault<Span>| span.into_option().map(|span| span.0);
+    let mut settings = QueueSettings::new(queue);
+    let mut changes = false;
+    if let Some(limit) = in_flight_limit {
+        (settings, changes) = (settings.in_flight_limit(limit.into_option()), true);
+    }
+    if let Some(delay) = delay {
+        (settings, changes) = (settings.delay(span(delay)), true);
+    }
+    if let Some(window) = dedup_window {
+        (settings, changes) = (settings.dedup_window(span(window)), true);
+    }
+    if let Some(scope) = dedup_scope {
+        (settings, changes) = (settings.dedup_scope(scope), true);
+    }
+    if let Some(by_content) = dedup_by_content {
+        (settings, changes) = (settings.dedup_by_content(by_content), true);
+    }
+    if let Some(attempts) = max_attempts {
+        (settings, changes) = (settings.max_attempts(attempts.into_option()), true);
+    }
+    if let Some(policy) = out_of_attempts {
+        let policy = policy.into_option().map(|policy| policy.0);
+        (settings, changes) = (settings.out_of_attempts(policy), true);
+    }
+    if let Some(backoff) = backoff {
+        (settings, changes) = (settings.backoff(span(backoff)), true);
+    }
+    if let Some(cap) = backoff_cap {
+        (settings, changes) = (settings.backoff_cap(span(cap)), true);
+    }
+    changes.then_some(settings)
+}
+
+async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
+    let stored = session.client.queue_settings(&mut *session.read().await?, queue).await?;
+    if session.json() {
+        return json_line(&json::settings(queue, &stored));
+    }
+    line(&format!("queue {}", visible(&format!("{queue:?}"))))?;
+    fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
+}
+
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 9] {
+    let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
+    [
+        ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
+        ("delay", or(stored.delay.map(in_words), "none")),
+        ("dedup window", in_words(stored.dedup_window)),
+        ("dedup scope", stored.dedup_scope.as_str().to_owned()),
+        ("dedup by content", stored.dedup_by_content.to_string()),
+        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), "10")),
+        ("out of attempts", policy(stored.out_of_attempts)),
+        ("backoff", or(stored.backoff.map(in_words), "none")),
+        ("backoff cap", in_words(stored.backoff_cap)),
+    ]
+}
+
+/// Returns a policy as the argument of `--out-of-attempts`.
+pub(crate) fn policy(policy: Option<OutOfAttempts>) -> String {
+    match policy {
+        None | Some(OutOfAttempts::Continue) => String::from("continue"),
+        Some(OutOfAttempts::Halt) => String::from("halt"),
+        Some(OutOfAttempts::Park) => String::from("park"),
+        Some(OutOfAttempts::HaltFor { deadline, then }) => {
+            let milliseconds = deadline.as_millis();
+            format!("halt:{milliseconds}ms:{}", then.as_str())
+        }
+    }
+}

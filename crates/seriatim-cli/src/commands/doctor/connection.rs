@@ -1,0 +1,96 @@
+//! Checks of what lies between this program and the server.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::PgListener;
+use tokio::time::{Instant, timeout};
+
+use super::{Finding, Findings};
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// How far the clocks may differ.
+const SKEW: chrono::Duration = chrono::Duration::seconds(2);
+/// How long a notification or another session may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Compares the clocks of this machine and the server.
+pub(super) async fn clock(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("clock");
+    let mut tx = session.read().await?;
+    let before = Utc::now();
+    let there: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()")
+        .persistent(false)
+        .fetch_one(&mut *tx)
+        .await?;
+    let after = Utc::now();
+    // The answer was made at some time between.
+    let skew = (before - there).max(there - after);
+    if skew > SKEW {
+        let milliseconds = skew.num_milliseconds();
+        findings.note(
+            format!(
+                "the clock of this machine and that of the server differ by {milliseconds} ms: due \
+                 times that a program computes by its own clock are off by that"
+            ),
+            Some(String::from("synchronize both clocks (NTP)")),
+        );
+    }
+    Ok(findings.or_fine("that of this machine is the server's, to 2 s"))
+}
+
+/// Looks whether a session is this connection's own. Behind a transaction pooler another
+/// connection can take it between two statements.
+pub(super) async fn pooler(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("pooler");
+    let pid = "select pg_backend_pid()";
+    let mut first = session.pool.acquire().await?;
+    let before = sqlx::raw_sql(pid);
+    let before = backend(before, &mut first).await?;
+    let mut other = session.read().await?;
+    let taken = backend(sqlx::raw_sql(pid), &mut other).await?;
+    let after = timeout(PATIENCE, backend(sqlx::raw_sql(pid), &mut first)).await;
+    other.rollback().await?;
+    let same = matches!(&after, Ok(Ok(after)) if *after == before) && taken != before;
+    if !same {
+        findings.problem(
+            "a transaction pooler stands between this program and the server: LISTEN and presence \
+             do not work, so jobs are found by polling and killed workers by their leases",
+            "give processors an address of the server itself, or of a pooler with pool_mode = \
+             session; docs/guide/poolers.md says what else works",
+        );
+    }
+    Ok(findings.or_fine("sessions are this program's own"))
+}
+
+async fn backend(query: sqlx::RawSql, conn: &mut sqlx::PgConnection) -> Result<i32, sqlx::Error> {
+    use sqlx::Row;
+    query.fetch_one(conn).await?.try_get(0)
+}
+
+/// Sends itself a notification, on a channel of its own.
+pub(super) async fn wake_ups(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("wake-ups");
+    let channel = format!("seriatim_doctor_{:016x}", fastrand::u64(..));
+    let mut listener = PgListener::connect_with(&session.pool).await?;
+    listener.listen(&channel).await?;
+    let sent = Instant::now();
+    let mut tx = session.begin().await?;
+    let notify = sqlx::query("select pg_notify($1, '')").persistent(false).bind(&channel);
+    notify.execute(&mut *tx).await?;
+    tx.commit().await?;
+    match timeout(PATIENCE, listener.recv()).await {
+        Ok(received) => {
+            received?;
+            let took = sent.elapsed().as_millis();
+            findings.fine(format!("a notification arrives within {took} ms"));
+        }
+        Err(_) => findings.problem(
+            "a notification does not arrive: idle workers find jobs only by polling",
+            "see whether a transaction pooler stands between; else restart the server, whose \
+             queue of notifications may be full (select pg_notification_queue_usage();)",
+        ),
+    }
+    Ok(findings.found)
+}

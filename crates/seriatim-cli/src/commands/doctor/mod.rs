@@ -1,0 +1,122 @@
+//! `seriatim doctor`: what is wrong, and what mends it.
+//!
+//! Each check finds things by itself; one that cannot be made is a finding too.
+
+mod connection;
+mod schema;
+mod server;
+mod transactions;
+mod work;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::text::visible;
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    /// As it should be.
+    Fine,
+    /// Worth to know.
+    Note,
+    /// To be mended.
+    Problem,
+}
+
+/// What a check found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    level: Level,
+    sentence: String,
+    /// The statement or command that mends it.
+    mend: Option<String>,
+}
+
+/// What one check found.
+struct Findings {
+    check: &'static str,
+    found: Vec<Finding>,
+}
+
+impl Findings {
+    fn of(check: &'static str) -> Self {
+        Self { check, found: Vec::new() }
+    }
+
+    fn problem(&mut self, sentence: impl Into<String>, mend: impl Into<String>) {
+        self.add(Level::Problem, sentence.into(), Some(mend.into()));
+    }
+
+    fn note(&mut self, sentence: impl Into<String>, mend: Option<String>) {
+        self.add(Level::Note, sentence.into(), mend);
+    }
+
+    fn fine(&mut self, sentence: impl Into<String>) {
+        self.add(Level::Fine, sentence.into(), None);
+    }
+
+    fn add(&mut self, level: Level, sentence: String, mend: Option<String>) {
+        self.found.push(Finding { check: self.check, level, sentence, mend });
+    }
+
+    /// Returns the findings; `otherwise` if there is none.
+    fn or_fine(mut self, otherwise: &str) -> Vec<Finding> {
+        if self.found.is_empty() {
+            self.fine(otherwise);
+        }
+        self.found
+    }
+}
+
+/// Makes all checks. Fails if there is a problem.
+pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
+    let mut problems = 0;
+    let mut show = |check: &'static str, findings: Result<Vec<Finding>, Failure>| {
+        let findings = findings.unwrap_or_else(|failure| {
+            let mut findings = Findings::of(check);
+            findings.note(format!("could not be checked: {failure}"), None);
+            findings.found
+        });
+        problems += findings.iter().filter(|finding| finding.level == Level::Problem).count();
+        findings.iter().try_for_each(|finding| print(session, finding))
+    };
+    show("server", server::settings(session).await)?;
+    show("clock", connection::clock(session).await)?;
+    show("pooler", connection::pooler(session).await)?;
+    show("wake-ups", connection::wake_ups(session).await)?;
+    show("vacuum horizon", transactions::horizon(session).await)?;
+    let (is_migrated, findings) = schema::version(session).await;
+    show("schema", Ok(findings))?;
+    show("rights", schema::rights(session).await)?;
+    // Without the tables the others have nothing to look at.
+    if is_migrated {
+        show("dead rows", schema::dead_rows(session).await)?;
+        show("long transactions", transactions::lockers(session).await)?;
+        show("processors", work::processors(session).await)?;
+        show("stopped", work::stopped(session).await)?;
+    }
+    match problems {
+        0 => Ok(()),
+        1 => Err(Failure::Error(String::from("there is 1 problem"))),
+        _ => Err(Failure::Error(format!("there are {problems} problems"))),
+    }
+}
+
+fn print(session: &Session, finding: &Finding) -> Result<(), Failure> {
+    if session.json() {
+        return json_line(finding);
+    }
+    let Finding { check, level, sentence, mend } = finding;
+    let level = match level {
+        Level::Fine => "ok",
+        Level::Note => "note",
+        Level::Problem => "PROBLEM",
+    };
+    line(&format!("{level:<8} {check}: {}", visible(sentence)))?;
+    mend.as_ref().map_or(Ok(()), |mend| line(&format!("         -> {}", visible(mend))))
+}

@@ -1,0 +1,96 @@
+//! Checks of the schema: its version, the rights of this role, and dead rows.
+
+use seriatim::MigrateError;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{Finding, Findings};
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Compares the schema and its functions with those of this program. Returns whether its tables
+/// can be used, too.
+pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
+    let mut findings = Findings::of("schema");
+    let schema = session.client.schema();
+    let usable = match session.client.is_migrated(&session.pool).await {
+        Ok(true) => true,
+        Ok(false) => {
+            findings.problem(
+                format!("schema {schema:?} is missing, or older than this program"),
+                "seriatim migrate",
+            );
+            false
+        }
+        Err(error @ MigrateError::Different { .. }) => {
+            findings.problem(error.to_string(), "seriatim migrate --check # says it again");
+            true
+        }
+        Err(error) => {
+            match Failure::from(error) {
+                Failure::Refused(message) => findings.note(message, None),
+                failure => findings.problem(failure.to_string(), "seriatim migrate --check"),
+            }
+            false
+        }
+    };
+    (usable, findings.or_fine(&format!("{schema:?} and its functions are those of this program")))
+}
+
+/// Tells what this role may do.
+pub(super) async fn rights(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("rights");
+    let mut tx = session.read().await?;
+    // By oid: a name in a schema that may not be used cannot be looked up.
+    let statement = "select current_user::text, has_schema_privilege(n.oid, 'usage'), \
+           has_column_privilege(j.oid, 'status', 'select'), has_column_privilege(j.oid, 'error', 'select'), \
+           has_table_privilege(j.oid, 'update'), has_column_privilege(q.oid, 'paused_at', 'update') \
+         from pg_catalog.pg_namespace n \
+         join pg_catalog.pg_class j on j.relnamespace = n.oid and j.relname = 'job' \
+         join pg_catalog.pg_class q on q.relnamespace = n.oid and q.relname = 'queue' \
+         where n.nspname = $1";
+    let row = sqlx::query(statement).persistent(false).bind(session.client.schema());
+    let Some(row) = row.fetch_optional(&mut *tx).await? else { return Ok(Vec::new()) };
+    let role: String = row.try_get(0)?;
+    let rights = [
+        (1, "use the schema", "usage on the schema"),
+        (2, "see jobs", "seriatim_observer"),
+        (3, "see the messages of errors", "select (error) on the table job"),
+        (4, "change jobs", "seriatim_worker"),
+        (5, "pause queues and groups", "seriatim_operator"),
+    ];
+    for (column, what, grant) in rights {
+        if !row.try_get::<bool, _>(column)? {
+            findings.note(
+                format!("role {role:?} may not {what}"),
+                Some(format!("as the owner, with the roles of docs/roles.sql: grant {grant}")),
+            );
+        }
+    }
+    Ok(findings.or_fine(&format!("role {role:?} may see and change everything")))
+}
+
+/// Looks for dead rows that autovacuum does not keep up with. The bounds are 20 times the
+/// thresholds that the tables have.
+pub(super) async fn dead_rows(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("dead rows");
+    let mut tx = session.read().await?;
+    let statement = "select s.relid::regclass::text, s.n_dead_tup, s.last_autovacuum::text \
+         from pg_catalog.pg_stat_user_tables s \
+         where (s.relid = to_regclass($1)::oid and s.n_dead_tup > 100000) \
+           or (s.relid = to_regclass($2)::oid and s.n_dead_tup > 20000)";
+    let (job, group) = (session.table("job"), session.table("queue_group"));
+    let rows = sqlx::query(AssertSqlSafe(statement)).persistent(false).bind(job).bind(group);
+    for row in rows.fetch_all(&mut *tx).await? {
+        let (table, dead): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let vacuum: Option<String> = row.try_get(2)?;
+        let vacuum = vacuum.map_or_else(
+            || String::from("autovacuum has never been there"),
+            |time| format!("autovacuum was there at {time}"),
+        );
+        findings.problem(
+            format!("{table} has {dead} dead rows, and {vacuum}: see the vacuum horizon first"),
+            format!("vacuum {table};"),
+        );
+    }
+    Ok(findings.or_fine("vacuum keeps up"))
+}

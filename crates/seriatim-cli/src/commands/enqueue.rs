@@ -1,0 +1,101 @@
+//! `seriatim enqueue`: one job.
+
+use std::fs;
+use std::io::{Read, stdin};
+
+use serde_json::{Value, json};
+use seriatim::NewJob;
+
+use crate::args::Enqueue;
+use crate::change::Effect;
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Enqueues a job.
+pub(crate) async fn run(session: &Session, enqueue: Enqueue) -> Result<(), Failure> {
+    let job = job(enqueue)?;
+    let mut tx = session.begin().await?;
+    let enqueued = session.client.enqueue(&mut *tx, job).await?;
+    if session.dry_run {
+        tx.rollback().await?;
+    } else {
+        tx.commit().await?;
+    }
+    let (id, duplicate) = (enqueued.id(), enqueued.is_duplicate());
+    let sentence = if duplicate {
+        format!("a duplicate of job {id}, nothing was enqueued")
+    } else {
+        format!("job {id} is enqueued")
+    };
+    let data = json!({"action": "enqueue", "job": id, "duplicate": duplicate});
+    session.tell(&Effect { sentence, jobs: 1, data })
+}
+
+fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
+    let Enqueue {
+        queue,
+        group,
+        data,
+        name,
+        reference,
+        delay,
+        time_to_live,
+        priority,
+        max_attempts,
+        dedup_id,
+    } = enqueue;
+    let mut job = NewJob::new(queue, &read(&data)?);
+    if let Some(group) = group {
+        job = job.group(group);
+    }
+    if let Some(name) = name {
+        job = job.name(name);
+    }
+    if let Some(reference) = reference {
+        job = job.reference(reference);
+    }
+    if let Some(delay) = delay {
+        job = job.delay(delay);
+    }
+    if let Some(time) = time_to_live {
+        job = job.time_to_live(time);
+    }
+    if let Some(priority) = priority {
+        job = job.priority(priority);
+    }
+    if let Some(attempts) = max_attempts {
+        job = job.max_attempts(attempts);
+    }
+    if let Some(id) = dedup_id {
+        job = job.dedup_id(id);
+    }
+    Ok(job)
+}
+
+/// Reads the data: the argument itself, a file, or standard input.
+fn read(argument: &str) -> Result<Value, Failure> {
+    let usage = |message: String| Failure::Usage(message);
+    let text = match argument.strip_prefix('@') {
+        Some(path) => fs::read_to_string(path)
+            .map_err(|error| usage(format!("{path} cannot be read: {error}")))?,
+        None if argument == "-" => {
+            let mut text = String::new();
+            let read = stdin().read_to_string(&mut text);
+            read.map_err(|error| usage(format!("standard input cannot be read: {error}")))?;
+            text
+        }
+        None => argument.to_owned(),
+    };
+    parse(&text, "the data")
+}
+
+/// Reads JSON. The message does not repeat it: it may be a secret.
+pub(crate) fn parse(text: &str, what: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::Usage(format!(
+            "{what} is no JSON, at line {}, column {}: a text needs double quotes",
+            error.line(),
+            error.column()
+        ))
+    })
+}

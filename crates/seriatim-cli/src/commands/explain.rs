@@ -1,0 +1,84 @@
+//! `seriatim explain` and `seriatim lane`: why a job or a group is where it is.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use seriatim::{Job, JobStatus};
+
+use crate::args::Lane;
+use crate::commands::groups::tries;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{since, visible};
+use crate::output::{json, json_line, line};
+use crate::session::Session;
+
+/// Explains a job in one sentence.
+pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
+    let explanation = session.client.explain_job(&session.pool, id).await?;
+    let explanation = explanation.ok_or_else(|| no_such_job(id))?;
+    if session.json() {
+        let mut value = serde_json::to_value(&explanation)?;
+        value["sentence"] = explanation.to_string().into();
+        return json_line(&value);
+    }
+    line(&visible(&explanation.to_string()))
+}
+
+pub(crate) fn no_such_job(id: i64) -> Failure {
+    Failure::NothingMatched(format!(
+        "there is no job {id} (it may have been deleted after its retention)"
+    ))
+}
+
+/// Shows one group: the sentence, then its jobs in the order in which they run.
+pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> {
+    let Lane { queue, group, jobs: limit } = lane;
+    let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
+    let explanation = session.client.explain_group(&session.pool, queue, group).await?;
+    let jobs = session.client.group_jobs(&mut *session.read().await?, queue, group, *limit).await?;
+    let sentence = explanation.to_string();
+    if session.json() {
+        let jobs: Vec<_> = jobs.iter().map(|job| json::job(job, false)).collect();
+        let lane = json!({
+            "queue": queue, "group": group, "sentence": sentence, "overview": overview,
+            "explanation": explanation, "jobs": jobs,
+        });
+        json_line(&lane)?;
+    } else {
+        line(&visible(&sentence))?;
+        if !jobs.is_empty() {
+            let now = session.now().await?;
+            let mut table = Table::new(&["#job", "status", "name", "tries", "#age", "note"]);
+            for job in &jobs {
+                table.row(row(job, now));
+            }
+            table.print()?;
+        }
+    }
+    if overview.is_none() && jobs.is_empty() {
+        return Err(Failure::Told(Box::new(Failure::NothingMatched(sentence))));
+    }
+    Ok(())
+}
+
+fn row(job: &Job, now: DateTime<Utc>) -> [String; 6] {
+    let error = job.error.as_ref().map(|error| error.message.clone());
+    let note = match (job.status, error) {
+        (JobStatus::Queued, error) if job.run_at > now => {
+            let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+            format!("due {}{error}", since(job.run_at, now))
+        }
+        (JobStatus::Started, _) => {
+            job.last_started_at.map(|time| format!("for {}", since(time, now))).unwrap_or_default()
+        }
+        (_, error) => error.unwrap_or_default(),
+    };
+    [
+        job.id.to_string(),
+        job.status.to_string(),
+        job.name.clone().unwrap_or_default(),
+        tries(i64::from(job.attempts), job.max_attempts.map(i64::from)),
+        since(job.created_at, now),
+        note,
+    ]
+}

@@ -1,0 +1,84 @@
+//! `seriatim groups`: the groups of a queue.
+
+use chrono::{DateTime, Utc};
+use seriatim::{GroupFilter, GroupOverview};
+
+use crate::args::Groups;
+use crate::commands::queues::number;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{shell, since};
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// Lists the groups.
+pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure> {
+    let Groups { queue, state, sort, find, after, limit } = groups;
+    let mut filter = GroupFilter::default().sort(sort.into()).limit(limit);
+    if let Some(state) = state {
+        filter = filter.state(state);
+    }
+    if let Some(prefix) = find {
+        filter = filter.find(prefix);
+    }
+    if let Some(group) = after {
+        filter = filter.after(group);
+    }
+    let page = session.client.groups(&mut *session.read().await?, &queue, &filter).await?;
+    if page.groups.is_empty() {
+        let message = format!("no such group of queue {queue:?} has anything to do");
+        return Err(Failure::NothingMatched(message));
+    }
+    if session.json() {
+        return page.groups.iter().try_for_each(json_line);
+    }
+    let now = session.now().await?;
+    let mut table = Table::new(&[
+        "group", "state", "#jobs", "#parked", "#head", "name", "tries", "#age", "note",
+    ]);
+    for group in &page.groups {
+        let age = group.enqueued_at.map(|time| since(time, now)).unwrap_or_default();
+        let parked = if group.parked.count > 0 { number(group.parked) } else { String::new() };
+        table.row([
+            group.group.clone(),
+            group.state.as_str().to_owned(),
+            number(group.depth),
+            parked,
+            group.head.map(|id| id.to_string()).unwrap_or_default(),
+            group.head_name.clone().unwrap_or_default(),
+            tries(i64::from(group.attempts), group.max_attempts.map(i64::from)),
+            age,
+            note(group, now),
+        ]);
+    }
+    table.print()?;
+    if let Some(next) = page.next {
+        line(&format!("more: --after {}", shell(&next)))?;
+    } else if page.or_more {
+        line("there are more groups than were looked at")?;
+    }
+    Ok(())
+}
+
+/// Returns the attempts so far, with the limit if the job has one.
+pub(crate) fn tries(attempts: i64, limit: Option<i64>) -> String {
+    match limit {
+        Some(limit) => format!("{attempts} of {limit}"),
+        None => attempts.to_string(),
+    }
+}
+
+fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
+    let mut note = String::new();
+    if let Some(time) = group.stopped_at {
+        note = format!("for {}", since(time, now));
+    }
+    if let Some(job) = group.halted_by {
+        note = format!("by job {job}, {note}");
+    }
+    match &group.reason {
+        Some(reason) if note.is_empty() => reason.clone(),
+        Some(reason) => format!("{note}: {reason}"),
+        None => note,
+    }
+}

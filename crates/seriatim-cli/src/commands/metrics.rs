@@ -1,0 +1,24 @@
+//! `seriatim metrics`: the metrics of the fleet, as Prometheus reads them.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// How old the last count may be. Others may have counted.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Counts the metrics, unless that was done lately or must not be, and prints them.
+pub(crate) async fn run(session: &Session, read_only: bool) -> Result<(), Failure> {
+    if !read_only {
+        let mut tx = session.begin().await?;
+        session.client.collect_metrics(&mut *tx, EVERY).await?;
+        tx.commit().await?;
+    }
+    let metrics = session.client.metrics(&mut *session.read().await?).await?;
+    if session.json() {
+        return json_line(&metrics);
+    }
+    line(metrics.to_prometheus().trim_end())
+}

@@ -1,0 +1,37 @@
+//! `seriatim migrate`: the schema, its tables and functions.
+
+use serde_json::json;
+
+use crate::args::Migrate;
+use crate::failure::Failure;
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// Brings the schema up to date, says whether it is, or prints the SQL that would do it.
+pub(crate) async fn run(session: &Session, migrate: &Migrate) -> Result<(), Failure> {
+    let schema = session.client.schema();
+    if migrate.sql {
+        let script = session.client.migration_sql(&session.pool).await?;
+        return line(&script.unwrap_or_else(|| format!("-- schema {schema:?} is up to date")));
+    }
+    let is_migrated = session.client.is_migrated(&session.pool).await?;
+    let to_do = format!("schema {schema:?} is to be migrated: `seriatim migrate` does it");
+    if is_migrated {
+        return told(session, "up to date", &format!("schema {schema:?} is up to date"));
+    }
+    if migrate.check {
+        return Err(Failure::Refused(to_do));
+    }
+    if session.dry_run {
+        return told(session, "to do", &to_do);
+    }
+    session.client.migrate(&session.pool).await?;
+    told(session, "migrated", &format!("schema {schema:?} has been brought up to date"))
+}
+
+fn told(session: &Session, state: &str, sentence: &str) -> Result<(), Failure> {
+    if session.json() {
+        return json_line(&json!({"schema": session.client.schema(), "migrate": state}));
+    }
+    line(sentence)
+}

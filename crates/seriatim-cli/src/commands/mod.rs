@@ -1,0 +1,80 @@
+//! The commands, a file for each family.
+
+pub(crate) mod configure;
+mod doctor;
+mod enqueue;
+mod explain;
+mod groups;
+mod jobs;
+mod log;
+mod metrics;
+mod migrate;
+mod nodes;
+mod parked;
+mod pause;
+mod purge;
+mod queues;
+mod receive;
+mod redrive;
+mod tail;
+
+use std::io::{Write, stdout};
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command};
+use crate::demo;
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Runs the command.
+pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { global, command } = cli;
+    if let Command::Completions { shell } = command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut script);
+        return Ok(stdout().write_all(&script)?);
+    }
+    if global.read_only && command.changes() {
+        return Err(Failure::Refused(String::from(
+            "--read-only refuses a command that changes something",
+        )));
+    }
+    if matches!(command, Command::Demo) {
+        return demo::run(global.json).await;
+    }
+    let read_only = global.read_only;
+    let session = Session::open(global).await?;
+    match command {
+        Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
+        Command::Doctor => doctor::run(&session).await,
+        Command::Log { before, limit } => log::run(&session, before, limit).await,
+        Command::Metrics => metrics::run(&session, read_only).await,
+        Command::Nodes { command } => nodes::run(&session, command).await,
+        Command::Tail(tail) => tail::run(&session, &tail).await,
+        Command::Queues => queues::run(&session).await,
+        Command::Groups(groups) => groups::run(&session, groups).await,
+        Command::Lane(lane) => explain::lane(&session, &lane).await,
+        Command::Explain { job } => explain::job(&session, job).await,
+        Command::Job(job) => jobs::run(&session, job).await,
+        Command::Pause(subject) => pause::pause(&session, &subject).await,
+        Command::Resume(subject) => pause::resume(&session, &subject).await,
+        Command::Unhalt(group) => pause::unhalt(&session, &group).await,
+        Command::Park(group) => parked::park(&session, &group).await,
+        Command::Parked(parked) => parked::run(&session, parked).await,
+        Command::Redrive(letters) => redrive::redrive(&session, &letters).await,
+        Command::Discard(letters) => redrive::discard(&session, &letters).await,
+        Command::Purge(subject) => purge::run(&session, &subject).await,
+        Command::Configure(configure) => configure::run(&session, configure).await,
+        Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,
+        Command::Receive(receive) => receive::receive(&session, receive).await,
+        Command::Ack { receipt, result } => receive::ack(&session, &receipt, result).await,
+        Command::Nack { receipt, delay, error } => {
+            receive::nack(&session, &receipt, delay, error).await
+        }
+        Command::Extend { receipt, visibility } => {
+            receive::extend(&session, &receipt, visibility).await
+        }
+        Command::Demo | Command::Completions { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,86 @@
+//! `seriatim parked`: jobs that stepped aside with one that failed.
+
+use serde_json::json;
+use seriatim::ControlError;
+use sqlx::PgConnection;
+
+use crate::args::{GroupArgs, Parked, ParkedUnits};
+use crate::change::Effect;
+use crate::commands::redrive::redriven;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{clock, count};
+use crate::output::{json, json_line};
+use crate::session::Session;
+
+/// Runs a command about parked jobs.
+pub(crate) async fn run(session: &Session, parked: Parked) -> Result<(), Failure> {
+    match parked {
+        Parked::List { queue } => list(session, &queue).await,
+        Parked::Redrive(units) => redrive(session, &units).await,
+        Parked::Discard(units) => discard(session, &units).await,
+    }
+}
+
+async fn list(session: &Session, queue: &str) -> Result<(), Failure> {
+    let units = session.client.parked_groups(&mut *session.read().await?, queue).await?;
+    if units.is_empty() {
+        return Err(Failure::NothingMatched(format!("no job of queue {queue:?} is parked")));
+    }
+    if session.json() {
+        return units.iter().map(json::parked).try_for_each(|unit| json_line(&unit));
+    }
+    let mut table = Table::new(&["group", "#failed job", "#parked", "since", "error"]);
+    for unit in units {
+        table.row([
+            unit.group,
+            unit.job.to_string(),
+            unit.parked.to_string(),
+            unit.since.map(clock).unwrap_or_default(),
+            unit.reason.unwrap_or_default(),
+        ]);
+    }
+    table.print()
+}
+
+/// Parks a group by hand.
+pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Failure> {
+    let GroupArgs { queue, group } = group;
+    let act = async |conn: &mut PgConnection| {
+        let overview = session.client.group(&mut *conn, queue, group).await?;
+        let depth = overview.map(|overview| overview.depth);
+        let job = session.client.park_group(conn, queue, group).await?;
+        let depth = depth.map_or(1, |depth| depth.count);
+        let sentence = format!(
+            "group {group:?} of queue {queue:?} is parked behind job {job}, a dead letter from now \
+             on: {} in all",
+            count(depth, "unfinished job")
+        );
+        let data = json!({"action": "park", "queue": queue, "group": group, "job": job});
+        Ok(Effect { sentence, jobs: depth, data })
+    };
+    session.change(act).await
+}
+
+async fn redrive(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
+    let ParkedUnits { queue, group, job } = units;
+    let act = async |conn: &mut PgConnection| {
+        let done = session.client.redrive_parked(conn, queue, group, *job).await?;
+        Ok(redriven(queue, done))
+    };
+    session.change(act).await
+}
+
+async fn discard(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
+    let ParkedUnits { queue, group, job } = units;
+    let act = async |conn: &mut PgConnection| -> Result<Effect, Failure> {
+        let jobs: Result<u64, ControlError> =
+            session.client.discard_parked(conn, queue, group, *job).await;
+        let jobs = jobs?;
+        let sentence =
+            format!("{} of group {group:?} of queue {queue:?} given up", count(jobs, "parked job"));
+        let data = json!({"action": "discard", "queue": queue, "group": group, "jobs": jobs});
+        Ok(Effect { sentence, jobs, data })
+    };
+    session.change(act).await
+}

@@ -1,0 +1,91 @@
+//! `seriatim pause`, `resume` and `unhalt`.
+
+use serde_json::json;
+use seriatim::ControlError;
+use sqlx::PgConnection;
+
+use crate::args::{GroupArgs, Subject};
+use crate::change::Effect;
+use crate::failure::Failure;
+use crate::output::text::shell;
+use crate::session::Session;
+
+/// Pauses a queue or a group.
+pub(crate) async fn pause(session: &Session, subject: &Subject) -> Result<(), Failure> {
+    let Subject { queue, group } = subject;
+    let (client, reason) = (&session.client, session.reason.as_deref());
+    let act = async |conn: &mut PgConnection| {
+        match group {
+            Some(group) => client.pause_group(conn, queue, group, reason).await?,
+            None => client.pause_queue(conn, queue, reason).await?,
+        }
+        let sentence =
+            format!("{} is paused: jobs that run go on, and no other begins", named(subject));
+        Ok(effect(sentence, subject, "pause"))
+    };
+    session.change(act).await
+}
+
+/// Ends the pause of a queue or a group.
+pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), Failure> {
+    let Subject { queue, group } = subject;
+    let client = &session.client;
+    let act = async |conn: &mut PgConnection| {
+        match group {
+            Some(group) => client.unpause_group(conn, queue, group).await?,
+            None => client.unpause_queue(conn, queue).await?,
+        }
+        Ok(effect(format!("{} goes on", named(subject)), subject, "resume"))
+    };
+    match (session.change(act).await, group) {
+        (Err(failure @ Failure::NothingMatched(_)), Some(group)) => {
+            Err(halted(session, queue, group).await?.unwrap_or(failure))
+        }
+        (done, _) => done,
+    }
+}
+
+/// Returns what ends a halt, if the group that is not paused is halted.
+async fn halted(session: &Session, queue: &str, group: &str) -> Result<Option<Failure>, Failure> {
+    let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
+    let Some(job) = overview.and_then(|group| group.halted_by) else { return Ok(None) };
+    let (queue, group) = (shell(queue), shell(group));
+    Ok(Some(Failure::Refused(format!(
+        "the group is not paused, job {job} has halted it: `seriatim job retry {job}` runs that \
+         again, `seriatim job skip {job}` gives it up, `seriatim unhalt {queue} {group}` goes on \
+         behind it"
+    ))))
+}
+
+/// Ends the halt of a group.
+pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), Failure> {
+    let GroupArgs { queue, group } = group;
+    let subject = Subject { queue: queue.clone(), group: Some(group.clone()) };
+    let act = async |conn: &mut PgConnection| {
+        session.client.unhalt_group(conn, queue, group).await?;
+        let sentence = format!("{} goes on behind the job that failed", named(&subject));
+        Ok(effect(sentence, &subject, "unhalt"))
+    };
+    match session.change(act).await {
+        Err(Failure::NothingMatched(_)) => {
+            let message = ControlError::NotHalted { queue: queue.clone(), group: group.clone() };
+            let message = message.to_string().replace("unpause_group", "`seriatim resume`");
+            Err(Failure::NothingMatched(message))
+        }
+        done => done,
+    }
+}
+
+/// Returns the queue, or the group and its queue.
+pub(crate) fn named(subject: &Subject) -> String {
+    match subject {
+        Subject { queue, group: Some(group) } => format!("group {group:?} of queue {queue:?}"),
+        Subject { queue, group: None } => format!("queue {queue:?}"),
+    }
+}
+
+fn effect(sentence: String, subject: &Subject, action: &str) -> Effect {
+    let Subject { queue, group } = subject;
+    let data = json!({"action": action, "queue": queue, "group": group});
+    Effect { sentence, jobs: 0, data }
+}

@@ -1,0 +1,73 @@
+//! `seriatim queues`: each queue at a glance.
+
+use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
+
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{in_words, since};
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// Lists the queues.
+pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    if session.json() {
+        return queues.iter().try_for_each(json_line);
+    }
+    if queues.is_empty() {
+        return line("no queue has a job");
+    }
+    let now = session.now().await?;
+    let mut table = Table::new(&["queue", "jobs", "groups", "#waits", "note"]);
+    for queue in &queues {
+        let waits = queue.oldest_due.map(|time| since(time, now)).unwrap_or_default();
+        let (jobs, groups) = (jobs(&queue.jobs), groups(&queue.groups));
+        table.row([queue.queue.clone(), jobs, groups, waits, note(queue)]);
+    }
+    table.print()
+}
+
+fn jobs(jobs: &JobCounts) -> String {
+    words(&[
+        (jobs.queued, "queued"),
+        (jobs.delayed, "delayed"),
+        (jobs.started, "started"),
+        (jobs.parked, "parked"),
+        (jobs.failed, "failed"),
+    ])
+}
+
+fn groups(groups: &GroupCounts) -> String {
+    words(&[
+        (groups.ready, "ready"),
+        (groups.running, "running"),
+        (groups.resting, "resting"),
+        (groups.halted, "halted"),
+        (groups.paused, "paused"),
+        (groups.parked, "parked"),
+    ])
+}
+
+/// Returns the counts that are not 0.
+fn words(counts: &[(BoundedCount, &str)]) -> String {
+    let some = counts.iter().filter(|(count, _)| count.count > 0);
+    let words: Vec<_> = some.map(|(count, word)| format!("{} {word}", number(*count))).collect();
+    if words.is_empty() { String::from("-") } else { words.join(", ") }
+}
+
+/// Returns a count; `10000+` if there are more than were counted.
+pub(crate) fn number(count: BoundedCount) -> String {
+    format!("{}{}", count.count, if count.or_more { "+" } else { "" })
+}
+
+fn note(queue: &QueueOverview) -> String {
+    let mut notes = Vec::new();
+    if let Some(pause) = &queue.paused {
+        let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        notes.push(format!("paused for {}{reason}", in_words(pause.age)));
+    }
+    if let Some(limit) = queue.in_flight_limit {
+        notes.push(format!("at most {limit} in flight"));
+    }
+    notes.join("; ")
+}

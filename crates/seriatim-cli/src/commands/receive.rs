@@ -1,0 +1,111 @@
+//! `seriatim receive`, `ack`, `nack` and `extend`: jobs by hand, for scripts.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{Receipt, Receive};
+use sqlx::PgConnection;
+
+use crate::args;
+use crate::change::Effect;
+use crate::commands::enqueue::parse;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{clock, in_words};
+use crate::output::{json, json_line};
+use crate::session::Session;
+
+/// Receives jobs and prints them, with their data.
+pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result<(), Failure> {
+    let args::Receive { queue, group, max, visibility, attempt_id } = receive;
+    let mut request = Receive::new(&queue).max(max).visibility(visibility);
+    if let Some(group) = group {
+        request = request.group(group);
+    }
+    if let Some(id) = attempt_id {
+        request = request.attempt_id(id);
+    }
+    let mut tx = session.begin().await?;
+    let jobs = session.client.receive(&mut *tx, request).await?;
+    if session.dry_run {
+        tx.rollback().await?;
+    } else {
+        tx.commit().await?;
+    }
+    if jobs.is_empty() {
+        return Err(Failure::NothingMatched(format!("queue {queue:?} has no job to receive now")));
+    }
+    if session.json() {
+        return jobs.iter().map(json::received).try_for_each(|job| json_line(&job));
+    }
+    let mut table = Table::new(&["receipt", "group", "#attempt", "until", "data"]);
+    for job in &jobs {
+        let payload = job.payload.as_deref().map(json::hex);
+        table.row([
+            job.receipt.to_string(),
+            job.group.clone().unwrap_or_default(),
+            job.attempt.to_string(),
+            clock(job.visible_until),
+            payload.unwrap_or_else(|| job.data.to_string()),
+        ]);
+    }
+    table.print()
+}
+
+/// Ends a received job as succeeded.
+pub(crate) async fn ack(
+    session: &Session,
+    receipt: &Receipt,
+    result: Option<String>,
+) -> Result<(), Failure> {
+    let result = result.map(|result| parse(&result, "the result")).transpose()?;
+    let act = async |conn: &mut PgConnection| {
+        match &result {
+            Some(result) => session.client.ack_with(conn, receipt, result).await?,
+            None => session.client.ack(conn, receipt).await?,
+        }
+        Ok(effect(receipt, "ack", "has succeeded"))
+    };
+    session.change(act).await
+}
+
+/// Gives a received job back.
+pub(crate) async fn nack(
+    session: &Session,
+    receipt: &Receipt,
+    delay: Option<Duration>,
+    error: Option<String>,
+) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        match &error {
+            Some(error) => session.client.nack_with(conn, receipt, delay, error).await?,
+            None => session.client.nack(conn, receipt, delay).await?,
+        }
+        let due = match delay {
+            Some(Duration::ZERO) => String::from("due now"),
+            Some(delay) => format!("due in {}", in_words(delay)),
+            None => String::from("due by the queue's backoff"),
+        };
+        Ok(effect(receipt, "nack", &format!("is given back, {due}")))
+    };
+    session.change(act).await
+}
+
+/// Extends the claim of a received job.
+pub(crate) async fn extend(
+    session: &Session,
+    receipt: &Receipt,
+    visibility: Duration,
+) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        session.client.extend(conn, receipt, visibility).await?;
+        Ok(effect(receipt, "extend", &format!("is kept for {}", in_words(visibility))))
+    };
+    session.change(act).await
+}
+
+fn effect(receipt: &Receipt, action: &str, word: &str) -> Effect {
+    let job = receipt.job();
+    let data = json!({"action": action, "job": job});
+    Effect { sentence: format!("job {job} {word}"), jobs: 1, data }
+}

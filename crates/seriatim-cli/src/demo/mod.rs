@@ -1,0 +1,50 @@
+//! `seriatim demo`: a private PostgreSQL and a small shop on it, until Ctrl-C.
+
+mod shop;
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::testing::{Server, ServerError, TestDatabase};
+
+use crate::failure::Failure;
+use crate::output::{json_line, line};
+
+/// How long running handlers have when the demo ends.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+
+/// What a person may try, beside the address.
+const TRY: [&str; 7] = [
+    "seriatim queues",
+    "seriatim groups orders --sort wait",
+    "seriatim lane orders customer-13       # halted: why, and what waits behind it",
+    "seriatim groups webhooks --state paused",
+    "seriatim tail orders",
+    "seriatim doctor                        # finds a queue that nobody serves",
+    "seriatim job skip ID                   # the job that halts customer-13",
+];
+
+/// Runs the demo.
+pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
+    let failed = Failure::could_not::<ServerError>;
+    let server = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
+    let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
+    let shop = shop::open(database.pool()).await?;
+    let url = database.url();
+    if as_json {
+        json_line(&json!({"database_url": url}))?;
+    } else {
+        line(&format!("A small shop runs on a private PostgreSQL {}.\n", server.version()))?;
+        line(&format!("  export DATABASE_URL='{url}'"))?;
+        for command in TRY {
+            line(&format!("  {command}"))?;
+        }
+        line("\nCtrl-C ends it, and leaves nothing behind.")?;
+    }
+    let ended = seriatim::shutdown_signal().await;
+    shop.close(SHUTDOWN).await;
+    ended.map_err(Failure::could_not("wait for Ctrl-C"))?;
+    database.remove().await.map_err(failed("remove the database"))?;
+    drop(server);
+    Ok(())
+}

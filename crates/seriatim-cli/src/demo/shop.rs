@@ -1,0 +1,146 @@
+//! The shop of the demo: customers who order, one who is poisoned, one who is paused, one who is
+//! slow, and webhooks.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use seriatim::{
+    ActiveJob, Client, JobError, JobHandler, NewJob, OutOfAttempts, Processor, QueueOptions,
+    RetryPolicy, Running, async_trait,
+};
+use sqlx::PgPool;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::failure::Failure;
+
+/// How many customers order.
+const CUSTOMERS: u32 = 20;
+/// The customer with an order that always fails.
+const POISONED: u32 = 13;
+/// The customer whose webhooks are paused.
+const PAUSED: u32 = 7;
+/// The customer whose orders take long.
+const SLOW: u32 = 3;
+/// Between two orders of the shop.
+const ORDER_EVERY: Duration = Duration::from_millis(400);
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    customer: u32,
+    cents: i64,
+}
+
+/// Books an order, in the transaction of its job, and enqueues the webhook.
+struct Book;
+
+#[async_trait]
+impl JobHandler for Book {
+    type Data = Order;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, job: &mut ActiveJob, order: Order) -> Result<(), JobError> {
+        let Order { customer, cents } = order;
+        if cents < 0 {
+            return Err(JobError::retry(format!("an order of {cents} cents cannot be booked")));
+        }
+        sleep(Duration::from_millis(if customer == SLOW { 20_000 } else { 60 })).await;
+        let tx = job.tx().await?;
+        sqlx::query("insert into shop_order (customer, cents) values ($1, $2)")
+            .bind(i64::from(customer))
+            .bind(cents)
+            .execute(&mut *tx)
+            .await?;
+        let webhook =
+            NewJob::new("webhooks", &customer).group(group(customer)).name("order.booked");
+        seriatim::enqueue(&mut *tx, webhook).await?;
+        Ok(())
+    }
+}
+
+/// Calls a customer's server, which is down now and then.
+struct Call;
+
+#[async_trait]
+impl JobHandler for Call {
+    type Data = u32;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, job: &mut ActiveJob, customer: u32) -> Result<(), JobError> {
+        sleep(Duration::from_millis(100)).await;
+        if customer.is_multiple_of(5) && job.attempt() < 3 {
+            return Err(JobError::retry(format!("the server of customer {customer} answered 503")));
+        }
+        Ok(())
+    }
+}
+
+/// The running shop.
+pub(super) struct Shop {
+    running: Running,
+    customers: JoinHandle<()>,
+}
+
+/// Opens the shop: its table, its workers and its customers.
+pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
+    let table = "create table shop_order (
+        id bigint generated always as identity primary key,
+        customer bigint not null, cents bigint not null)";
+    sqlx::raw_sql(table).execute(pool).await?;
+    let client = Client::default();
+    let reason = Some("their server moves, until Monday");
+    client.pause_group(pool, "webhooks", &group(PAUSED), reason).await?;
+    client.enqueue(pool, order(POISONED, -500).name("refund").max_attempts(2)).await?;
+    client.enqueue_many(pool, (0..3).map(|n| order(POISONED, 900 + n))).await?;
+    client.enqueue_many(pool, (0..6).map(|n| order(SLOW, 4_000 + n))).await?;
+    client.enqueue(pool, order(CUSTOMERS, 2_500).delay(Duration::from_hours(1))).await?;
+    // Nobody serves it: the name is mistyped.
+    client.enqueue(pool, NewJob::new("weebhooks", &CUSTOMERS).group(group(CUSTOMERS))).await?;
+    let retry = |attempts| RetryPolicy::new(attempts).base(Duration::from_secs(1));
+    let orders = QueueOptions::new("orders")
+        .concurrency(6)
+        .retry(retry(4))
+        .out_of_attempts(OutOfAttempts::Halt);
+    let webhooks = QueueOptions::new("webhooks").concurrency(4).retry(retry(5));
+    let running = Processor::builder(pool.clone())
+        .queue(orders, Book)
+        .queue(webhooks, Call)
+        .build()
+        .map_err(Failure::could_not("build the workers"))?
+        .start();
+    let customers = tokio::spawn(keep_ordering(pool.clone()));
+    Ok(Shop { running, customers })
+}
+
+impl Shop {
+    /// Closes the shop. Handlers that still run are dropped after `within`.
+    pub(super) async fn close(self, within: Duration) {
+        self.customers.abort();
+        self.running.shutdown(within).await;
+    }
+}
+
+/// Lets all customers but the special ones order, one after another.
+async fn keep_ordering(pool: PgPool) {
+    let client = Client::default();
+    let mut tick = interval(ORDER_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let customers = (1..=CUSTOMERS).filter(|customer| ![POISONED, SLOW].contains(customer));
+    for customer in customers.cycle() {
+        tick.tick().await;
+        let cents = i64::from(fastrand::u32(100..10_000));
+        if let Err(error) = client.enqueue(&pool, order(customer, cents)).await {
+            eprintln!("an order was not enqueued: {error}");
+        }
+    }
+}
+
+fn order(customer: u32, cents: i64) -> NewJob {
+    NewJob::new("orders", &Order { customer, cents }).group(group(customer)).name("order")
+}
+
+fn group(customer: u32) -> String {
+    format!("customer-{customer}")
+}

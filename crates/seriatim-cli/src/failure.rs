@@ -1,0 +1,176 @@
+//! How a command fails, and its exit code.
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError, ReceiveError};
+
+use crate::output::text::visible;
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The database or the machine failed.
+    #[error("{0}")]
+    Error(String),
+    /// The arguments cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    /// There is nothing that the arguments name.
+    #[error("{0}")]
+    NothingMatched(String),
+    /// It must not be done, or not now.
+    #[error("{0}")]
+    Refused(String),
+    /// It was told already, item by item; the failure decides the exit code.
+    #[error("{0}")]
+    Told(Box<Failure>),
+    /// Nobody reads the output.
+    #[error("the output was closed")]
+    Closed,
+}
+
+impl Failure {
+    /// Returns the exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        match self {
+            Self::Error(_) => ExitCode::from(1),
+            Self::Usage(_) => ExitCode::from(2),
+            Self::NothingMatched(_) => ExitCode::from(3),
+            Self::Refused(_) => ExitCode::from(4),
+            Self::Told(failure) => failure.code(),
+            Self::Closed => ExitCode::SUCCESS,
+        }
+    }
+
+    /// Prints the message, unless it was told.
+    pub(crate) fn print(&self) {
+        if !matches!(self, Self::Told(_)) {
+            eprintln!("error: {}", visible(&self.to_string()));
+        }
+    }
+
+    /// Returns a function that says what could not be done.
+    pub(crate) fn could_not<E: Error>(what: &str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Error(format!("could not {what}: {}", chain(&error)))
+    }
+}
+
+/// Returns the messages of an error and its sources, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let message = cause.to_string();
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        let sqlx::Error::Database(database) = &error else {
+            return Self::Error(format!("the database did not answer: {}", chain(&error)));
+        };
+        let code = database.code().unwrap_or_default();
+        let message = format!("{} (SQLSTATE {code})", database.message());
+        match &*code {
+            "42P01" | "42703" | "42883" | "3F000" => Self::Error(format!(
+                "{message}; `seriatim migrate` makes the tables, and --schema names another schema"
+            )),
+            "42501" => Self::Refused(format!(
+                "{message}; docs/roles.sql has roles for observers, workers and operators"
+            )),
+            "25006" => Self::Refused(format!("{message}; this is a read-only server or session")),
+            _ => Self::Error(message),
+        }
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let message = chain(&error);
+        match error {
+            ControlError::NoSuchJob { .. }
+            | ControlError::NothingWaits { .. }
+            | ControlError::NotHalted { .. }
+            | ControlError::NotPaused { .. }
+            | ControlError::NotParked { .. } => Self::NothingMatched(message),
+            ControlError::WrongStatus { .. }
+            | ControlError::Busy { .. }
+            | ControlError::GroupBusy { .. }
+            | ControlError::GroupRuns { .. }
+            | ControlError::MayNotAbort { .. }
+            | ControlError::HaltedBy { .. }
+            | ControlError::Parked { .. } => Self::Refused(message),
+            ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),
+            ControlError::Database(source) => source.into(),
+            _ => Self::Error(message),
+        }
+    }
+}
+
+impl From<ReceiveError> for Failure {
+    fn from(error: ReceiveError) -> Self {
+        let message = chain(&error);
+        match error {
+            ReceiveError::Stale { .. } => Self::NothingMatched(message),
+            ReceiveError::Busy { .. } => Self::Refused(message),
+            ReceiveError::Refused { .. } | ReceiveError::Serialize { .. } => Self::Usage(message),
+            ReceiveError::Database(source) => source.into(),
+            _ => Self::Error(message),
+        }
+    }
+}
+
+impl From<NameError> for Failure {
+    fn from(error: NameError) -> Self {
+        Self::Usage(chain(&error))
+    }
+}
+
+impl From<ConfigureError> for Failure {
+    fn from(error: ConfigureError) -> Self {
+        match error {
+            ConfigureError::Database(source) => source.into(),
+            other => Self::Usage(chain(&other)),
+        }
+    }
+}
+
+impl From<EnqueueError> for Failure {
+    fn from(error: EnqueueError) -> Self {
+        match error {
+            EnqueueError::Database(source) => source.into(),
+            other => Self::Usage(chain(&other)),
+        }
+    }
+}
+
+impl From<MigrateError> for Failure {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Database { source, .. } => source.into(),
+            other => Self::Refused(chain(&other)),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Error(format!("the answer could not be written as JSON: {error}"))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Error(format!("the output could not be written: {error}")),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A command's connection to the database, and the flags that hold for all commands.
+
+use std::env;
+use std::process::Command;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use seriatim::Client;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres, Transaction};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::Form;
+
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is listed is bounded; a server that is too busy for that should not get more to do.
+const READ: &str =
+    "begin isolation level read committed read only; set local statement_timeout = '20s'";
+
+/// What a command works with.
+pub(crate) struct Session {
+    pub(crate) pool: PgPool,
+    pub(crate) client: Client,
+    pub(crate) form: Form,
+    pub(crate) dry_run: bool,
+    pub(crate) yes: bool,
+    pub(crate) reason: Option<String>,
+}
+
+impl Session {
+    /// Connects to the database.
+    pub(crate) async fn open(global: Global) -> Result<Self, Failure> {
+        let Global { database_url, schema, json, read_only: _, yes, dry_run, reason, actor } =
+            global;
+        let options = options(database_url.as_deref())?;
+        let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
+        let pool = pool.connect_with(options).await.map_err(Failure::could_not("connect"))?;
+        let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
+        let mut client = Client::new(&schema)?.named_statements(false).acting_as(&actor);
+        if let Some(reason) = &reason {
+            client = client.because(reason);
+        }
+        let form = if json { Form::Json } else { Form::Text };
+        Ok(Self { pool, client, form, dry_run, yes, reason })
+    }
+
+    /// Returns whether the output is JSON lines.
+    pub(crate) fn json(&self) -> bool {
+        self.form == Form::Json
+    }
+
+    /// Begins a transaction that only reads. A transaction pooler gives it one session.
+    pub(crate) async fn read(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+        Ok(self.pool.begin_with(READ).await?)
+    }
+
+    /// Returns the time by the database's clock, to compare its times with.
+    pub(crate) async fn now(&self) -> Result<DateTime<Utc>, Failure> {
+        Ok(sqlx::query_scalar("select clock_timestamp()")
+            .persistent(false)
+            .fetch_one(&mut *self.read().await?)
+            .await?)
+    }
+}
+
+/// Returns what to connect with. Statements are not kept under names: a transaction pooler may give
+/// each to another session.
+pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
+    let url = url.ok_or_else(|| {
+        Failure::Usage(String::from("no database: set DATABASE_URL, or give --database-url"))
+    })?;
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|error| Failure::Usage(format!("the database URL cannot be read: {error}")))?;
+    Ok(options.application_name("seriatim").statement_cache_capacity(0))
+}
+
+/// Returns the name of the user of the operating system.
+pub(crate) fn os_user() -> Option<String> {
+    let of_environment = || {
+        let names = ["USER", "LOGNAME"].into_iter();
+        names.filter_map(|name| env::var(name).ok()).find(|user| !user.is_empty())
+    };
+    // Services and containers often have neither.
+    let of_system = || {
+        let output = Command::new("id").arg("-un").output().ok()?;
+        let user = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        Some(user).filter(|user| !user.is_empty())
+    };
+    of_environment().or_else(of_system)
+}

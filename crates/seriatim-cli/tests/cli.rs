@@ -1,0 +1,744 @@
+//! The command line, as it is built, against a private PostgreSQL.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::testing::{Jobs, TestDatabase};
+use seriatim::{
+    ActiveJob, Client, JobError, JobHandler, JobStatus, NewJob, OutOfAttempts, Processor,
+    QueueOptions, RetryPolicy, async_trait,
+};
+use sqlx::postgres::PgConnectOptions;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::{Instant, timeout};
+
+/// How long an event may take to come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const DONE: i32 = 0;
+const ERROR: i32 = 1;
+const USAGE: i32 = 2;
+const NOTHING: i32 = 3;
+const REFUSED: i32 = 4;
+
+/// A database, and the binary to run on it.
+struct Cli {
+    database: TestDatabase,
+    client: Client,
+}
+
+/// What a run printed.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    /// The lines of its output as JSON.
+    fn json(&self) -> Vec<Value> {
+        let lines = self.out.lines().map(serde_json::from_str);
+        lines.collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+impl Cli {
+    async fn new() -> Self {
+        Self { database: TestDatabase::create().await.unwrap(), client: Client::default() }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        command.args(args).env("DATABASE_URL", self.database.url()).env_remove("COLUMNS");
+        command.env("USER", "ann").stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, args: &[&str]) -> Ran {
+        ran(self.command(args).output().await.unwrap())
+    }
+
+    /// Runs a command that must end with this code.
+    async fn ends(&self, code: i32, args: &[&str]) -> Ran {
+        let ran = self.run(args).await;
+        assert_eq!(ran.code, code, "{args:?}: {}{}", ran.out, ran.err);
+        ran
+    }
+
+    /// The answer of a command as JSON.
+    async fn json(&self, args: &[&str]) -> Vec<Value> {
+        self.ends(DONE, &[&["--json"], args].concat()).await.json()
+    }
+
+    async fn enqueue(&self, group: &str) -> i64 {
+        let job = NewJob::new("orders", &json!({"secret": 4711})).group(group).name("order");
+        self.client.enqueue(self.database.pool(), job).await.unwrap().id()
+    }
+
+    async fn status(&self, job: i64) -> JobStatus {
+        self.client.job(self.database.pool(), job).await.unwrap().unwrap().status
+    }
+
+    /// Runs all due jobs of the queue `orders`. They fail at their first attempt.
+    async fn fail(&self, then: OutOfAttempts) {
+        let retry = RetryPolicy::new(1);
+        let queue = QueueOptions::new("orders").retry(retry).out_of_attempts(then);
+        Jobs::new(self.database.pool()).drain(queue, Fails).await.unwrap();
+    }
+
+    async fn remove(self) {
+        self.database.remove().await.unwrap();
+    }
+}
+
+fn ran(output: Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+struct Fails;
+
+#[async_trait]
+impl JobHandler for Fails {
+    type Data = Value;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, _: Value) -> Result<(), JobError> {
+        Err(JobError::retry("the bank is closed\n\u{1b}[31m"))
+    }
+}
+
+struct Hangs;
+
+#[async_trait]
+impl JobHandler for Hangs {
+    type Data = Value;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, _: Value) -> Result<(), JobError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn lists_show_queues_groups_and_jobs() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.enqueue("bob").await;
+
+    let queues = cli.ends(DONE, &["queues"]).await;
+    assert!(queues.out.contains("orders") && queues.out.contains("3 queued"), "{}", queues.out);
+    let queues = cli.json(&["queues"]).await;
+    assert_eq!(queues[0]["jobs"]["queued"]["count"], 3);
+
+    let groups = cli.ends(DONE, &["groups", "orders", "--limit", "1"]).await;
+    assert!(
+        groups.out.contains("ann") && groups.out.contains("more: --after ann"),
+        "{}",
+        groups.out
+    );
+    let groups = cli.json(&["groups", "orders", "--sort", "depth"]).await;
+    assert_eq!((&groups[0]["group"], &groups[0]["depth"]["count"]), (&json!("ann"), &json!(2)));
+    cli.ends(NOTHING, &["groups", "orders", "--state", "halted"]).await;
+
+    let lane = cli.ends(DONE, &["lane", "orders", "ann"]).await;
+    assert!(lane.out.contains(&format!("job {first} of group \"ann\"")), "{}", lane.out);
+    let lane = cli.json(&["lane", "orders", "ann"]).await;
+    assert_eq!(lane[0]["jobs"][1]["id"], second);
+    cli.ends(NOTHING, &["lane", "orders", "nobody"]).await;
+
+    let id = second.to_string();
+    let explained = cli.ends(DONE, &["explain", &id]).await;
+    assert!(explained.out.contains(&format!("waits behind job {first}")), "{}", explained.out);
+    assert_eq!(cli.json(&["explain", &id]).await[0]["reason"]["reason"], "behind");
+    cli.ends(NOTHING, &["explain", "4711"]).await;
+
+    let jobs = cli.json(&["job", "list", "orders", "--group", "ann", "--limit", "1"]).await;
+    assert_eq!(jobs[0]["id"], second);
+    let before = ["job", "list", "orders", "--group", "ann", "--before", &id];
+    assert_eq!(cli.json(&before).await[0]["id"], first);
+    cli.ends(DONE, &["job", "list", "orders", "--status", "queued", "--since", "1h"]).await;
+    cli.ends(NOTHING, &["job", "list", "orders", "--name", "refund"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn data_is_shown_only_if_asked_for() {
+    let cli = Cli::new().await;
+    let id = cli.enqueue("ann").await.to_string();
+    for args in [&["job", "show", &id][..], &["lane", "orders", "ann"], &["job", "list", "orders"]]
+    {
+        for json in [&["--json"][..], &[]] {
+            let shown = cli.ends(DONE, &[json, args].concat()).await;
+            assert!(!shown.out.contains("4711"), "{args:?}: {}", shown.out);
+        }
+    }
+    assert!(cli.ends(DONE, &["job", "show", &id, "--data"]).await.out.contains("4711"));
+    let job = cli.json(&["job", "show", &id, "--data"]).await;
+    assert_eq!(job[0]["data"], json!({"secret": 4711}));
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_halted_group_is_found_and_mended() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.fail(OutOfAttempts::Halt).await;
+    let halted = cli.json(&["groups", "orders", "--state", "halted"]).await;
+    assert_eq!(halted[0]["halted_by"], first);
+
+    // What is not paused but halted names what helps.
+    let refused = cli.ends(REFUSED, &["resume", "orders", "ann"]).await;
+    assert!(refused.err.contains(&format!("seriatim job retry {first}")), "{}", refused.err);
+    // The next job is innocent.
+    cli.ends(REFUSED, &["job", "skip", &second.to_string()]).await;
+
+    let retried = cli.ends(DONE, &["job", "retry", &first.to_string()]).await;
+    assert!(retried.out.contains("queued again in its old place"), "{}", retried.out);
+    cli.ends(NOTHING, &["groups", "orders", "--state", "halted"]).await;
+    cli.fail(OutOfAttempts::Halt).await;
+    cli.ends(DONE, &["unhalt", "orders", "ann"]).await;
+    cli.ends(NOTHING, &["unhalt", "orders", "ann"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn several_jobs_are_changed_only_after_a_yes() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("bob").await);
+    cli.fail(OutOfAttempts::Continue).await;
+
+    let refused = cli.ends(REFUSED, &["redrive", "orders"]).await;
+    assert!(refused.err.contains("2 jobs of 2 groups") && refused.err.contains("--yes"));
+    let dry = cli.json(&["redrive", "orders", "--dry-run"]).await;
+    assert_eq!((&dry[0]["jobs"], &dry[0]["dry_run"]), (&json!(2), &json!(true)));
+    assert_eq!(cli.status(first).await, JobStatus::Failed);
+
+    let one = cli.json(&["redrive", "orders", "--group", "ann", "--error", "bank"]).await;
+    assert_eq!(one[0]["jobs"], 1);
+    assert_eq!(cli.status(first).await, JobStatus::Queued);
+    assert_eq!(cli.status(second).await, JobStatus::Failed);
+    cli.ends(DONE, &["discard", "orders", "--group", "bob"]).await;
+    assert_eq!(cli.status(second).await, JobStatus::Cancelled);
+    cli.ends(NOTHING, &["redrive", "orders", "--yes"]).await;
+
+    cli.enqueue("ann").await;
+    cli.ends(REFUSED, &["purge", "orders"]).await;
+    cli.ends(DONE, &["purge", "orders", "--dry-run"]).await;
+    assert_eq!(cli.status(first).await, JobStatus::Queued);
+    assert_eq!(cli.json(&["purge", "orders", "--yes"]).await[0]["jobs"], 2);
+    assert_eq!(cli.status(first).await, JobStatus::Cancelled);
+    cli.ends(NOTHING, &["purge", "orders"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn of_several_jobs_each_is_told() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("bob").await);
+    let (one, two) = (first.to_string(), second.to_string());
+    let cancelled = cli.ends(NOTHING, &["job", "cancel", &one, "4711", &two, "--yes"]).await;
+    assert!(cancelled.out.contains(&one) && cancelled.out.contains(&two), "{}", cancelled.out);
+    assert!(cancelled.err.contains("there is no job 4711"), "{}", cancelled.err);
+    assert_eq!(cli.status(second).await, JobStatus::Cancelled);
+    let retried = cli.json(&["job", "retry", &one, &two, "--yes"]).await;
+    assert_eq!(retried.len(), 2);
+    cli.ends(REFUSED, &["job", "retry", &one]).await;
+    assert_eq!(cli.json(&["job", "skip", &one]).await[0]["skip"], "done");
+    let later = ["enqueue", "orders", "--delay", "1h"];
+    let later = cli.json(&later).await[0]["job"].to_string();
+    cli.ends(DONE, &["job", "run-now", &later]).await;
+    let explained = cli.ends(DONE, &["explain", &later]).await;
+    assert!(!explained.out.contains("is delayed"), "{}", explained.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn parked_jobs_are_redriven_and_discarded() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    let queue =
+        QueueOptions::new("orders").retry(RetryPolicy::new(1)).out_of_attempts(OutOfAttempts::Park);
+    cli.enqueue("ann").await;
+    for discard in [false, true] {
+        cli.fail(OutOfAttempts::Park).await;
+        let pool = cli.database.pool();
+        cli.client.run_maintenance(pool, queue.clone()).await.unwrap();
+        let parked = cli.json(&["parked", "list", "orders"]).await;
+        assert_eq!((&parked[0]["job"], &parked[0]["parked"]), (&json!(first), &json!(2)));
+        cli.ends(DONE, &["parked", "list", "orders"]).await;
+        let verb = if discard { "discard" } else { "redrive" };
+        cli.ends(REFUSED, &["parked", verb, "orders", "ann"]).await;
+        cli.ends(DONE, &["parked", verb, "orders", "ann", "--dry-run"]).await;
+        assert_eq!(cli.status(second).await, JobStatus::Parked);
+        cli.ends(DONE, &["parked", verb, "orders", "ann", "--yes"]).await;
+        cli.ends(NOTHING, &["parked", "list", "orders"]).await;
+    }
+    cli.ends(NOTHING, &["park", "orders", "nobody"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_group_is_parked_by_hand() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.enqueue("ann").await;
+    // A worker has to have seen the group.
+    cli.fail(OutOfAttempts::Halt).await;
+    cli.ends(REFUSED, &["park", "orders", "ann"]).await;
+    cli.ends(DONE, &["park", "orders", "ann", "--yes", "--dry-run"]).await;
+    cli.ends(DONE, &["park", "orders", "ann", "--yes"]).await;
+    let queue = QueueOptions::new("orders");
+    cli.client.run_maintenance(cli.database.pool(), queue).await.unwrap();
+    let parked = cli.json(&["parked", "list", "orders"]).await;
+    assert_eq!((&parked[0]["job"], &parked[0]["parked"]), (&json!(first), &json!(2)));
+    assert_eq!(cli.status(second).await, JobStatus::Parked);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_pause_has_a_reason_and_an_end() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    cli.ends(DONE, &["pause", "orders", "--reason", "the bank moves"]).await;
+    let queues = cli.ends(DONE, &["queues"]).await;
+    assert!(queues.out.contains("the bank moves"), "{}", queues.out);
+    cli.ends(DONE, &["pause", "orders", "ann", "--dry-run"]).await;
+    cli.ends(NOTHING, &["resume", "orders", "ann"]).await;
+    assert_eq!(cli.json(&["pause", "orders", "ann"]).await[0]["group"], "ann");
+    cli.ends(DONE, &["resume", "orders", "ann"]).await;
+    cli.ends(DONE, &["resume", "orders"]).await;
+    cli.ends(NOTHING, &["resume", "orders"]).await;
+    let operations = cli.client.operations(cli.database.pool(), None, 10).await.unwrap();
+    assert_eq!(operations.len(), 4, "a dry run is not written down: {operations:?}");
+    assert!(operations.iter().all(|operation| operation.actor == "ann"), "{operations:?}");
+    assert_eq!(operations[3].reason.as_deref(), Some("the bank moves"));
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn read_only_refuses_every_change() {
+    let cli = Cli::new().await;
+    let id = cli.enqueue("ann").await.to_string();
+    let changes: [&[&str]; 9] = [
+        &["migrate"],
+        &["pause", "orders"],
+        &["resume", "orders"],
+        &["job", "cancel", &id],
+        &["redrive", "orders", "--dry-run"],
+        &["purge", "orders", "--yes"],
+        &["configure", "orders", "--delay", "5s"],
+        &["enqueue", "orders"],
+        &["receive", "orders"],
+    ];
+    for args in changes {
+        let refused = cli.ends(REFUSED, &[&["--read-only"], args].concat()).await;
+        assert!(refused.err.contains("--read-only"), "{}", refused.err);
+    }
+    cli.ends(DONE, &["--read-only", "configure", "orders"]).await;
+    cli.ends(DONE, &["--read-only", "lane", "orders", "ann"]).await;
+    assert_eq!(cli.status(id.parse().unwrap()).await, JobStatus::Queued);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn settings_are_shown_and_changed() {
+    let cli = Cli::new().await;
+    let change = ["configure", "orders", "--in-flight-limit", "7", "--delay", "90s"];
+    cli.ends(DONE, &[&change[..], &["--dry-run"]].concat()).await;
+    assert_eq!(cli.json(&["configure", "orders"]).await[0]["in_flight_limit"], Value::Null);
+    assert_eq!(cli.json(&change).await[0]["delay_seconds"], 90.0);
+    let reset = ["configure", "orders", "--in-flight-limit", "default", "--dedup-scope", "group"];
+    let changed = cli.json(&reset).await;
+    assert_eq!(changed[0]["in_flight_limit"], Value::Null);
+    assert_eq!(
+        (&changed[0]["delay_seconds"], &changed[0]["dedup_scope"]),
+        (&json!(90.0), &json!("group"))
+    );
+    let receivers = ["configure", "orders", "--out-of-attempts", "halt:1h:park", "--backoff", "5s"];
+    assert_eq!(cli.json(&receivers).await[0]["out_of_attempts"], "halt:3600000ms:park");
+    let shown = cli.ends(DONE, &["configure", "orders"]).await;
+    assert!(shown.out.contains("90 s"), "{}", shown.out);
+    cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "many"]).await;
+    cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "0"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_script_enqueues_receives_and_acks() {
+    let cli = Cli::new().await;
+    let file = std::env::temp_dir().join(format!("seriatim-cli-{}.json", std::process::id()));
+    std::fs::write(&file, r#"{"from": "file"}"#).unwrap();
+    let argument = format!("@{}", file.display());
+    let enqueue = ["enqueue", "orders", "--group", "ann", "--data", &argument];
+    cli.ends(DONE, &[&enqueue[..], &["--dry-run"]].concat()).await;
+    cli.ends(NOTHING, &["receive", "orders"]).await;
+    let first = cli.json(&enqueue).await[0]["job"].clone();
+    std::fs::remove_file(&file).unwrap();
+    let enqueue = ["enqueue", "orders", "--dedup-id", "x", "--data", "-7"];
+    assert_eq!(cli.json(&enqueue).await[0]["duplicate"], false);
+    assert_eq!(cli.json(&enqueue).await[0]["duplicate"], true);
+    let bad = cli.ends(USAGE, &["enqueue", "orders", "--data", "{secret}"]).await;
+    assert!(!bad.err.contains("secret}"), "{}", bad.err);
+
+    let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
+    assert_eq!((&received[0]["id"], &received[0]["data"]["from"]), (&first, &json!("file")));
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    cli.ends(DONE, &["extend", receipt, "5m"]).await;
+    cli.ends(DONE, &["nack", receipt, "--error", "the bank is closed"]).await;
+    cli.ends(NOTHING, &["ack", receipt]).await;
+    let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;
+    cli.ends(DONE, &["ack", receipt, "--result", "[1]"]).await;
+    assert_eq!(cli.status(first.as_i64().unwrap()).await, JobStatus::Succeeded);
+    assert!(cli.ends(DONE, &["receive", "orders"]).await.out.contains("-7"));
+    cli.ends(USAGE, &["ack", "4711"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn hostile_names_break_no_table() {
+    let cli = Cli::new().await;
+    let long = "x".repeat(400);
+    let names =
+        ["\u{202e}evil", "a\u{2066}b", "'\"; drop table job; --", "שלום", "👩‍👩‍👧", &long, "-x"];
+    let mut ids = Vec::new();
+    for name in names {
+        ids.push(cli.enqueue(name).await.to_string());
+    }
+    cli.fail(OutOfAttempts::Halt).await;
+    for name in names {
+        cli.enqueue(name).await;
+    }
+    let plain = cli.ends(DONE, &["groups", "orders"]).await;
+    assert_eq!(plain.out.lines().count(), 1 + names.len(), "{}", plain.out);
+    assert!(plain.out.contains(&long), "without a terminal nothing is cut");
+    assert!(plain.out.contains("closed\\n\\u{1b}[31m"), "{}", plain.out);
+    assert!(plain.out.contains("a\\u{2066}b"), "{}", plain.out);
+
+    let args: [&[&str]; 3] = [&["groups", "orders"], &["job", "list", "orders"], &["queues"]];
+    for args in args {
+        let narrow = ran(cli.command(args).env("COLUMNS", "60").output().await.unwrap());
+        assert_eq!(narrow.code, DONE, "{}", narrow.err);
+        let safe = |c: char| c == '\n' || !(c.is_control() || c == '\u{202e}');
+        assert!(narrow.out.chars().all(safe), "{:?}", narrow.out);
+        for line in narrow.out.lines() {
+            assert!(line.chars().count() <= 64, "{line:?}");
+        }
+        if args[0] == "groups" {
+            assert!(narrow.out.contains('…') && !narrow.out.contains(&long), "{}", narrow.out);
+        }
+    }
+    for (name, id) in names.iter().zip(&ids) {
+        let group = ["lane", "orders", "--", name];
+        let lane = cli.ends(DONE, &group).await;
+        assert!(!lane.out.contains(['\u{1b}', '\u{202e}']), "{}", lane.out);
+        assert!(cli.ends(DONE, &["job", "show", id]).await.out.contains("the bank is closed"));
+    }
+    let groups = cli.json(&["groups", "orders"]).await;
+    for name in names {
+        assert!(groups.iter().any(|group| group["group"] == name), "{name:?}");
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn migrate_checks_prints_and_migrates() {
+    let cli = Cli::new().await;
+    cli.ends(DONE, &["migrate", "--check"]).await;
+    let other = ["--schema", "bill'ing\" x"];
+    let missing = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
+    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+    let missing = cli.ends(ERROR, &[&other[..], &["queues"]].concat()).await;
+    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+
+    // The script makes what the command would make: afterwards there is nothing to do.
+    let script = cli.ends(DONE, &[&other[..], &["migrate", "--sql"]].concat()).await.out;
+    cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
+    let script = sqlx::AssertSqlSafe(script);
+    sqlx::raw_sql(script).execute(cli.database.pool()).await.unwrap();
+    cli.ends(DONE, &[&other[..], &["migrate", "--check"]].concat()).await;
+    let nothing = cli.ends(DONE, &[&other[..], &["migrate", "--sql"]].concat()).await;
+    assert!(nothing.out.starts_with("-- "), "{}", nothing.out);
+
+    let third = ["--schema", "third"];
+    cli.ends(DONE, &[&third[..], &["migrate", "--dry-run"]].concat()).await;
+    let migrated = [&third[..], &["migrate"]].concat();
+    assert_eq!(cli.json(&migrated).await[0]["migrate"], "migrated");
+    assert_eq!(cli.json(&migrated).await[0]["migrate"], "up to date");
+    cli.ends(DONE, &[&third[..], &["queues"]].concat()).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn tail_follows_what_ends() {
+    let cli = Cli::new().await;
+    let mut tail = cli.command(&["tail", "orders", "--json"]);
+    let mut tail = tail.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    // It follows what ends after its own begin, so jobs end until it tells of one.
+    let seen = async {
+        loop {
+            cli.enqueue("ann").await;
+            cli.fail(OutOfAttempts::Continue).await;
+            while let Ok(line) = timeout(Duration::from_secs(2), lines.next_line()).await {
+                let event: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
+                // A job that is seen to run has not ended yet.
+                if event["event"] != "began" {
+                    return event;
+                }
+            }
+        }
+    };
+    let seen = timeout(PATIENCE, seen).await.unwrap();
+    assert_eq!((&seen["event"], &seen["group"]), (&json!("failed"), &json!("ann")));
+    assert_eq!(seen["error"], "the bank is closed\n\u{1b}[31m");
+    tail.kill().await.unwrap();
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn usage_is_code_2_and_a_missing_database_code_1() {
+    let cli = Cli::new().await;
+    for args in [&["frobnicate"][..], &["groups"], &["job", "show", "x"], &["nack", "1.2"]] {
+        cli.ends(USAGE, args).await;
+    }
+    let none = ran(cli.command(&["queues"]).env_remove("DATABASE_URL").output().await.unwrap());
+    assert_eq!(none.code, USAGE, "{}", none.err);
+    let away = "postgres://nobody@127.0.0.1:1/none";
+    let away = ran(cli.command(&["queues"]).env("DATABASE_URL", away).output().await.unwrap());
+    assert_eq!(away.code, ERROR, "{}", away.err);
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(cli.ends(DONE, &["completions", shell]).await.out.contains("seriatim"));
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
+    let cli = Cli::new().await;
+    let fine = cli.ends(DONE, &["doctor"]).await;
+    for check in ["clock", "pooler", "wake-ups", "vacuum horizon", "rights", "dead rows"] {
+        assert!(fine.out.contains(&format!("ok       {check}: ")), "{check}: {}", fine.out);
+    }
+
+    // Due for long, and nobody serves the queue.
+    let pool = cli.database.pool();
+    let id = cli.enqueue("ann").await;
+    let long_ago = "update seriatim.job set run_at = now() - interval '1 h', turn_at = now() - interval '1 h' where id = $1";
+    sqlx::query(long_ago).bind(id).execute(pool).await.unwrap();
+    sqlx::raw_sql("drop function seriatim.this_server()").execute(pool).await.unwrap();
+    let wrong = ran(cli.command(&["doctor", "--json"]).output().await.unwrap());
+    assert_eq!(wrong.code, ERROR, "{}", wrong.err);
+    let findings = wrong.json();
+    let of = |check: &str| {
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("{check}: {findings:?}"))
+    };
+    assert_eq!(of("schema")["level"], "problem");
+    assert!(of("schema")["sentence"].as_str().unwrap().contains("this_server"), "{findings:?}");
+    assert_eq!(of("processors")["level"], "problem");
+    assert!(of("processors")["sentence"].as_str().unwrap().contains("no living processor"));
+    assert!(of("processors")["mend"].is_string());
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_needs_no_schema() {
+    let cli = Cli::new().await;
+    let missing = cli.ends(ERROR, &["--schema", "other", "doctor"]).await;
+    assert!(missing.out.contains("-> seriatim migrate"), "{}", missing.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_tells_a_role_what_it_may_not_do() {
+    let cli = Cli::new().await;
+    let role = format!("cli_{}", cli.database.name());
+    let make = format!("create role {role} login; grant usage on schema seriatim to {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(make)).execute(cli.database.pool()).await.unwrap();
+    let url = cli.database.url().replace("://postgres@", &format!("://{role}@"));
+    if cli.database.server().is_private() {
+        let asked = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
+        assert!(asked.out.contains("may not see jobs"), "{}{}", asked.out, asked.err);
+        let refused =
+            ran(cli.command(&["queues"]).env("DATABASE_URL", url).output().await.unwrap());
+        assert_eq!(refused.code, REFUSED, "{}", refused.err);
+        assert!(refused.err.contains("docs/roles.sql"), "{}", refused.err);
+    }
+    let server = cli.database.server().clone();
+    cli.remove().await;
+    let other = TestDatabase::create_on(&server).await.unwrap();
+    let drop = format!("drop role {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(other.pool()).await.unwrap();
+    other.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_operators_did_is_listed() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["log"]).await;
+    let pause = ["pause", "orders", "--actor", "bob", "--reason", "the bank moves"];
+    cli.ends(DONE, &pause).await;
+    cli.ends(DONE, &["resume", "orders"]).await;
+    let log = cli.json(&["log"]).await;
+    assert_eq!((&log[0]["actor"], &log[1]["actor"]), (&json!("ann"), &json!("bob")));
+    let log = cli.ends(DONE, &["log", "--limit", "1"]).await;
+    assert!(log.out.contains("more: --before"), "{}", log.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn the_run_of_a_job_that_hangs_is_aborted() {
+    let cli = Cli::new().await;
+    let job = cli.enqueue("ann").await;
+    let id = job.to_string();
+    cli.ends(REFUSED, &["job", "abort", &id]).await;
+    let running = Processor::builder(cli.database.pool().clone())
+        .queue(QueueOptions::new("orders").retry(RetryPolicy::new(1)), Hangs)
+        .build()
+        .unwrap()
+        .start();
+    let becomes = async |status| {
+        let deadline = Instant::now() + PATIENCE;
+        while cli.status(job).await != status {
+            assert!(Instant::now() < deadline, "the job does not become {status}");
+            tokio::task::yield_now().await;
+        }
+    };
+    becomes(JobStatus::Started).await;
+    let dry = cli.ends(DONE, &["job", "abort", &id, "--dry-run"]).await;
+    assert!(dry.out.contains("nothing is changed"), "{}", dry.out);
+    assert_eq!(cli.status(job).await, JobStatus::Started);
+    cli.ends(DONE, &["job", "abort", &id]).await;
+    becomes(JobStatus::Failed).await;
+    running.shutdown(PATIENCE).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn metrics_are_counted_and_printed() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let queued = "seriatim_queue_jobs{queue=\"orders\",state=\"queued\"} 1";
+    let unseen = cli.ends(DONE, &["metrics", "--read-only"]).await;
+    assert!(!unseen.out.contains(queued), "{}", unseen.out);
+    let counted = cli.ends(DONE, &["metrics"]).await;
+    assert!(counted.out.contains(queued), "{}", counted.out);
+    assert_eq!(cli.json(&["metrics"]).await[0]["queues"]["orders"]["jobs"]["queued"], 1);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn nodes_are_listed_and_released() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["nodes"]).await;
+    let running = Processor::builder(cli.database.pool().clone())
+        .node("left-one")
+        .queue(QueueOptions::new("orders"), Fails)
+        .build()
+        .unwrap()
+        .start();
+    let deadline = Instant::now() + PATIENCE;
+    let nodes = loop {
+        let nodes = cli.run(&["nodes", "--json"]).await;
+        if nodes.code == DONE {
+            break nodes.json();
+        }
+        assert!(Instant::now() < deadline, "{}", nodes.err);
+    };
+    assert_eq!((&nodes[0]["node"], &nodes[0]["queues"]), (&json!("left-one"), &json!(["orders"])));
+    assert!(cli.ends(DONE, &["nodes", "list"]).await.out.contains("alive"));
+    cli.ends(NOTHING, &["nodes", "release", "left-one"]).await;
+    running.shutdown(PATIENCE).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn the_demo_tells_its_address_and_leaves_nothing() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = serde_json::from_str::<Value>(&line).unwrap()["database_url"].clone();
+    let url = url.as_str().unwrap().to_owned();
+    let shop = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while shop(&["groups", "orders", "--state", "halted"]).await.code != DONE {
+        assert!(Instant::now() < deadline, "the poisoned customer is not halted");
+    }
+    assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
+    let pid = demo.id().unwrap().to_string();
+    let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    assert!(interrupted.success());
+    let ended = timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
+}
+
+/// Without a PgBouncer here it is skipped.
+#[tokio::test]
+async fn doctor_sees_a_transaction_pooler() {
+    let cli = Cli::new().await;
+    if !cli.database.server().is_private() {
+        return cli.remove().await;
+    }
+    let server: PgConnectOptions = cli.database.url().parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = folder.path().join("pgbouncer.ini");
+    let text = format!(
+        "[databases]\n* = host={} port={} user={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+         default_pool_size = 4\nignore_startup_parameters = extra_float_digits\n",
+        server.get_host(),
+        server.get_port(),
+        server.get_username(),
+    );
+    std::fs::write(&settings, text).unwrap();
+    let folder_is_seen = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), folder_is_seen).unwrap();
+    let mut pooler = Command::new("pgbouncer");
+    // It refuses to run as root.
+    pooler.arg("-u").arg("nobody").arg(&settings).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut pooler) = pooler.kill_on_drop(true).spawn() else {
+        println!("skipped: there is no pooler here");
+        return cli.remove().await;
+    };
+    let url =
+        format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", cli.database.name());
+    let through = async |args: &[&str]| {
+        ran(cli.command(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut reached = false;
+    while !reached && Instant::now() < deadline && pooler.try_wait().unwrap().is_none() {
+        reached = through(&["migrate", "--check"]).await.code == DONE;
+    }
+    if !reached {
+        println!("skipped: the pooler does not run here");
+        return cli.remove().await;
+    }
+    let found = through(&["doctor", "--json"]).await.json();
+    let pooler = found.iter().find(|finding| finding["check"] == "pooler").unwrap();
+    assert_eq!(pooler["level"], "problem", "{found:?}");
+    // All other commands work.
+    for args in
+        [&["enqueue", "orders", "--group", "ann"][..], &["queues"], &["lane", "orders", "ann"]]
+    {
+        let done = through(args).await;
+        assert_eq!(done.code, DONE, "{args:?}: {}", done.err);
+    }
+    cli.remove().await;
+}
