@@ -1,5 +1,6 @@
 //! The arguments of the command line.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -134,6 +135,11 @@ pub(crate) enum Command {
     ///
     /// They are counted if nobody has done so for 15 s; never with `--read-only`.
     Metrics,
+    /// Serve the page.
+    ///
+    /// The password or token is that of the environment variable `SERIATIM_SECRET`; without it one
+    /// is made and printed.
+    Serve(Serve),
     /// List what operators did, the last first.
     Log {
         /// Only operations before this one: the next page.
@@ -164,6 +170,7 @@ impl Command {
             Self::Doctor
             | Self::Tail(_)
             | Self::Metrics
+            | Self::Serve(_)
             | Self::Log { .. }
             | Self::Queues
             | Self::Groups(_)
@@ -324,6 +331,63 @@ pub(crate) enum Nodes {
         /// The node's name.
         node: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1:8420")]
+    pub(crate) listen: SocketAddr,
+    /// How users prove who they are. Put TLS in front of `basic` and `bearer`.
+    #[arg(long, value_enum, default_value_t = Auth::Basic)]
+    pub(crate) auth: Auth,
+    /// The user of `basic` and `bearer`.
+    #[arg(long, default_value = "operator")]
+    pub(crate) user: String,
+    /// What users may do.
+    #[arg(long, value_enum, default_value_t = Access::Operator)]
+    pub(crate) access: Access,
+    /// The header in which the proxy names the user.
+    #[arg(long, default_value = "x-forwarded-user", value_name = "HEADER")]
+    pub(crate) user_header: String,
+    /// The header in which the proxy says viewer, operator or admin. Without it: `--access`.
+    #[arg(long, value_name = "HEADER")]
+    pub(crate) role_header: Option<String>,
+    /// Show the data and results of jobs.
+    #[arg(long)]
+    pub(crate) show_data: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Auth {
+    /// By name and password.
+    Basic,
+    /// By a token, for programs.
+    Bearer,
+    /// By a proxy in front, which names the user in a header. Nobody else may reach the page.
+    ProxyHeader,
+    /// Not at all, from this machine only.
+    None,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Access {
+    /// Look.
+    Viewer,
+    /// Change, too.
+    Operator,
+    /// Purge, too.
+    Admin,
+}
+
+impl From<Access> for seriatim_web::Access {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::Viewer => Self::Viewer,
+            Access::Operator => Self::Operator,
+            Access::Admin => Self::Admin,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -12,7 +12,8 @@ use seriatim::{
     QueueOptions, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgConnectOptions;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
 
@@ -668,8 +669,10 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
     let mut demo = demo.spawn().unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
     let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let url = serde_json::from_str::<Value>(&line).unwrap()["database_url"].clone();
-    let url = url.as_str().unwrap().to_owned();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let url = told["database_url"].as_str().unwrap().to_owned();
+    let page = get(told["page"].as_str().unwrap(), "").await;
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     let shop = async |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
         ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap())
@@ -740,5 +743,41 @@ async fn doctor_sees_a_transaction_pooler() {
         let done = through(args).await;
         assert_eq!(done.code, DONE, "{args:?}: {}", done.err);
     }
+    cli.remove().await;
+}
+
+/// The answer of a page to a GET of `/`, with these headers.
+async fn get(address: &str, headers: &str) -> String {
+    let host = address.trim_start_matches("http://").trim_end_matches('/');
+    let port: u16 = host.rsplit_once(':').unwrap().1.parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn the_page_is_served_to_those_who_prove_who_they_are() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let mut serve = cli.command(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    serve.env("SERIATIM_SECRET", "secret").stdout(Stdio::piped());
+    let mut serve = serve.spawn().unwrap();
+    let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    assert_eq!(told["generated_secret"], Value::Null);
+    let address = told["url"].as_str().unwrap();
+    let closed = get(address, "").await;
+    assert!(closed.starts_with("HTTP/1.1 401"), "{closed}");
+    // operator:secret
+    let page = get(address, "Authorization: Basic b3BlcmF0b3I6c2VjcmV0\r\n").await;
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("orders"), "{page}");
+    serve.kill().await.unwrap();
+
+    let open = ["serve", "--listen", "0.0.0.0:0", "--auth", "none"];
+    cli.ends(USAGE, &open).await;
     cli.remove().await;
 }

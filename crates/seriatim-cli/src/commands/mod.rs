@@ -16,6 +16,7 @@ mod purge;
 mod queues;
 mod receive;
 mod redrive;
+pub(crate) mod serve;
 mod tail;
 
 use std::io::{Write, stdout};
@@ -51,6 +52,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Log { before, limit } => log::run(&session, before, limit).await,
         Command::Metrics => metrics::run(&session, read_only).await,
         Command::Nodes { command } => nodes::run(&session, command).await,
+        Command::Serve(serve) => serve::run(&session, serve, read_only).await,
         Command::Tail(tail) => tail::run(&session, &tail).await,
         Command::Queues => queues::run(&session).await,
         Command::Groups(groups) => groups::run(&session, groups).await,

@@ -2,16 +2,22 @@
 
 mod shop;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::{Server, ServerError, TestDatabase};
+use seriatim_web::{Access, Auth, Config};
 
+use crate::commands::serve;
 use crate::failure::Failure;
 use crate::output::{json_line, line};
 
 /// How long running handlers have when the demo ends.
 const SHUTDOWN: Duration = Duration::from_secs(2);
+
+/// Where the page is: on any free port.
+const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What a person may try, beside the address.
 const TRY: [&str; 7] = [
@@ -31,10 +37,14 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
     let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
     let shop = shop::open(database.pool()).await?;
     let url = database.url();
+    let config = Config::new().auth(Auth::Loopback(Access::Admin)).show_data(true);
+    let (listener, page) = serve::listen_on(PAGE).await?;
+    let serving = tokio::spawn(seriatim_web::serve(listener, database.pool().clone(), config));
     if as_json {
-        json_line(&json!({"database_url": url}))?;
+        json_line(&json!({"database_url": url, "page": page}))?;
     } else {
         line(&format!("A small shop runs on a private PostgreSQL {}.\n", server.version()))?;
+        line(&format!("  {page}\n"))?;
         line(&format!("  export DATABASE_URL='{url}'"))?;
         for command in TRY {
             line(&format!("  {command}"))?;
@@ -42,6 +52,7 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
         line("\nCtrl-C ends it, and leaves nothing behind.")?;
     }
     let ended = seriatim::shutdown_signal().await;
+    serving.abort();
     shop.close(SHUTDOWN).await;
     ended.map_err(Failure::could_not("wait for Ctrl-C"))?;
     database.remove().await.map_err(failed("remove the database"))?;

@@ -1,0 +1,99 @@
+//! `seriatim serve`: the page, served alone.
+
+use std::env;
+use std::net::SocketAddr;
+
+use serde_json::json;
+use seriatim_web::{Access, Auth, Config, User};
+use tokio::net::TcpListener;
+
+use crate::args::{self, Serve};
+use crate::failure::Failure;
+use crate::output::{json_line, line};
+use crate::session::Session;
+
+/// The environment variable with the password or token.
+const SECRET: &str = "SERIATIM_SECRET";
+
+/// Serves the page until a signal ends it.
+pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Result<(), Failure> {
+    let Serve { listen, auth, user, access, user_header, role_header, show_data } = serve;
+    let access = Access::from(access);
+    let (auth, generated) = match auth {
+        args::Auth::None if !listen.ip().is_loopback() => {
+            return Err(Failure::Usage(format!(
+                "--auth none is for a loopback address, not for {listen}"
+            )));
+        }
+        args::Auth::None => (Auth::Loopback(access), None),
+        args::Auth::Basic => {
+            let (secret, generated) = secret();
+            (Auth::Basic(vec![User::new(&user, &secret, access)]), generated)
+        }
+        args::Auth::Bearer => {
+            let (secret, generated) = secret();
+            (Auth::Bearer(vec![User::new(&user, &secret, access)]), generated)
+        }
+        args::Auth::ProxyHeader => {
+            let name = |header: String| {
+                let mistake = format!("{header:?} cannot be the name of a header");
+                header.parse().map_err(|_| Failure::Usage(mistake))
+            };
+            let role = role_header.map(name).transpose()?;
+            (Auth::ProxyHeader { user: name(user_header)?, role, access }, None)
+        }
+    };
+    let config = Config::new()
+        .schema(session.client.schema())?
+        .auth(auth)
+        .show_data(show_data)
+        .read_only(read_only);
+    let (listener, address) = listen_on(listen).await?;
+    if session.json() {
+        let served = json!({"url": address, "user": user, "generated_secret": generated});
+        json_line(&served)?;
+    } else {
+        line(&format!("the page is at {address}"))?;
+        if let Some(secret) = generated {
+            line(&format!("as {user:?} with {secret} (set {SECRET} to choose it)"))?;
+        }
+    }
+    tokio::select! {
+        served = seriatim_web::serve(listener, session.pool.clone(), config) => {
+            served.map_err(Failure::could_not("serve the page"))
+        }
+        ended = seriatim::shutdown_signal() => ended.map_err(Failure::could_not("wait for a signal")),
+    }
+}
+
+/// Listens on an address. Returns it as a browser takes it, too.
+pub(crate) async fn listen_on(listen: SocketAddr) -> Result<(TcpListener, String), Failure> {
+    let what = format!("listen on {listen}");
+    let listener = TcpListener::bind(listen).await.map_err(Failure::could_not(&what))?;
+    let bound = listener.local_addr().map_err(Failure::could_not(&what))?;
+    let host = if bound.ip().is_loopback() {
+        String::from("localhost")
+    } else if bound.is_ipv6() {
+        format!("[{}]", bound.ip())
+    } else {
+        bound.ip().to_string()
+    };
+    Ok((listener, format!("http://{host}:{}/", bound.port())))
+}
+
+/// Returns the secret of the environment. Otherwise one is made, and returned twice.
+fn secret() -> (String, Option<String>) {
+    let given = env::var(SECRET).ok().filter(|secret| !secret.is_empty());
+    given.map_or_else(
+        || {
+            let made = made_secret();
+            (made.clone(), Some(made))
+        },
+        |secret| (secret, None),
+    )
+}
+
+/// Returns a secret of 122 random bits, from the system's generator.
+fn made_secret() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
