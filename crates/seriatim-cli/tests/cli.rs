@@ -606,7 +606,9 @@ async fn the_run_of_a_job_that_hangs_is_aborted() {
         .queue(QueueOptions::new("orders").retry(RetryPolicy::new(1)), Hangs)
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let becomes = async |status| {
         let deadline = Instant::now() + PATIENCE;
         while cli.status(job).await != status {
@@ -646,7 +648,9 @@ async fn nodes_are_listed_and_released() {
         .queue(QueueOptions::new("orders"), Fails)
         .build()
         .unwrap()
-        .start();
+        .start()
+        .await
+        .unwrap();
     let deadline = Instant::now() + PATIENCE;
     let nodes = loop {
         let nodes = cli.run(&["nodes", "--json"]).await;

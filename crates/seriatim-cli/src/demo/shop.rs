@@ -109,7 +109,9 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         .queue(webhooks, Call)
         .build()
         .map_err(Failure::could_not("build the workers"))?
-        .start();
+        .start()
+        .await
+        .unwrap();
     let customers = tokio::spawn(keep_ordering(pool.clone()));
     Ok(Shop { running, customers })
 }
