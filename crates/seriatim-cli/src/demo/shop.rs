@@ -111,7 +111,7 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         .map_err(Failure::could_not("build the workers"))?
         .start()
         .await
-        .unwrap();
+        .map_err(Failure::could_not("start the workers"))?;
     let customers = tokio::spawn(keep_ordering(pool.clone()));
     Ok(Shop { running, customers })
 }
