@@ -42,7 +42,7 @@ pub(crate) fn routes() -> Router<Shared> {
 }
 
 /// An error as JSON.
-struct ApiError(WebError);
+pub(crate) struct ApiError(WebError);
 
 impl<E: Into<WebError>> From<E> for ApiError {
     fn from(error: E) -> Self {

@@ -30,6 +30,7 @@ mod data;
 mod error;
 mod headers;
 mod live;
+mod metrics;
 mod pages;
 mod timeline;
 
@@ -58,6 +59,7 @@ pub fn router(pool: PgPool, config: Config) -> Router {
     let guarded = pages::routes()
         .nest("/api/v1", api::routes())
         .route("/events", get(live::events))
+        .route("/metrics", get(metrics::metrics))
         .fallback(error::no_such_page)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), access::require_viewer));
     Router::new()

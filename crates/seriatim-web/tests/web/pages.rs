@@ -154,3 +154,22 @@ async fn changes_are_announced() {
     hear("event: changed").await;
     shop.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrape_shows_what_was_collected() {
+    let shop = Shop::open(12).await;
+    let page = serve(shop.pool(), users()).await;
+    assert_eq!(get(page, "/metrics", "").await.status, 401);
+    let scrape = get(page, "/metrics", VIC).await;
+    assert!(scrape.head.contains("text/plain; version=0.0.4"), "{}", scrape.head);
+    for line in [
+        "seriatim_queue_groups{queue=\"orders\",state=\"halted\"} 1\n",
+        "seriatim_queue_jobs{queue=\"orders\",state=\"queued\"} 12\n",
+    ] {
+        assert!(scrape.body.contains(line), "{}", scrape.body);
+    }
+    // Nobody collects where nothing may be written.
+    let read_only = serve(shop.pool(), users().read_only(true)).await;
+    assert!(get(read_only, "/metrics", VIC).await.body.contains("seriatim_collect_age_seconds"));
+    shop.close().await;
+}
