@@ -119,7 +119,7 @@ async fn alerts_and_dashboards_name_what_is_there() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
-    for file in ["seriatim.rules.yml", "grafana-prometheus.json"] {
+    for file in ["seriatim.rules.yml", "grafana-prometheus.json", "../guide/metrics.md"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring").join(file);
         let words = std::fs::read_to_string(&file).unwrap();
         let named: HashSet<_> = words
