@@ -375,8 +375,12 @@ fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
     }))
 }
 
-/// A query without the library's own literals: a success's result is one (see `literal`).
+/// A query as it may be shown: the library's own literals are left out, as a success's result is one
+/// (see `literal`), and its holds as a whole, as they show the claim's token.
 fn presentable(query: &str) -> String {
+    if ["hold_job", "hold_next"].iter().any(|own| query.contains(own)) {
+        return "(the hold of the job, by the library)".to_owned();
+    }
     match query.split_once("convert_from(decode('") {
         Some((before, _)) => format!("{before}…"),
         None => query.to_owned(),
@@ -391,5 +395,7 @@ mod tests {
         let query = format!("select settle_success(1, 'x', {literal}::jsonb, true, null); commit");
         assert_eq!(super::presentable(&query), "select settle_success(1, 'x', (…");
         assert_eq!(super::presentable("select 1"), "select 1");
+        let hold = super::presentable("begin; select \"seriatim\".\"hold_job\"(25, 'token')");
+        assert!(!hold.contains("token"), "{hold}");
     }
 }
