@@ -55,6 +55,7 @@ grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
+grant select, insert, update, delete on seriatim.queue_metrics to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
@@ -68,7 +69,7 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
-  seriatim.operation to seriatim_observer;
+  seriatim.operation, seriatim.queue_metrics to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint) to seriatim_observer;

@@ -92,7 +92,8 @@ as $$
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,
       count(distinct f.group_id) filter (where f.flag_at > now()) as delayed
     from (
-      select j.group_id, {flag_at} as flag_at from job j where j.queue = k.name and j.flagged limit up_to + 1) f
+      select j.group_id, {flag_at} as flag_at from job j
+      where j.queue = k.name and j.flagged and j.finished_at is null limit up_to + 1) f
     where not exists (select from queue_group g where g.queue = k.name and g.group_id = f.group_id)) flagged on true
   where k.name is not null order by k.name
 $$;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use seriatim::Client;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
+use tokio::time::timeout;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -24,7 +25,10 @@ const READ: &str =
 /// What a command works with.
 pub(crate) struct Session {
     pub(crate) pool: PgPool,
+    /// Reads nothing that jobs carry, so that an observer may use it.
     pub(crate) client: Client,
+    /// Reads what they carry too.
+    pub(crate) carrying: Client,
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
     pub(crate) yes: bool,
@@ -38,14 +42,20 @@ impl Session {
             global;
         let options = options(database_url.as_deref())?;
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
-        let pool = pool.connect_with(options).await.map_err(Failure::could_not("connect"))?;
+        // By itself, as a pool would try until its time is over, and not say why.
+        let server = format!("connect to {}:{}", options.get_host(), options.get_port());
+        let first = timeout(CONNECT_WITHIN, PgConnection::connect_with(&options)).await;
+        let first = first.map_err(Failure::could_not(&server))?;
+        first.map_err(Failure::could_not(&server))?.close().await?;
+        let pool = pool.connect_lazy_with(options);
         let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
         let mut client = Client::new(&schema)?.named_statements(false).acting_as(&actor);
         if let Some(reason) = &reason {
             client = client.because(reason);
         }
         let form = if json { Form::Json } else { Form::Text };
-        Ok(Self { pool, client, form, dry_run, yes, reason })
+        let (client, carrying) = (client.clone().without_data(), client);
+        Ok(Self { pool, client, carrying, form, dry_run, yes, reason })
     }
 
     /// Returns whether the output is JSON lines.

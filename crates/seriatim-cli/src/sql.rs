@@ -35,6 +35,10 @@ const COLUMNS: &str = "j.id, j.group_id, j.status::text as status, j.name, j.ref
      j.max_attempts, j.created_at, j.run_at, j.last_started_at, j.finished_at, \
      j.error->>'message' as error";
 
+/// What they are made of: no more, as an observer may read no more.
+const RAW: &str = "j.id, j.group_id, j.status, j.name, j.reference, j.attempts, j.max_attempts, \
+     j.created_at, j.run_at, j.last_started_at, j.finished_at, j.error";
+
 impl FromRow<'_, PgRow> for JobLine {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let status: String = row.try_get("status")?;
@@ -137,21 +141,21 @@ impl Session {
     ) -> Result<Look, Failure> {
         let statement = format!(
             "with running as (
-               select j.* from {queue_group} g join {job} j on j.id = g.job_id
+               select {RAW} from {queue_group} g join {job} j on j.id = g.job_id
                where g.queue = $1 and g.job_id is not null
                  and ($2::text is null or g.group_id = $2) limit 1000),
              ungrouped as (
-               select j.* from {job} j
+               select {RAW} from {job} j
                where j.queue = $1 and j.group_id is null and j.status = 'started'
                  and $2::text is null limit 1000),
              ended as (
-               select j.* from {job} j
+               select {RAW} from {job} j
                where j.queue = $1 and j.status in ('succeeded', 'failed', 'cancelled')
                  and j.finished_at > $3 and ($2::text is null or j.group_id = $2)
                order by j.finished_at limit 1000),
              seen as (
                select * from running union all select * from ungrouped union all
-               select * from ended union all select j.* from {job} j where j.id = any($4))
+               select * from ended union all select {RAW} from {job} j where j.id = any($4))
              select clock_timestamp() as now, {COLUMNS} from (select) one left join seen j on true",
             queue_group = self.table("queue_group"),
             job = self.table("job")

@@ -785,3 +785,53 @@ async fn the_page_is_served_to_those_who_prove_who_they_are() {
     cli.ends(USAGE, &open).await;
     cli.remove().await;
 }
+
+/// The commands of an incident need no right to what jobs carry.
+#[tokio::test]
+async fn an_observer_sees_why_a_lane_stands() {
+    let cli = Cli::new().await;
+    if !cli.database.server().is_private() {
+        println!("skipped: the server may not let a new role in");
+        return;
+    }
+    let id = cli.enqueue("g").await.to_string();
+    let pool = cli.database.pool();
+    let name = cli.database.name().to_owned();
+    let roles = include_str!("../../../docs/roles.sql");
+    let roles = ["producer", "worker", "observer", "operator"]
+        .iter()
+        .fold(roles.to_owned(), |sql, role| {
+            sql.replace(&format!("seriatim_{role}"), &format!("{name}_{role}"))
+        });
+    sqlx::raw_sql(sqlx::AssertSqlSafe(roles)).execute(pool).await.unwrap();
+    let observer = format!("{name}_observer");
+    let login = format!("alter role {observer} login");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(login)).execute(pool).await.unwrap();
+    cli.client.collect_metrics(pool, Duration::from_secs(15)).await.unwrap();
+    let url = cli.database.url().replacen("postgres@", &format!("{observer}@"), 1);
+    for args in [
+        &["queues"][..],
+        &["groups", "orders"],
+        &["lane", "orders", "g"],
+        &["explain", &id],
+        &["job", "show", &id],
+        &["job", "list", "orders"],
+        &["metrics"],
+        &["nodes"],
+        &["log"],
+    ] {
+        let mut command = cli.command(args);
+        let ran = ran(command.env("DATABASE_URL", &url).output().await.unwrap());
+        // There are neither processors nor operations.
+        let code = if args == ["log"] || args == ["nodes"] { NOTHING } else { DONE };
+        assert_eq!(ran.code, code, "{args:?}: {}{}", ran.out, ran.err);
+        assert!(!ran.err.contains("permission denied"), "{args:?}: {}", ran.err);
+    }
+    let mut command = cli.command(&["job", "show", &id, "--data"]);
+    let refused = ran(command.env("DATABASE_URL", &url).output().await.unwrap());
+    assert!(refused.err.contains("permission denied"), "{}", refused.err);
+    for role in ["producer", "worker", "observer", "operator"] {
+        let drop = format!("drop owned by {name}_{role}; drop role {name}_{role}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(pool).await.unwrap();
+    }
+}

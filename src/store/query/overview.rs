@@ -176,6 +176,8 @@ impl Store {
         let found = self.list(executor, statement, queue, looked_at, after, find).await?;
         let mut or_more = !by_name && found.len() >= looked_at as usize;
         let mut groups = found;
+        // What is flagged may have ended.
+        groups.retain(|group| group.state != GroupState::Idle);
         if let Some(state) = filter.state {
             // One that runs, or is paused, is none of those that are due. Parked jobs may be beside.
             groups.retain(|group| {

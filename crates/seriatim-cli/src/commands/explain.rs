@@ -8,7 +8,7 @@ use crate::args::Lane;
 use crate::commands::groups::tries;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{since, visible};
+use crate::output::text::{in_commands, since, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
@@ -21,7 +21,7 @@ pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
         value["sentence"] = explanation.to_string().into();
         return json_line(&value);
     }
-    line(&visible(&explanation.to_string()))
+    line(&visible(&in_commands(&explanation.to_string())))
 }
 
 pub(crate) fn no_such_job(id: i64) -> Failure {
@@ -45,7 +45,7 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
         });
         json_line(&lane)?;
     } else {
-        line(&visible(&sentence))?;
+        line(&visible(&in_commands(&sentence)))?;
         if !jobs.is_empty() {
             let now = session.now().await?;
             let mut table = Table::new(&["#job", "status", "name", "tries", "#age", "note"]);

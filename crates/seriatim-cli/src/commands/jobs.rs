@@ -13,7 +13,7 @@ use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, in_words, since, visible};
+use crate::output::text::{clock, count, in_commands, in_words, since, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
@@ -31,11 +31,8 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
 }
 
 async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure> {
-    let job = session
-        .client
-        .job(&mut *session.read().await?, id)
-        .await?
-        .ok_or_else(|| no_such_job(id))?;
+    let client = if with_data { &session.carrying } else { &session.client };
+    let job = client.job(&mut *session.read().await?, id).await?.ok_or_else(|| no_such_job(id))?;
     let explanation = session.client.explain_job(&session.pool, id).await?;
     let sentence = explanation.map(|explanation| explanation.to_string());
     if session.json() {
@@ -44,7 +41,7 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
         return json_line(&value);
     }
     if let Some(sentence) = sentence {
-        line(&visible(&sentence))?;
+        line(&visible(&in_commands(&sentence)))?;
     }
     for (field, value) in fields(&job, with_data) {
         line(&format!("{field:<12} {}", visible(&value)))?;
@@ -162,7 +159,12 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.client.skip(conn, id).await?;
-        Ok((String::from("is given up, and its group goes on"), json!({"job": id, "skip": "done"})))
+        Ok((
+            String::from(
+                "is given up, and its group goes on; it stays a dead letter, which redrive would queue again (discard ends it for good)",
+            ),
+            json!({"job": id, "skip": "done"}),
+        ))
     };
     each(session, ids, act).await
 }

@@ -13,12 +13,21 @@ const EVERY: Duration = Duration::from_secs(15);
 pub(crate) async fn run(session: &Session, read_only: bool) -> Result<(), Failure> {
     if !read_only {
         let mut tx = session.begin().await?;
-        session.client.collect_metrics(&mut *tx, EVERY).await?;
-        tx.commit().await?;
+        match session.client.collect_metrics(&mut *tx, EVERY).await {
+            Ok(_) => tx.commit().await?,
+            // An observer may not: it reads what others have counted.
+            Err(error) if is_denied(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let metrics = session.client.metrics(&mut *session.read().await?).await?;
     if session.json() {
         return json_line(&metrics);
     }
     line(metrics.to_prometheus().trim_end())
+}
+
+fn is_denied(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.as_deref() == Some("42501")
 }

@@ -83,11 +83,28 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Returns a sentence whose advice names commands of this program instead of calls of the library.
+pub(crate) fn in_commands(sentence: &str) -> String {
+    let Some((why, advice)) = sentence.split_once("To do: ") else { return sentence.to_owned() };
+    let commands = [
+        ("unpause_group", "seriatim resume QUEUE GROUP"),
+        ("unpause_queue", "seriatim resume QUEUE"),
+        ("unhalt_group", "seriatim unhalt QUEUE GROUP"),
+        ("run_now", "seriatim job run-now"),
+        ("redrive_parked", "seriatim parked redrive QUEUE GROUP"),
+        ("discard_parked", "seriatim parked discard QUEUE GROUP"),
+    ];
+    let advice = commands
+        .iter()
+        .fold(advice.to_owned(), |text, (call, command)| text.replace(call, command));
+    format!("{why}To do: {advice}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{in_words, shell, visible};
+    use super::{in_commands, in_words, shell, visible};
 
     #[test]
     fn control_characters_and_directions_are_escaped() {
@@ -113,5 +130,14 @@ mod tests {
             assert_eq!(in_words(Duration::from_secs(seconds)), words);
         }
         assert_eq!(in_words(Duration::from_millis(40)), "40 ms");
+    }
+
+    #[test]
+    fn advice_names_commands() {
+        let sentence = "job 1 of group \"run_now\" waits. To do: unpause_group lets it go on";
+        assert_eq!(
+            in_commands(sentence),
+            "job 1 of group \"run_now\" waits. To do: seriatim resume QUEUE GROUP lets it go on"
+        );
     }
 }
