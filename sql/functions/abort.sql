@@ -26,13 +26,13 @@ begin
   end loop;
 end $$;
 
--- Ends the run of a started job. Its worker finds the claim gone, drops the handler, and goes on with
--- other jobs. The attempt counts, and the job runs again a grace later if it has one left. A receiver
--- is not told: its receipt is stale.
+-- Ends the run of a started job. Its worker finds the claim gone, drops the handler, and goes on
+-- with other jobs. The attempt counts, and the job runs again a grace later if it has one left. A
+-- receiver is not told: its receipt is stale.
 --
 -- The claim gets another token and is suspected: nobody can clear that. A session that holds the
--- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so: the
--- same role, or pg_signal_backend; else `forbidden` is that session.
+-- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so:
+-- the same role, or pg_signal_backend; else `forbidden` is that session.
 --
 -- A processor without a presence may learn of it only when it extends the lease. So the claim is
 -- left to the end of that, and a grace.

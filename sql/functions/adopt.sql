@@ -218,7 +218,8 @@ begin
       continue;
     end if;
     -- The flags of what was adopted go, but for a new group's first, which its start clears. So do
-    -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its own.
+    -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its
+    -- own.
     if new_names <> '{}' or woken <> '{}' or drained is not null then
       clear := array(
         select f.id from unnest(groups, ids, ended) f(name, id, ended)

@@ -14,8 +14,8 @@ exception when sqlstate 'SQ000' then
   return turn_at;
 end $$;
 
--- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on, in
--- the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
+-- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on,
+-- in the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
 --
 -- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
 -- 50 ms if those took less. Rows that other transactions have locked hide no flag.

@@ -98,8 +98,8 @@ begin
   perform record_operation(actor, 'retry', was.queue, was.group_id, job, reason, 1);
 end $$;
 
--- Gives a job up, so that its group goes on: a queued job ends as failed; a failed job stays failed,
--- and the halt of its group ends. Not a queued job of a group that another job has halted
+-- Gives a job up, so that its group goes on: a queued job ends as failed; a failed job stays
+-- failed, and the halt of its group ends. Not a queued job of a group that another job has halted
 -- (`halted_by`): the group would stay halted.
 create or replace function skip(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out halted_by bigint)
@@ -168,7 +168,8 @@ begin
   return done;
 end $$;
 
--- Makes a job that is delayed, or waits for its retry, due at once. It keeps its place in its group.
+-- Makes a job that is delayed, or waits for its retry, due at once. It keeps its place in its
+-- group.
 create or replace function run_now(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean)
 language plpgsql volatile

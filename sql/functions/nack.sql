@@ -1,8 +1,8 @@
 -- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
 -- it. Those behind it that were received with it go back too, with nothing held against them, and
 -- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when, or
--- it is due at once. Out of attempts, it ends as failed, and the group does what its setting says, or
--- else the queue's. Returns as ack does.
+-- it is due at once. Out of attempts, it ends as failed, and the group does what its setting says,
+-- or else the queue's. Returns as ack does.
 create or replace function nack(receipt text, delay interval default null, error text default null) returns text
 language plpgsql volatile
 set search_path from current

@@ -1,6 +1,6 @@
 -- The queues that have a job, a group or settings, by name, 1,000 at most, and what they have. Each
--- count stops at one more than `up_to`, so that none costs more than that many rows. Names are found
--- by skipping through indexes: `distinct` would read every job.
+-- count stops at one more than `up_to`, so that none costs more than that many rows. Names are
+-- found by skipping through indexes: `distinct` would read every job.
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)

@@ -2,8 +2,8 @@
 -- it, as if it had been out of attempts. Of a halted group, those behind the job that halted it.
 -- Maintenance carries it out; until then the group is halted.
 --
--- `job` is the failed one. Null: the group runs `running`; or no job of it waits; or (`busy`) another
--- transaction has a row, or no worker has adopted the group yet.
+-- `job` is the failed one. Null: the group runs `running`; or no job of it waits; or (`busy`)
+-- another transaction has a row, or no worker has adopted the group yet.
 --
 -- Locks: the row of the group, then its next job; skips.
 create or replace function park(queue text, group_id text, reason text default null, actor text default session_user,

@@ -1,6 +1,7 @@
 -- Returns whether this transaction has written no group's row yet as a receiver, and notes that it
 -- does now. A row that it has written it must not delete: a share lock follows the versions of a
--- row to the last one, and waits for a transaction that has deleted that, for as long as it is open.
+-- row to the last one, and waits for a transaction that has deleted that, for as long as it is
+-- open.
 create or replace function receiver_may_retire() returns boolean
 language plpgsql volatile
 as $$
@@ -62,9 +63,9 @@ end $$;
 -- for the whole visibility again, as far as their claims still stand. If none does, it is a new
 -- receive.
 --
--- Call it in a transaction of its own, and commit at once: what it locks, it locks until the commit.
--- No other group waits for that, unless the queue has a limit of jobs in flight: then its row is
--- among what is locked.
+-- Call it in a transaction of its own, and commit at once: what it locks, it locks until the
+-- commit. No other group waits for that, unless the queue has a limit of jobs in flight: then its
+-- row is among what is locked.
 create or replace function receive(
   queue text, n integer default 1, visibility interval default '30 s', group_id text default null,
   attempt_id text default null

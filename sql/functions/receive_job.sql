@@ -63,8 +63,8 @@ begin
   return true;
 end $$;
 
--- Ends a job that was claimed and is not to be run, for the reason that its claim gave. Returns true
--- if its group is halted by it.
+-- Ends a job that was claimed and is not to be run, for the reason that its claim gave. Returns
+-- true if its group is halted by it.
 create or replace function receive_refuse(of_job bigint, disposition text) returns boolean
 language plpgsql volatile
 as $$

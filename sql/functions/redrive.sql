@@ -62,9 +62,9 @@ begin
     order by j.queue, j.id limit redrive.n), reason, actor) r;
 end $$;
 
--- Gives dead letters up: they end as cancelled, and halts by them end. A retry brings one back. Left
--- out are jobs that others are parked with, jobs that are no dead letters, and locked ones. Returns
--- how many.
+-- Gives dead letters up: they end as cancelled, and halts by them end. A retry brings one back.
+-- Left out are jobs that others are parked with, jobs that are no dead letters, and locked ones.
+-- Returns how many.
 create or replace function discard_jobs(ids bigint[], reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile
 set search_path from current

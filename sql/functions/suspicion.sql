@@ -30,8 +30,9 @@ end $$;
 
 -- Returns since when the server itself has ended no session: its start, its last recovery from a
 -- crash, or its promotion. A recovery leaves the time of the start as it was, and begins all
--- statistics anew. A reset by hand begins some: only a reset of all three delays the next take-over.
--- A server that is not noted yet is one since now: no claim that is due was suspected on it.
+-- statistics anew. A reset by hand begins some: only a reset of all three delays the next
+-- take-over. A server that is not noted yet is one since now: no claim that is due was suspected on
+-- it.
 create or replace function server_since() returns timestamptz
 language plpgsql stable
 set search_path from current
@@ -49,8 +50,8 @@ begin
 end $$;
 
 -- Whether a claim was suspected a grace before `due`, on this server. A suspicion from before the
--- server's start or promotion is none: all presences go with it, and a process keeps the handlers of
--- its leases until it is back. For claims that are due.
+-- server's start or promotion is none: all presences go with it, and a process keeps the handlers
+-- of its leases until it is back. For claims that are due.
 create or replace function is_suspected(suspect uuid, claim uuid, due timestamptz) returns boolean
 language plpgsql stable
 set search_path from current
@@ -60,7 +61,8 @@ begin
 end $$;
 
 -- Returns when a claim that is suspected now may be taken over; `before` is the suspicion so far.
--- After a restart or promotion the claim is suspected anew, and processes get the time to come back.
+-- After a restart or promotion the claim is suspected anew, and processes get the time to come
+-- back.
 create or replace function suspect_until(before uuid, claim uuid) returns timestamptz
 language plpgsql volatile
 set search_path from current

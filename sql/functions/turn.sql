@@ -196,8 +196,8 @@ end $$;
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
 -- its head is due, or rest while it is paused, frees one whose job is gone, retires one that has no
 -- job. If another transaction has the head, the next look is 20 ms later, and twice as long each
--- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may have been
--- set since the head was read, to wake the group.
+-- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may
+-- have been set since the head was read, to wake the group.
 --
 -- A take-over needs two looks a grace apart: the handler may still be stopping. It never retires
 -- its group: a job enqueued beside it would be lost (P3). Without `may_retire` a row stays for the

@@ -49,8 +49,8 @@ begin
   more := cardinality(jobs) < cardinality(ids);
 end $$;
 
--- Suspects up to `most` claims of jobs without a group whose lease lapsed. They are to be taken over a grace
--- later.
+-- Suspects up to `most` claims of jobs without a group whose lease lapsed. They are to be taken
+-- over a grace later.
 create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz, most integer) returns void
 language plpgsql volatile
 as $$

@@ -107,7 +107,8 @@ impl Session {
         Ok(JobPage { jobs, next })
     }
 
-    /// Returns the lowest id that a list looks at; `None`: it looks at all. An index has the answer.
+    /// Returns the lowest id that a list looks at; `None`: it looks at all. An index has the
+    /// answer.
     async fn lowest_looked_at(
         &self,
         conn: &mut PgConnection,

@@ -21,7 +21,7 @@ const CLOSED: &str = "This page is closed, as no way to sign in is configured. G
      Auth::Loopback), or decide by Config::access.";
 const NOT_LOOPBACK: &str = "This page lets in connections from its own machine only. Open it there \
      by the name localhost, or configure another Auth.";
-const NO_ACCESS: &str = "You may not see this page. Ask whoever runs it for the role viewer.";
+const NO_ACCESS: &str = "You may not see this page. Ask its operators for the role viewer.";
 
 /// Lets requests of viewers pass, with their [`Identity`] as an extension.
 pub(crate) async fn require_viewer(

@@ -1,5 +1,5 @@
-//! Find: by job id, by the producer's reference, by the beginning of a group's name, and dead letters
-//! by the name of the job.
+//! Find: by job id, by the producer's reference, by the beginning of a group's name, and dead
+//! letters by the name of the job.
 
 use serde::Serialize;
 use seriatim::{FailedFilter, GroupFilter};

@@ -1,4 +1,4 @@
-//! What stands until somebody acts: halted, paused and parked groups, and paused queues.
+//! What stands until an operator acts: halted, paused and parked groups, and paused queues.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Names and errors that somebody chose to do harm.
+//! Names and errors that were chosen to do harm.
 
 use crate::support::{ANN, Shop, encode, get, serve, users};
 
