@@ -138,7 +138,9 @@ async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let (word, state) = match session.client.cancel(conn, id).await? {
             Cancelled::Now => ("is cancelled", "cancelled"),
-            Cancelled::Requested => ("runs: its worker is asked to cancel it", "requested"),
+            Cancelled::Requested => {
+                ("runs, or a transaction has its row: it is asked to end", "requested")
+            }
             _ => ("is cancelled", "unknown"),
         };
         Ok((word.to_owned(), json!({"job": id, "cancel": state})))
