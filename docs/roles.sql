@@ -30,7 +30,7 @@ grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriat
 -- jobs carry, nor change or delete a job. What these check (the lengths of names, above all), a plain INSERT does not: for
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
-grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, priority, expires_at, run_at,
+grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, attributes, priority, expires_at, run_at,
   turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
 -- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
@@ -42,7 +42,7 @@ grant select, insert on seriatim.dedup to seriatim_producer;
 grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
-    jsonb),
+    jsonb, jsonb),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
   seriatim.saw_burst(text), seriatim.this_burst(text),
@@ -72,7 +72,7 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
   seriatim.operation, seriatim.queue_metrics to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
-  seriatim.locker(text, text), seriatim.queue_overview(bigint) to seriatim_observer;
+  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint) to seriatim_observer;
 -- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
 -- two; then explain_job, explain_group, halted_groups, parked_groups and failed_jobs are refused.
 grant select (error, history) on seriatim.job to seriatim_observer;

@@ -6,7 +6,7 @@ create or replace function enqueue(
   queue text, data jsonb, group_id text default null, delay interval default null, run_at timestamptz default null,
   name text default null, reference text default null, priority integer default 0, expires_at timestamptz default null,
   max_attempts integer default null, dedup_id text default null, payload bytea default null,
-  content_type text default null, headers jsonb default null
+  content_type text default null, headers jsonb default null, attributes jsonb default null
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile
 set search_path from current
@@ -52,6 +52,9 @@ begin
   elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
     raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
       using errcode = '22023', hint = 'Pass null for never.';
+  elsif jsonb_typeof(enqueue.attributes) <> 'object' then
+    raise exception 'the attributes are no object' using errcode = '22023',
+      hint = 'Pass them as in {"color": {"DataType": "String", "StringValue": "red"}}.';
   end if;
 
   if enqueue.headers is not null then
@@ -78,9 +81,9 @@ begin
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
-    max_attempts, dedup_id, headers, run_at, turn_at)
+    max_attempts, dedup_id, headers, attributes, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
-    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, nullif(enqueue.headers, '{}'), due_at,
+    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging} else least(due_at, expiry) end);
   if wakes then
     perform pg_notify(current_schema() || '.wake', of_queue);

@@ -1,3 +1,24 @@
+-- Returns how many jobs of a queue are due, delayed, and in flight. Each count stops at one more
+-- than `up_to`.
+create or replace function queue_depth(of_queue text, up_to bigint default 10000)
+returns table (queued bigint, delayed bigint, started bigint)
+language sql stable
+as $$
+  select count(*) filter (where b.status = 'queued' and b.run_at <= now()),
+    count(*) filter (where b.status = 'queued' and b.run_at > now()),
+    -- Those of a batch count, as they do for the limit in flight.
+    (select coalesce(sum(c.batch_size), 0) from (
+        select g.batch_size from queue_group g where g.queue = of_queue and g.job_id is not null limit up_to + 1) c)
+      + (select count(*) from (
+        select from job j where j.queue = of_queue and j.group_id is null and j.status = 'started' limit up_to + 1) c)
+  from (
+    (select j.status, j.run_at from job j where j.queue = of_queue and j.group_id is not null
+      and j.status in ('queued', 'started') limit up_to + 1)
+    union all
+    (select j.status, j.run_at from job j where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+      limit up_to + 1)) b
+$$;
+
 -- The queues that have a job, a group or settings, by name, 1,000 at most, and what they have. Each
 -- count stops at one more than `up_to`, so that none costs more than that many rows. Names are
 -- found by skipping through indexes: `distinct` would read every job.
@@ -52,12 +73,8 @@ as $$
         order by j.turn_at limit 1),
       (select j.turn_at from job j where j.queue = k.name and j.group_id is null and j.status = 'queued'
         and j.turn_at <= now() order by j.turn_at limit 1)),
-    waiting.due, waiting.delayed,
-    -- Those of a batch count, as they do for the limit in flight.
-    (select coalesce(sum(c.batch_size), 0) from (
-        select g.batch_size from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c)
-      + (select count(*) from (
-        select from job j where j.queue = k.name and j.group_id is null and j.status = 'started' limit up_to + 1) c),
+    depth.queued, depth.delayed,
+    depth.started,
     (select count(*) from (
       select from job j where j.queue = k.name and j.parked_with is not null and j.status = 'parked' limit up_to + 1) c),
     (select count(*) from (select from job j where j.queue = k.name and j.status = 'failed' limit up_to + 1) c),
@@ -78,15 +95,7 @@ as $$
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p)
   from known k left join queue q on q.name = k.name
-  left join lateral (
-    select count(*) filter (where b.status = 'queued' and b.run_at <= now()) as due,
-      count(*) filter (where b.status = 'queued' and b.run_at > now()) as delayed
-    from (
-      (select j.status, j.run_at from job j where j.queue = k.name and j.group_id is not null
-        and j.status in ('queued', 'started') limit up_to + 1)
-      union all
-      (select j.status, j.run_at from job j where j.queue = k.name and j.group_id is null and j.status = 'queued'
-        limit up_to + 1)) b) waiting on true
+  left join lateral queue_depth(k.name, up_to) depth on true
   -- Groups that no worker has adopted yet.
   left join lateral (
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,

@@ -1,10 +1,16 @@
+-- Returns whether this text can be a receipt, of whatever claim.
+create or replace function is_receipt(receipt text) returns boolean
+language sql immutable
+as $$
+  select case when receipt ~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+    then split_part(receipt, '.', 1)::numeric <= 9223372036854775807 else false end
+$$;
+
 create or replace function parse_receipt(receipt text, out job bigint, out token uuid)
 language plpgsql immutable
 as $$
 begin
-  if receipt is null or receipt !~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-    or split_part(receipt, '.', 1)::numeric > 9223372036854775807
-  then
+  if not is_receipt(receipt) then
     raise exception 'this is not a receipt: %', coalesce(quote_literal(left(receipt, 80)), 'null')
       using errcode = '22023', hint = 'Pass the receipt as receive() returned it.';
   end if;

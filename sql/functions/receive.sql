@@ -142,7 +142,8 @@ begin
     select r.id || '.' || r.token, j.id, j.group_id, j.attempts, j.data, j.payload, j.content_type, j.name, j.reference,
       j.created_at, coalesce(j.lease_until, g.ready_at),
       -- As ActiveJob::key.
-      j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers
+      j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes, j.dedup_id,
+      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, j.last_started_at)
     from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = any (array[r.id])
       left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place;

@@ -109,6 +109,12 @@ pub struct Received {
     pub visible_until: DateTime<Utc>,
     /// The key for calls to other services: see [`ActiveJob::key`](crate::ActiveJob::key).
     pub key: String,
+    /// The attributes that an SQS client gave it, as SQS spells them: an object by name.
+    pub attributes: Option<Value>,
+    /// Its deduplication id: the producer's, or the hash of its content.
+    pub dedup_id: Option<String>,
+    /// When its first attempt began, as far as its history goes back.
+    pub first_received_at: DateTime<Utc>,
 }
 
 /// Leaves out the data: a job may be logged.
@@ -128,6 +134,9 @@ impl fmt::Debug for Received {
             .field("enqueued_at", &self.enqueued_at)
             .field("visible_until", &self.visible_until)
             .field("key", &self.key)
+            .field("attributes", &self.attributes.as_ref().map(|_| Redacted))
+            .field("dedup_id", &self.dedup_id)
+            .field("first_received_at", &self.first_received_at)
             .finish()
     }
 }
@@ -393,6 +402,60 @@ impl Client {
         let state = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
         check_receipt(state, receipt)
     }
+
+    /// [`ack`](Self::ack) for many receipts, at most 1000, in one statement. Returns an answer to
+    /// each, in the order of the receipts: [`ReceiveError::Stale`] and [`ReceiveError::Busy`] are
+    /// of one receipt, and hurt no other.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Refused`], [`ReceiveError::Database`]: nothing was changed.
+    ///
+    /// # Cancel safety
+    /// As [`ack`](Self::ack).
+    pub async fn ack_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: &[Receipt],
+    ) -> Result<Vec<Result<(), ReceiveError>>, ReceiveError> {
+        Ok(check_receipts(self.store.ack_many(executor, texts(receipts)).await?, receipts))
+    }
+
+    /// [`nack`](Self::nack) for many receipts, at most 1000, in one statement. Each attempt counts,
+    /// also of jobs that another of the receipts would have given back. Returns as
+    /// [`ack_many`](Self::ack_many) does.
+    ///
+    /// # Errors
+    /// As [`ack_many`](Self::ack_many).
+    ///
+    /// # Cancel safety
+    /// As [`nack`](Self::nack).
+    pub async fn nack_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: &[Receipt],
+        delay: impl Into<Option<Duration>>,
+    ) -> Result<Vec<Result<(), ReceiveError>>, ReceiveError> {
+        let states = self.store.nack_many(executor, texts(receipts), delay.into(), None).await?;
+        Ok(check_receipts(states, receipts))
+    }
+
+    /// [`extend`](Self::extend) for many receipts, at most 1000, in one statement. Returns as
+    /// [`ack_many`](Self::ack_many) does.
+    ///
+    /// # Errors
+    /// As [`ack_many`](Self::ack_many).
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn extend_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: &[Receipt],
+        visibility: Duration,
+    ) -> Result<Vec<Result<(), ReceiveError>>, ReceiveError> {
+        let states = self.store.extend_many(executor, texts(receipts), visibility).await?;
+        Ok(check_receipts(states, receipts))
+    }
 }
 
 fn nul_refusal(what: &str) -> ReceiveError {
@@ -408,6 +471,17 @@ fn check_receipt(state: ReceiptState, receipt: &Receipt) -> Result<(), ReceiveEr
         ReceiptState::Stale => Err(ReceiveError::Stale { job: receipt.job }),
         ReceiptState::Busy => Err(ReceiveError::Busy { job: receipt.job }),
     }
+}
+
+fn texts(receipts: &[Receipt]) -> Vec<String> {
+    receipts.iter().map(Receipt::to_string).collect()
+}
+
+fn check_receipts(
+    states: Vec<ReceiptState>,
+    receipts: &[Receipt],
+) -> Vec<Result<(), ReceiveError>> {
+    states.into_iter().zip(receipts).map(|(state, receipt)| check_receipt(state, receipt)).collect()
 }
 
 fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
@@ -428,6 +502,9 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         enqueued_at: row.enqueued_at,
         visible_until: row.visible_until,
         key: row.key,
+        attributes: row.attributes,
+        dedup_id: row.dedup_id,
+        first_received_at: row.first_received_at,
     })
 }
 

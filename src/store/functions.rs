@@ -52,6 +52,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
     include_str!("../../sql/functions/extend.sql"),
+    include_str!("../../sql/functions/many.sql"),
     include_str!("../../sql/functions/overview.sql"),
     include_str!("../../sql/functions/metrics.sql"),
     include_str!("../../sql/functions/processors.sql"),

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 4] = [
     Step {
         version: 1,
         description: "schema",
@@ -46,6 +46,12 @@ const STEPS: [Step; 3] = [
         version: 3,
         description: "operations",
         sql: include_str!("../../migrations/0003_operations.sql"),
+        compatible_from: 2,
+    },
+    Step {
+        version: 5,
+        description: "sqs",
+        sql: include_str!("../../migrations/0005_sqs.sql"),
         compatible_from: 2,
     },
 ];

@@ -19,10 +19,14 @@ statements! {
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
+    ACK_MANY = |names| call(names, "answer", "ack_many", "$1");
+    NACK_MANY = |names| call(names, "answer", "nack_many", "$1, make_interval(secs => $2), $3");
+    EXTEND_MANY = |names| call(names, "answer", "extend_many", "$1, make_interval(secs => $2)");
 }
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
-                        enqueued_at, visible_until, key, headers::text";
+                        enqueued_at, visible_until, key, headers::text, \
+                        attributes, dedup_id, first_received_at";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
@@ -44,6 +48,9 @@ pub(crate) struct ReceivedRow {
     pub(crate) enqueued_at: DateTime<Utc>,
     pub(crate) visible_until: DateTime<Utc>,
     pub(crate) key: String,
+    pub(crate) attributes: Option<Value>,
+    pub(crate) dedup_id: Option<String>,
+    pub(crate) first_received_at: DateTime<Utc>,
 }
 
 /// The answer to a receipt.
@@ -105,6 +112,40 @@ impl Store {
         let extend = self.query(&EXTEND).bind(receipt.to_owned()).bind(visibility.as_secs_f64());
         state(&extend.fetch_one(executor).await?)
     }
+
+    /// [`ack`](Self::ack) for each of the receipts, by group and id.
+    pub(crate) async fn ack_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: Vec<String>,
+    ) -> Result<Vec<ReceiptState>, sqlx::Error> {
+        let rows = self.query(&ACK_MANY).bind(receipts).fetch_all(executor).await?;
+        rows.iter().map(state).collect()
+    }
+
+    /// [`nack`](Self::nack) for each of the receipts, the last of a group first.
+    pub(crate) async fn nack_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: Vec<String>,
+        delay: Option<Duration>,
+        error: Option<&str>,
+    ) -> Result<Vec<ReceiptState>, sqlx::Error> {
+        let delay = delay.map(|delay| delay.as_secs_f64());
+        let nack = self.query(&NACK_MANY).bind(receipts).bind(delay).bind(error);
+        nack.fetch_all(executor).await?.iter().map(state).collect()
+    }
+
+    /// [`extend_received`](Self::extend_received) for each of the receipts, by group and id.
+    pub(crate) async fn extend_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipts: Vec<String>,
+        visibility: Duration,
+    ) -> Result<Vec<ReceiptState>, sqlx::Error> {
+        let extend = self.query(&EXTEND_MANY).bind(receipts).bind(visibility.as_secs_f64());
+        extend.fetch_all(executor).await?.iter().map(state).collect()
+    }
 }
 
 fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
@@ -123,6 +164,9 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         enqueued_at: row.try_get("enqueued_at")?,
         visible_until: row.try_get("visible_until")?,
         key: row.try_get("key")?,
+        attributes: row.try_get::<Option<Readable>, _>("attributes")?.map(|json| json.0),
+        dedup_id: row.try_get("dedup_id")?,
+        first_received_at: row.try_get("first_received_at")?,
     })
 }
 

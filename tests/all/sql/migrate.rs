@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 15] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -48,6 +48,9 @@ const TABLES: [&str; 12] = [
     "queue_metrics",
     "receive_attempt",
     "server",
+    "sqs_key",
+    "sqs_queue",
+    "sqs_secret",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -86,6 +86,15 @@ impl Run<'_> {
                     self.answer_in_sql(word, &receipt, seconds).await
                 };
             }
+            "ack_many" | "nack_many" | "extend_many" => {
+                let receipts: Vec<String> =
+                    words.iter().map(|name| self.receipts[*name].clone()).collect();
+                return if self.by_library() {
+                    self.answers(word, &receipts).await
+                } else {
+                    self.answers_in_sql(word, &receipts).await
+                };
+            }
             other => panic!("{other} is no step"),
         }
         String::new()
@@ -199,6 +208,31 @@ impl Run<'_> {
         };
         let answer = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool).await;
         answer.unwrap_or_else(|error| format!("error: {}", said(error)))
+    }
+
+    async fn answers_in_sql(&self, word: &str, receipts: &[String]) -> String {
+        let time = if word == "extend_many" { ", '9 s'" } else { "" };
+        let sql = format!(
+            "select string_agg(answer, ' ') from seriatim.{word}('{{{}}}'{time})",
+            receipts.join(",")
+        );
+        value(self.pool, sql).await
+    }
+
+    async fn answers(&self, word: &str, receipts: &[String]) -> String {
+        let receipts: Vec<_> = receipts.iter().map(|text| text.parse().unwrap()).collect();
+        let client = Client::default();
+        let answers = match word {
+            "ack_many" => client.ack_many(self.pool, &receipts).await,
+            "nack_many" => client.nack_many(self.pool, &receipts, None).await,
+            _ => client.extend_many(self.pool, &receipts, Duration::from_secs(9)).await,
+        };
+        let words = answers.unwrap().into_iter().map(|answer| match answer {
+            Ok(()) => "done",
+            Err(ReceiveError::Stale { .. }) => "stale",
+            Err(error) => panic!("{error}"),
+        });
+        words.collect::<Vec<_>>().join(" ")
     }
 
     async fn answer(&self, word: &str, receipt: &str, seconds: u64) -> String {
@@ -379,4 +413,33 @@ async fn bytes_come_as_they_were_given() {
     assert_eq!(job.reference.as_deref(), Some("r-1"));
     assert!(job.visible_until > job.enqueued_at);
     assert_eq!(job.key, format!("{id}-{}", job.enqueued_at.timestamp_micros()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_receipt_hurts_no_other() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "select seriatim.enqueue('q', '1', 'g', attributes => '{\"a\": {}}')").await;
+    let job = Client::default().receive(pool, Receive::new("q")).await.unwrap().remove(0);
+    assert_eq!(job.attributes, Some(json!({"a": {}})));
+    let odd = ["", "x", "99999999999999999999.3f0c1d9e-52a6-4a35-9c1b-0123456789ab"];
+    let unknown = "999.3f0c1d9e-52a6-4a35-9c1b-0123456789ab";
+    let receipts: Vec<Option<String>> = odd
+        .into_iter()
+        .chain([unknown])
+        .map(|text| Some(text.to_owned()))
+        .chain([None, Some(job.receipt.to_string())])
+        .collect();
+    let sql = "select array_agg(answer) from seriatim.ack_many($1)";
+    let answers: Vec<String> =
+        sqlx::query_scalar(sql).bind(&receipts).fetch_one(pool).await.unwrap();
+    assert_eq!(answers, ["invalid", "invalid", "invalid", "stale", "invalid", "done"]);
+    let none: i64 = value(pool, "select count(*) from seriatim.nack_many('{}')").await;
+    assert_eq!(none, 0);
+    let many = "select count(*) from seriatim.ack_many(array_fill(''::text, array[1001]))";
+    let error = sqlx::query(many).fetch_one(pool).await.unwrap_err();
+    assert!(error.to_string().contains("at most 1000"), "{error}");
+    let attributes = "select seriatim.enqueue('q', '1', attributes => '[]')";
+    let error = sqlx::query(attributes).fetch_one(pool).await.unwrap_err();
+    assert!(error.to_string().contains("no object"), "{error}");
 }

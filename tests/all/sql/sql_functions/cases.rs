@@ -2,7 +2,25 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 23] = [
+pub const CASES: [(&str, &str); 24] = [
+    (
+        "many receipts have an answer each, in their order",
+        "enqueue a group=g -> new
+         enqueue b group=g -> new
+         enqueue c group=h -> new
+         enqueue d -> new
+         enqueue e group=h -> new
+         receive 2 group=g -> a.1 b.1
+         receive 2 group=h -> c.1 e.1
+         receive 1 -> d.1
+         extend_many d.1 b.1 -> done done
+         ack_many c.1 d.1 c.1 -> done done stale
+         nack_many a.1 b.1 d.1 -> done done stale
+         ack_many a.1 e.1 -> stale done
+         receive 2 group=g -> a.2 b.2
+         ack_many b.2 a.2 -> done done
+         see select count(*) from seriatim.job where queue = '{q}' and status <> 'succeeded' -> 0",
+    ),
     (
         "a group has one job in flight, and they come in order",
         "enqueue a group=g -> new

@@ -1,0 +1,90 @@
+-- Many receipts at once: one statement, one commit. Each receipt has the answer that ack, nack or
+-- extend gives to it alone, or 'invalid' if it is none; no receipt hurts the others.
+
+-- Returns the receipts by group and id. So two calls take the groups that they share in one order.
+create or replace function receipts_in_order(receipts text[]) returns table (place bigint, receipt text)
+language plpgsql volatile
+as $$
+begin
+  if receipts is null or cardinality(receipts) > 1000 then
+    raise exception '% receipts are given, at most 1000 are allowed', coalesce(cardinality(receipts)::text, 'null')
+      using errcode = '22023', hint = 'Call again for the others.';
+  end if;
+  return query
+    select r.place, r.receipt
+    from unnest(receipts) with ordinality r(receipt, place)
+      cross join lateral (
+        select case when is_receipt(r.receipt) then split_part(r.receipt, '.', 1)::bigint end) n(id)
+      join job j on j.id = any (array[n.id])
+    order by j.queue, j.group_id, j.id;
+end $$;
+
+-- Returns the answers in the order of the receipts. Those without one are of no job.
+create or replace function receipt_answers(receipts text[], answers text[]) returns table (receipt text, answer text)
+language sql immutable
+as $$
+  select r.receipt, coalesce(answers[r.place], case when is_receipt(r.receipt) then 'stale' else 'invalid' end)
+  from unnest(receipts) with ordinality r(receipt, place) order by r.place
+$$;
+
+-- Acks many jobs, at most 1000.
+create or replace function ack_many(receipts text[]) returns table (receipt text, answer text)
+language plpgsql volatile
+set search_path from current
+set lock_timeout = {lock_timeout}
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  r record;
+  answers text[] := '{}';
+begin
+  perform check_isolation('ack_many');
+  for r in select o.place, o.receipt from receipts_in_order(receipts) o loop
+    answers[r.place] := ack(r.receipt);
+  end loop;
+  return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
+end $$;
+
+-- Gives many jobs back, at most 1000. The last of a group comes first, as a nack gives those behind
+-- its job back too.
+create or replace function nack_many(receipts text[], delay interval default null, error text default null)
+returns table (receipt text, answer text)
+language plpgsql volatile
+set search_path from current
+set lock_timeout = {lock_timeout}
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  r record;
+  answers text[] := '{}';
+begin
+  perform check_isolation('nack_many');
+  for r in
+    select o.place, o.receipt from receipts_in_order(receipts) with ordinality o(place, receipt, turn) order by o.turn desc
+  loop
+    answers[r.place] := nack(r.receipt, delay, error);
+  end loop;
+  return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
+end $$;
+
+-- Gives the claims of many jobs, at most 1000, `visibility` (0 to 12 h) from now on.
+create or replace function extend_many(receipts text[], visibility interval) returns table (receipt text, answer text)
+language plpgsql volatile
+set search_path from current
+set lock_timeout = {lock_timeout}
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  r record;
+  answers text[] := '{}';
+begin
+  perform check_isolation('extend_many');
+  perform check_visibility(visibility);
+  for r in select o.place, o.receipt from receipts_in_order(receipts) o loop
+    answers[r.place] := extend(r.receipt, visibility);
+  end loop;
+  return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
+end $$;
