@@ -1,0 +1,84 @@
+//! Who asks: signatures, and the keys that they are made with.
+
+mod keys;
+mod sigv4;
+
+use chrono::Utc;
+use hyper::http::request::Parts;
+
+pub use keys::{Key, KeyError, Keys, NewKey};
+
+use crate::database::Database;
+use crate::error::{Code, SqsError};
+
+/// The region of queues' names, if the request is not signed.
+const REGION: &str = "us-east-1";
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The role that the database is asked in; `None`: the server's.
+    pub(crate) role: Option<String>,
+    /// The region that the client believes to be in.
+    pub(crate) region: String,
+}
+
+/// Returns who made a request: the owner of the key that it is signed with.
+pub(crate) async fn signer(
+    database: &Database,
+    parts: &Parts,
+    body: &[u8],
+) -> Result<Caller, SqsError> {
+    let signature = sigv4::Signature::read(parts)?;
+    let key = database.key(&signature.access_key).await?;
+    // Without a key as much is computed as with one.
+    let secret = key.as_ref().map_or("", |key| key.secret.as_str());
+    let verified = signature.verify(parts, body, secret, Utc::now());
+    let Some(key) = key else {
+        let message = "The security token included in the request is invalid.";
+        return Err(SqsError::new(Code::UnknownKey, message));
+    };
+    verified?;
+    Ok(Caller { role: key.role, region: signature.region })
+}
+
+/// Returns the caller of a server that asks for no signature. Pages in a browser reach the loopback
+/// address too; they are refused.
+pub(crate) fn anonymous(parts: &Parts) -> Result<Caller, SqsError> {
+    let denied = |message| SqsError::new(Code::AccessDenied, message);
+    if parts.headers.contains_key("origin") || parts.headers.contains_key("sec-fetch-site") {
+        return Err(denied("A server without signatures answers no browser."));
+    }
+    let host = parts.headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if !is_loopback(host) {
+        return Err(denied("A server without signatures is asked under a name of loopback."));
+    }
+    let region = sigv4::Signature::read(parts).map(|signature| signature.region);
+    Ok(Caller { role: None, region: region.unwrap_or_else(|_| String::from(REGION)) })
+}
+
+/// Returns whether a `Host` header names the loopback interface.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let is_address = address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_address || name == "localhost" || name.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn loopback_has_several_names() {
+        for name in ["localhost", "localhost:9324", "127.0.0.1:80", "[::1]:80", "sqs.localhost:1"] {
+            assert!(is_loopback(name), "{name}");
+        }
+        for name in ["", "example.com", "localhost.example.com:80", "10.0.0.1", "notlocalhost", "[::2]"] {
+            assert!(!is_loopback(name), "{name}");
+        }
+    }
+}

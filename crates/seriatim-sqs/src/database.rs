@@ -1,0 +1,389 @@
+//! What the server asks the database. Queues, keys and the secret of handles are tables of its own;
+//! jobs are asked for through the library and the functions of the schema.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use seriatim::{Client, Receive, ReceiveError, Received};
+use sqlx::postgres::{PgPoolOptions, PgRow};
+use sqlx::types::Json;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
+
+use crate::auth::Caller;
+use crate::error::{Code, SqsError};
+use crate::handle::Handles;
+use crate::input::Texts;
+use crate::queue::Queue;
+
+/// The most connections of each role that keys name.
+const CONNECTIONS_OF_ROLE: u32 = 10;
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What bodies are stored as.
+const CONTENT_TYPE: &str = "text/plain; charset=utf-8";
+
+/// Returns the name of a client's schema as SQL takes it.
+pub(crate) fn schema_of(client: &Client) -> String {
+    format!("\"{}\"", client.schema().replace('"', "\"\""))
+}
+
+/// A key with its secret.
+pub(crate) struct StoredKey {
+    pub(crate) secret: String,
+    pub(crate) role: Option<String>,
+}
+
+/// A message to enqueue.
+#[derive(Debug)]
+pub(crate) struct NewMessage {
+    pub(crate) body: String,
+    pub(crate) group: Option<String>,
+    pub(crate) dedup_id: Option<String>,
+    pub(crate) delay: Option<i64>,
+    pub(crate) headers: Option<String>,
+    pub(crate) attributes: Option<String>,
+}
+
+/// A message that was enqueued, or the earlier one that it repeats.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) id: i64,
+    pub(crate) created_us: i64,
+}
+
+/// The numbers of a queue's messages, each up to 10,001.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depth {
+    pub(crate) visible: i64,
+    pub(crate) delayed: i64,
+    pub(crate) in_flight: i64,
+}
+
+pub(crate) struct Database {
+    pub(crate) client: Client,
+    pool: PgPool,
+    schema: String,
+    of_roles: Mutex<HashMap<String, PgPool>>,
+    pub(crate) handles: Handles,
+}
+
+impl Database {
+    /// Reads the secret of the schema.
+    pub(crate) async fn open(pool: PgPool, client: Client) -> Result<Self, sqlx::Error> {
+        let schema = schema_of(&client);
+        let secret = format!("select secret from {schema}.sqs_secret limit 1");
+        let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
+        let handles = Handles::new(secret);
+        Ok(Self { client, pool, schema, of_roles: Mutex::default(), handles })
+    }
+
+    /// The pool of the server's own role.
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Returns the pool for a caller. A role has its own: its connections begin in that role.
+    pub(crate) fn pool_of(&self, caller: &Caller) -> PgPool {
+        let Some(role) = &caller.role else { return self.pool.clone() };
+        let mut pools = self.of_roles.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pool = pools.entry(role.clone()).or_insert_with(|| {
+            let options = (*self.pool.connect_options()).clone().options([("role", role)]);
+            PgPoolOptions::new()
+                .max_connections(CONNECTIONS_OF_ROLE)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .connect_lazy_with(options)
+        });
+        pool.clone()
+    }
+
+    fn sql(&self, text: &str) -> AssertSqlSafe<String> {
+        AssertSqlSafe(text.replace("{schema}", &self.schema))
+    }
+
+    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
+        if access_key.contains('\0') {
+            return Ok(None);
+        }
+        let sql = self.sql("select secret, role from {schema}.sqs_key where access_key = $1");
+        let row = sqlx::query(sql).bind(access_key).fetch_optional(&self.pool).await?;
+        let key = row.map(|row| -> Result<_, sqlx::Error> {
+            Ok(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)? })
+        });
+        Ok(key.transpose()?)
+    }
+
+    pub(crate) async fn queue(&self, pool: &PgPool, name: &str) -> Result<Queue, SqsError> {
+        if name.contains('\0') {
+            return Err(SqsError::no_queue());
+        }
+        let mut conn = pool.acquire().await?;
+        self.find_queue(&mut conn, name).await?.ok_or_else(SqsError::no_queue)
+    }
+
+    pub(crate) async fn find_queue(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+    ) -> Result<Option<Queue>, SqsError> {
+        let sql = self.sql(
+            "select name, attributes, tags, created_at, modified_at from {schema}.sqs_queue
+             where name = $1",
+        );
+        let row = sqlx::query(sql).bind(name).fetch_optional(conn).await?;
+        Ok(row.map(|row| queue(&row)).transpose()?)
+    }
+
+    /// Returns the names of queues behind `after`, in order.
+    pub(crate) async fn queue_names(
+        &self,
+        pool: &PgPool,
+        prefix: &str,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<String>, SqsError> {
+        if prefix.contains('\0') || after.contains('\0') {
+            return Ok(Vec::new());
+        }
+        let sql = self.sql(
+            "select name from {schema}.sqs_queue
+             where name > $2 and starts_with(name, $1) order by name limit $3",
+        );
+        let names = sqlx::query_scalar(sql).bind(prefix).bind(after).bind(limit);
+        Ok(names.fetch_all(pool).await?)
+    }
+
+    /// Returns the names of the queues whose dead letters belong to this one, as they say.
+    pub(crate) async fn sources_of(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<String>, SqsError> {
+        let sql = self.sql(
+            "select name from {schema}.sqs_queue
+             where name > $2 and split_part(
+                 nullif(attributes ->> 'RedrivePolicy', '')::jsonb ->> 'deadLetterTargetArn',
+                 ':', 6) = $1
+             order by name limit $3",
+        );
+        let names = sqlx::query_scalar(sql).bind(queue).bind(after).bind(limit);
+        Ok(names.fetch_all(pool).await?)
+    }
+
+    /// Adds a queue. Returns false if there is one of this name.
+    pub(crate) async fn insert_queue(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+        attributes: &Texts,
+        tags: &Texts,
+    ) -> Result<bool, SqsError> {
+        let sql = self.sql(
+            "insert into {schema}.sqs_queue (name, attributes, tags) values ($1, $2, $3)
+             on conflict do nothing",
+        );
+        let insert = sqlx::query(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
+        Ok(insert.execute(conn).await?.rows_affected() == 1)
+    }
+
+    /// Merges settings into those of a queue. Empty ones are removed.
+    pub(crate) async fn set_attributes(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+        given: &Texts,
+    ) -> Result<(), SqsError> {
+        let sql = self.sql(
+            "update {schema}.sqs_queue set modified_at = clock_timestamp(), attributes = (
+               select coalesce(jsonb_object_agg(a.key, a.value), '{}')
+               from jsonb_each(attributes || $2) a where a.value <> '\"\"')
+             where name = $1",
+        );
+        sqlx::query(sql).bind(name).bind(Json(given)).execute(conn).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn set_tags(
+        &self,
+        pool: &PgPool,
+        name: &str,
+        given: &Texts,
+        removed: &[String],
+    ) -> Result<(), SqsError> {
+        let sql = self.sql("update {schema}.sqs_queue set tags = (tags || $2) - $3 where name = $1");
+        sqlx::query(sql).bind(name).bind(Json(given)).bind(removed).execute(pool).await?;
+        Ok(())
+    }
+
+    /// Removes a queue. Its jobs are not touched.
+    pub(crate) async fn delete_queue(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+    ) -> Result<(), SqsError> {
+        let sql = self.sql("delete from {schema}.sqs_queue where name = $1");
+        sqlx::query(sql).bind(name).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Notes a purge. Returns false if another one began less than 60 s ago.
+    pub(crate) async fn begin_purge(&self, pool: &PgPool, name: &str) -> Result<bool, SqsError> {
+        let sql = self.sql(
+            "update {schema}.sqs_queue set purged_at = clock_timestamp()
+             where name = $1
+               and (purged_at is null or purged_at <= clock_timestamp() - interval '60 s')",
+        );
+        Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
+    }
+
+    /// Returns jobs of a queue that are in flight, at most 10,000 with a group and as many without.
+    pub(crate) async fn in_flight(&self, pool: &PgPool, queue: &str) -> Result<Vec<i64>, SqsError> {
+        let sql = self.sql(
+            "(select j.id from {schema}.job j where j.queue = $1 and j.group_id is not null
+                and j.status in ('queued', 'started') and j.status = 'started' limit 10000)
+             union all
+             (select j.id from {schema}.job j where j.queue = $1 and j.group_id is null
+                and j.status = 'started' limit 10000)",
+        );
+        Ok(sqlx::query_scalar(sql).bind(queue).fetch_all(pool).await?)
+    }
+
+    /// Forgets the deduplication ids of a queue, as far as no open transaction has them.
+    pub(crate) async fn forget_dedup_ids(&self, pool: &PgPool, queue: &str) -> Result<(), SqsError> {
+        let forget = || {
+            self.sql(
+            "delete from {schema}.dedup d where d.ctid in (
+               select d.ctid from {schema}.dedup d where d.queue = $1 limit 10000
+               for update skip locked)",
+            )
+        };
+        loop {
+            let deleted = sqlx::query(forget()).bind(queue).execute(pool).await?;
+            if deleted.rows_affected() < 10_000 {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn depth(&self, pool: &PgPool, queue: &str) -> Result<Depth, SqsError> {
+        let sql = self.sql("select queued, delayed, started::int8 from {schema}.queue_depth($1)");
+        let row = sqlx::query(sql).bind(queue).fetch_one(pool).await?;
+        Ok(Depth {
+            visible: row.try_get(0)?,
+            delayed: row.try_get(1)?,
+            in_flight: row.try_get(2)?,
+        })
+    }
+
+    /// Enqueues messages in one statement. They are kept for `retention` seconds.
+    pub(crate) async fn send(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        retention: i64,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Sent>, SqsError> {
+        let sql = self.sql(
+            "select e.id, e.duplicate, (extract(epoch from now()) * 1000000)::int8
+             from unnest($2::text[], $3::text[], $4::text[], $5::float8[], $6::text[], $7::text[])
+                 with ordinality m(body, group_id, dedup_id, delay, headers, attributes, place)
+               cross join lateral {schema}.enqueue($1, null, m.group_id,
+                 delay => make_interval(secs => m.delay),
+                 expires_at => now() + make_interval(secs => $8),
+                 dedup_id => m.dedup_id, payload => convert_to(m.body, 'UTF8'),
+                 content_type => $9, headers => m.headers::jsonb,
+                 attributes => m.attributes::jsonb) e
+             order by m.place",
+        );
+        let mut columns = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for message in messages {
+            columns.0.push(message.body);
+            columns.1.push(message.group);
+            columns.2.push(message.dedup_id);
+            #[expect(clippy::cast_precision_loss, reason = "900 at most")]
+            columns.3.push(message.delay.map(|delay| delay as f64));
+            columns.4.push(message.headers);
+            columns.5.push(message.attributes);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "two weeks at most")]
+        let retention = retention as f64;
+        let rows = sqlx::query(sql)
+            .bind(queue)
+            .bind(columns.0)
+            .bind(columns.1)
+            .bind(columns.2)
+            .bind(columns.3)
+            .bind(columns.4)
+            .bind(columns.5)
+            .bind(retention)
+            .bind(CONTENT_TYPE)
+            .fetch_all(pool)
+            .await?;
+        let mut sent = Vec::new();
+        let mut repeated = Vec::new();
+        for row in &rows {
+            let id = row.try_get(0)?;
+            if row.try_get(1)? {
+                repeated.push(id);
+            }
+            sent.push(Sent { id, created_us: row.try_get(2)? });
+        }
+        if !repeated.is_empty() {
+            let earlier = self.created(pool, &repeated).await?;
+            for sent in &mut sent {
+                sent.created_us = earlier.get(&sent.id).copied().unwrap_or(sent.created_us);
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Returns when jobs were enqueued, as far as they are there still.
+    async fn created(&self, pool: &PgPool, jobs: &[i64]) -> Result<HashMap<i64, i64>, SqsError> {
+        let sql = self.sql(
+            "select j.id, (extract(epoch from j.created_at) * 1000000)::int8
+             from {schema}.job j where j.id = any ($1)",
+        );
+        let rows = sqlx::query(sql).bind(jobs).fetch_all(pool).await?;
+        let pairs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
+    }
+
+    pub(crate) async fn receive(
+        &self,
+        pool: &PgPool,
+        what: Receive,
+    ) -> Result<Vec<Received>, SqsError> {
+        self.client.receive(pool, what).await.map_err(refusal)
+    }
+
+    /// Returns which of these jobs have not ended.
+    pub(crate) async fn unfinished(&self, pool: &PgPool, jobs: &[i64]) -> Result<Vec<i64>, SqsError> {
+        let sql = self.sql(
+            "select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null",
+        );
+        Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
+    }
+}
+
+fn queue(row: &PgRow) -> Result<Queue, sqlx::Error> {
+    let texts = |column: usize| row.try_get::<Json<Texts>, _>(column).map(|json| json.0);
+    let time = |column: usize| row.try_get::<DateTime<Utc>, _>(column);
+    Ok(Queue {
+        name: row.try_get(0)?,
+        attributes: texts(1)?,
+        tags: texts(2)?,
+        created_at: time(3)?,
+        modified_at: time(4)?,
+    })
+}
+
+/// What a call of a receiver was refused with.
+pub(crate) fn refusal(error: ReceiveError) -> SqsError {
+    match error {
+        ReceiveError::Busy { .. } => SqsError::busy(),
+        ReceiveError::Database(error) => error.into(),
+        other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
+    }
+}

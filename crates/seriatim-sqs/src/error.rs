@@ -1,0 +1,166 @@
+//! What a request is refused with: each error's names in both protocols, and its HTTP status.
+
+use sqlx::postgres::PgDatabaseError;
+
+/// The kinds of errors that clients are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    AccessDenied,
+    BatchEntryIdsNotDistinct,
+    BatchRequestTooLong,
+    EmptyBatchRequest,
+    IncompleteSignature,
+    InternalFailure,
+    InvalidAction,
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidBatchEntryId,
+    InvalidMessageContents,
+    InvalidParameterValue,
+    MalformedRequest,
+    MessageNotInflight,
+    MissingAuthentication,
+    MissingParameter,
+    PurgeQueueInProgress,
+    QueueDoesNotExist,
+    QueueNameExists,
+    ReceiptHandleIsInvalid,
+    RequestTooLarge,
+    ServiceUnavailable,
+    SignatureDoesNotMatch,
+    TooManyEntries,
+    UnknownKey,
+    UnsupportedOperation,
+}
+
+impl Code {
+    /// Returns its name in the JSON protocol, its name in the Query protocol, and the status.
+    pub(crate) fn names(self) -> (&'static str, &'static str, u16) {
+        match self {
+            Self::AccessDenied => ("AccessDeniedException", "AccessDenied", 403),
+            Self::BatchEntryIdsNotDistinct => (
+                "BatchEntryIdsNotDistinct",
+                "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
+                400,
+            ),
+            Self::BatchRequestTooLong => {
+                ("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400)
+            }
+            Self::EmptyBatchRequest => {
+                ("EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400)
+            }
+            Self::IncompleteSignature => {
+                ("IncompleteSignatureException", "IncompleteSignature", 400)
+            }
+            Self::InternalFailure => ("InternalFailure", "InternalFailure", 500),
+            Self::InvalidAction => ("UnknownOperationException", "InvalidAction", 400),
+            Self::InvalidAttributeName => ("InvalidAttributeName", "InvalidAttributeName", 400),
+            Self::InvalidAttributeValue => ("InvalidAttributeValue", "InvalidAttributeValue", 400),
+            Self::InvalidBatchEntryId => {
+                ("InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400)
+            }
+            Self::InvalidMessageContents => {
+                ("InvalidMessageContents", "InvalidMessageContents", 400)
+            }
+            Self::InvalidParameterValue => {
+                ("InvalidParameterValueException", "InvalidParameterValue", 400)
+            }
+            Self::MalformedRequest => ("SerializationException", "MalformedInput", 400),
+            Self::MessageNotInflight => {
+                ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400)
+            }
+            Self::MissingAuthentication => {
+                ("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
+            }
+            Self::MissingParameter => {
+                ("MissingRequiredParameterException", "MissingParameter", 400)
+            }
+            Self::PurgeQueueInProgress => {
+                ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
+            }
+            Self::QueueDoesNotExist => {
+                ("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400)
+            }
+            Self::QueueNameExists => ("QueueNameExists", "QueueAlreadyExists", 400),
+            Self::ReceiptHandleIsInvalid => {
+                ("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
+            }
+            Self::RequestTooLarge => ("RequestEntityTooLarge", "RequestEntityTooLarge", 413),
+            Self::ServiceUnavailable => {
+                ("ServiceUnavailableException", "ServiceUnavailable", 503)
+            }
+            Self::SignatureDoesNotMatch => {
+                ("InvalidSignatureException", "SignatureDoesNotMatch", 403)
+            }
+            Self::TooManyEntries => (
+                "TooManyEntriesInBatchRequest",
+                "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+                400,
+            ),
+            Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
+            Self::UnsupportedOperation => {
+                ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400)
+            }
+        }
+    }
+
+    /// Returns whether the request is at fault, and not the server.
+    pub(crate) fn is_the_senders(self) -> bool {
+        self.names().2 < 500
+    }
+}
+
+/// A refusal, as a client is told it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code:?}: {message}")]
+pub(crate) struct SqsError {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+impl SqsError {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn missing(parameter: &str) -> Self {
+        let message = format!("The request must contain the parameter {parameter}.");
+        Self::new(Code::MissingParameter, message)
+    }
+
+    pub(crate) fn invalid(value: impl std::fmt::Display, parameter: &str, reason: &str) -> Self {
+        let message = format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}");
+        Self::new(Code::InvalidParameterValue, message)
+    }
+
+    pub(crate) fn no_queue() -> Self {
+        Self::new(Code::QueueDoesNotExist, "The specified queue does not exist.")
+    }
+
+    pub(crate) fn busy() -> Self {
+        let message = "Another transaction has the message for a moment. Try again.";
+        Self::new(Code::ServiceUnavailable, message)
+    }
+}
+
+/// What the database said is logged: it may tell of other clients' data.
+impl From<sqlx::Error> for SqsError {
+    fn from(error: sqlx::Error) -> Self {
+        if let sqlx::Error::Database(e) = &error
+            && let Some(e) = e.try_downcast_ref::<PgDatabaseError>()
+        {
+            if e.code() == "42501" {
+                tracing::warn!(error = e.message(), "the role of a key lacks a right");
+                let message = "The role of this access key lacks a right (docs/roles.sql).";
+                return Self::new(Code::AccessDenied, message);
+            }
+            // 40: another transaction; 53, 57: the server has too little of something, or ends.
+            if !["40", "53", "57"].iter().any(|class| e.code().starts_with(class)) {
+                tracing::error!(error = %error, "a statement failed");
+                return Self::new(Code::InternalFailure, "The request failed. The log says why.");
+            }
+        }
+        tracing::warn!(error = %error, "the database cannot be asked");
+        Self::new(Code::ServiceUnavailable, "The database cannot be asked now. Try again.")
+    }
+}

@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+mod auth;
+mod config;
+mod database;
+mod digest;
+mod error;
+mod handle;
+mod input;
+mod message;
+mod protocol;
+mod queue;
+mod server;
+mod service;
+mod waiting;
+
+pub use auth::{Key, KeyError, Keys, NewKey};
+pub use config::{Access, Config};
+pub use server::{ServeError, serve};

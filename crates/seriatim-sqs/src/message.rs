@@ -1,0 +1,298 @@
+//! What a message may be: its body, its attributes, its ids. The texts of refusals are those of
+//! AWS, as far as they are known.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Code, SqsError};
+
+/// The largest message, and the largest batch, in bytes: 1 MiB.
+pub(crate) const SIZE_LIMIT: usize = 1024 * 1024;
+/// The most attributes of a message.
+const ATTRIBUTES_LIMIT: usize = 10;
+const ATTRIBUTE_NAME_LIMIT: usize = 256;
+const ID_LIMIT: usize = 128;
+
+/// An attribute as a request has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct GivenAttribute {
+    data_type: Option<String>,
+    string_value: Option<String>,
+    binary_value: Option<String>,
+}
+
+/// The attributes of a request, by name.
+pub(crate) type GivenAttributes = BTreeMap<String, GivenAttribute>;
+
+/// An attribute that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attribute {
+    pub(crate) data_type: String,
+    pub(crate) value: AttributeValue,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AttributeValue {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// Attributes by name.
+pub(crate) type Attributes = BTreeMap<String, Attribute>;
+
+impl Attribute {
+    fn size(&self) -> usize {
+        self.data_type.len()
+            + match &self.value {
+                AttributeValue::Text(text) => text.len(),
+                AttributeValue::Bytes(bytes) => bytes.len(),
+            }
+    }
+
+    /// Returns it as SQS spells it.
+    pub(crate) fn to_json(&self) -> Value {
+        match &self.value {
+            AttributeValue::Text(text) => json!({"DataType": self.data_type, "StringValue": text}),
+            AttributeValue::Bytes(bytes) => {
+                json!({"DataType": self.data_type, "BinaryValue": BASE64.encode(bytes)})
+            }
+        }
+    }
+}
+
+/// Returns attributes as SQS spells them.
+pub(crate) fn attributes_to_json(attributes: &Attributes) -> Value {
+    let entries = attributes.iter().map(|(name, attribute)| (name.clone(), attribute.to_json()));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+/// Reads the attributes of a job. What only SQL by hand can have written is left out.
+pub(crate) fn attributes_of_job(stored: Option<&Value>) -> Attributes {
+    let Some(Value::Object(stored)) = stored else { return Attributes::new() };
+    let known = stored.iter().filter_map(|(name, attribute)| {
+        let given = GivenAttribute::deserialize(attribute).ok()?;
+        Some((name.clone(), check_attribute(name, given).ok()?))
+    });
+    known.collect()
+}
+
+/// Returns the size of a message, as its limit counts it.
+pub(crate) fn size(body: &str, attributes: &Attributes) -> usize {
+    let attributes = attributes.iter().map(|(name, attribute)| name.len() + attribute.size());
+    body.len() + attributes.sum::<usize>()
+}
+
+/// Refuses a body that no message has.
+pub(crate) fn check_body(body: Option<String>) -> Result<String, SqsError> {
+    let body = body.filter(|body| !body.is_empty());
+    let body = body.ok_or_else(|| SqsError::missing("MessageBody"))?;
+    match body.chars().find(|c| !is_allowed(*c)) {
+        None => Ok(body),
+        Some(other) => Err(SqsError::new(
+            Code::InvalidMessageContents,
+            format!(
+                "Invalid binary character '#x{:X}' was found in the message body, the set of \
+                 allowed characters is #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | \
+                 #x10000 to #x10FFFF",
+                u32::from(other)
+            ),
+        )),
+    }
+}
+
+/// Returns whether a message may have this character: those that XML can hold.
+fn is_allowed(character: char) -> bool {
+    matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
+}
+
+pub(crate) fn check_attributes(given: GivenAttributes) -> Result<Attributes, SqsError> {
+    if given.len() > ATTRIBUTES_LIMIT {
+        return Err(refused(format!(
+            "Number of message attributes [{}] exceeds the allowed maximum [{ATTRIBUTES_LIMIT}].",
+            given.len()
+        )));
+    }
+    given
+        .into_iter()
+        .map(|(name, attribute)| {
+            check_attribute_name(&name)?;
+            let attribute = check_attribute(&name, attribute)?;
+            Ok((name, attribute))
+        })
+        .collect()
+}
+
+fn refused(message: String) -> SqsError {
+    SqsError::new(Code::InvalidParameterValue, message)
+}
+
+fn check_attribute_name(name: &str) -> Result<(), SqsError> {
+    let lower = name.to_ascii_lowercase();
+    if name.is_empty() || name.len() > ATTRIBUTE_NAME_LIMIT {
+        return Err(refused(format!(
+            "The length of message attribute name must be between 1 and {ATTRIBUTE_NAME_LIMIT}."
+        )));
+    } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
+        return Err(refused(format!(
+            "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, \
+             0-9, underscore (_), hyphen (-), and period (.) characters."
+        )));
+    } else if lower.starts_with("aws.") || lower.starts_with("amazon.") {
+        return Err(refused(format!(
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.', as in \
+             '{name}'. These strings are reserved for internal use."
+        )));
+    } else if name.starts_with('.') || name.ends_with('.') || name.contains("..") {
+        return Err(refused(format!(
+            "The message attribute name '{name}' is invalid. Attribute name can't start or end \
+             with a period (.), or have two in a row."
+        )));
+    }
+    Ok(())
+}
+
+fn check_attribute(name: &str, given: GivenAttribute) -> Result<Attribute, SqsError> {
+    let data_type = given.data_type.filter(|kind| !kind.is_empty()).ok_or_else(|| {
+        refused(format!(
+            "The message attribute '{name}' must contain non-empty message attribute type."
+        ))
+    })?;
+    let kind = data_type.split('.').next().unwrap_or_default();
+    let value = match kind {
+        "String" | "Number" => given.string_value.map(AttributeValue::Text),
+        "Binary" => match given.binary_value.map(|value| BASE64.decode(value)).transpose() {
+            Ok(bytes) => bytes.map(AttributeValue::Bytes),
+            Err(_) => {
+                return Err(refused(format!(
+                    "The binary value of the message attribute '{name}' is not base64."
+                )));
+            }
+        },
+        _ => {
+            return Err(refused(format!(
+                "The message attribute '{name}' has an invalid message attribute type, the set of \
+                 supported type prefixes is Binary, Number, and String."
+            )));
+        }
+    };
+    let is_empty = match &value {
+        None => true,
+        Some(AttributeValue::Text(text)) => text.is_empty(),
+        Some(AttributeValue::Bytes(bytes)) => bytes.is_empty(),
+    };
+    let Some(value) = value.filter(|_| !is_empty) else {
+        return Err(refused(format!(
+            "Message (user) attribute '{name}' must contain a non-empty value of type \
+             '{data_type}'."
+        )));
+    };
+    if let AttributeValue::Text(text) = &value {
+        if kind == "Number" && text.trim().parse::<f64>().is_err() {
+            return Err(refused(format!(
+                "Can't cast the value of message (user) attribute '{name}' to a number."
+            )));
+        } else if !text.chars().all(is_allowed) {
+            return Err(refused(format!(
+                "The message attribute '{name}' has a character that no message may have."
+            )));
+        }
+    }
+    Ok(Attribute { data_type, value })
+}
+
+/// The one system attribute that clients send: the context of a trace.
+pub(crate) const TRACE_HEADER: &str = "AWSTraceHeader";
+
+/// Returns the system attributes, of which there is only [`TRACE_HEADER`].
+pub(crate) fn check_system_attributes(given: GivenAttributes) -> Result<Attributes, SqsError> {
+    let attributes = check_attributes(given)?;
+    for (name, attribute) in &attributes {
+        if name != TRACE_HEADER {
+            let reason = "Only AWSTraceHeader is supported.";
+            return Err(SqsError::invalid(name, "MessageSystemAttributes", reason));
+        }
+        match &attribute.value {
+            AttributeValue::Text(text) if text.len() <= 1024 => {}
+            _ => {
+                let reason = "AWSTraceHeader is a text of at most 1024 bytes.";
+                return Err(SqsError::invalid(name, "MessageSystemAttributes", reason));
+            }
+        }
+    }
+    Ok(attributes)
+}
+
+/// Refuses what cannot be an id: of a group, a deduplication or a receive attempt.
+pub(crate) fn check_id(id: &str, parameter: &str) -> Result<(), SqsError> {
+    let is_sound = (1..=ID_LIMIT).contains(&id.len()) && id.chars().all(|c| c.is_ascii_graphic());
+    if is_sound {
+        return Ok(());
+    }
+    let reason = format!(
+        "{parameter} can only include alphanumeric and punctuation characters. 1 to {ID_LIMIT} in \
+         length."
+    );
+    Err(SqsError::invalid(id, parameter, &reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(attributes: Value) -> Result<Attributes, SqsError> {
+        check_attributes(serde_json::from_value(attributes).unwrap())
+    }
+
+    #[test]
+    fn a_body_has_characters_that_xml_can_hold() {
+        for sound in ["a", "\t\n\r ", "\u{e000}\u{fffd}\u{1f600}"] {
+            assert!(check_body(Some(sound.into())).is_ok(), "{sound:?}");
+        }
+        for odd in ["", "a\0", "\u{1f}", "\u{fffe}", "\u{ffff}"] {
+            assert!(check_body(Some(odd.into())).is_err(), "{odd:?}");
+        }
+        assert_eq!(check_body(None).unwrap_err().code, Code::MissingParameter);
+    }
+
+    #[test]
+    fn attributes_have_names_types_and_values() {
+        let sound = json!({"a_-.b": {"DataType": "String.x", "StringValue": "v"},
+            "n": {"DataType": "Number", "StringValue": "1e3"},
+            "b": {"DataType": "Binary", "BinaryValue": "AA=="}});
+        let attributes = checked(sound.clone()).unwrap();
+        assert_eq!(attributes_to_json(&attributes), sound);
+        assert_eq!(attributes_of_job(Some(&sound)), attributes);
+        assert_eq!(size("body", &attributes), 4 + (5 + 8 + 1) + (1 + 6 + 3) + (1 + 6 + 1));
+        let string = json!({"DataType": "String", "StringValue": "v"});
+        for name in ["", "\u{f6}", "a b", "AWS.x", "amazon.x", ".a", "a.", "a..b", &"x".repeat(257)] {
+            assert!(checked(json!({name: string})).is_err(), "{name}");
+        }
+        for odd in [
+            json!({}),
+            json!({"DataType": "Text", "StringValue": "v"}),
+            json!({"DataType": "String"}),
+            json!({"DataType": "String", "StringValue": ""}),
+            json!({"DataType": "String", "StringValue": "\u{1}"}),
+            json!({"DataType": "Number", "StringValue": "one"}),
+            json!({"DataType": "Binary", "StringValue": "v"}),
+            json!({"DataType": "Binary", "BinaryValue": "?"}),
+        ] {
+            assert!(checked(json!({"a": odd})).is_err(), "{odd}");
+        }
+        let eleven: Map<_, _> = (0..11).map(|n| (format!("a{n}"), string.clone())).collect();
+        assert!(checked(Value::Object(eleven)).is_err());
+    }
+
+    #[test]
+    fn ids_are_short_and_visible() {
+        assert!(check_id("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~aZ9", "MessageGroupId").is_ok());
+        for odd in ["", "a b", "\u{e9}", "\n", &"x".repeat(129)] {
+            assert!(check_id(odd, "MessageGroupId").is_err(), "{odd}");
+        }
+    }
+}

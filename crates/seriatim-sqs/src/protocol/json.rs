@@ -1,0 +1,34 @@
+//! AWS JSON 1.0.
+
+use hyper::http::request::Parts;
+use serde_json::{Value, json};
+
+use crate::error::{Code, SqsError};
+use crate::protocol::Call;
+
+/// What targets begin with.
+const SERVICE: &str = "AmazonSQS.";
+
+pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
+    let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok());
+    let operation = target.and_then(|target| target.strip_prefix(SERVICE)).ok_or_else(|| {
+        SqsError::new(Code::InvalidAction, "The target of the request is no operation of SQS.")
+    })?;
+    let input = if body.is_empty() {
+        json!({})
+    } else {
+        serde_json::from_slice(body).map_err(|error| {
+            let at = format!("line {}, column {}", error.line(), error.column());
+            SqsError::new(Code::MalformedRequest, format!("The body is not JSON at {at}."))
+        })?
+    };
+    if !input.is_object() {
+        return Err(SqsError::new(Code::MalformedRequest, "The body is no JSON object."));
+    }
+    Ok(Call { operation: operation.to_owned(), input })
+}
+
+pub(in crate::protocol) fn error(name: &str, message: &str) -> String {
+    let body: Value = json!({"__type": format!("com.amazonaws.sqs#{name}"), "message": message});
+    body.to_string()
+}

@@ -1,0 +1,92 @@
+//! Both protocols of SQS, around one core: an operation's name and its input, as JSON has it.
+
+mod json;
+mod query;
+mod xml;
+
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode, header};
+use serde_json::Value;
+
+use crate::error::{Code, SqsError};
+
+/// How a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// AWS JSON 1.0: SDKs since November 2023.
+    Json,
+    /// Form fields in, XML out: the SDKs before.
+    Query,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Call {
+    /// The operation, if the request names one.
+    pub(crate) operation: String,
+    /// Its input, by the names of the JSON protocol. Numbers of the Query protocol are text.
+    pub(crate) input: Value,
+}
+
+impl Protocol {
+    /// Returns the protocol of a request. Only JSON has a target.
+    pub(crate) fn of(parts: &Parts) -> Self {
+        if parts.headers.contains_key("x-amz-target") { Self::Json } else { Self::Query }
+    }
+
+    /// Reads a request.
+    pub(crate) fn read(self, parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
+        match self {
+            Self::Json => json::read(parts, body),
+            Self::Query => query::read(parts, body),
+        }
+    }
+
+    /// Returns the answer of an operation; `null` if it has no result.
+    pub(crate) fn answer(self, operation: &str, result: &Value, id: &str) -> Response<String> {
+        let body = match self {
+            Self::Json if result.is_null() => String::from("{}"),
+            Self::Json => result.to_string(),
+            Self::Query => xml::result(operation, result, id),
+        };
+        self.response(StatusCode::OK, body, id)
+    }
+
+    /// Returns the answer to a request that was refused.
+    pub(crate) fn refusal(self, error: &SqsError, id: &str) -> Response<String> {
+        let (json_name, query_name, status) = error.code.names();
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let fault = if error.code.is_the_senders() { "Sender" } else { "Receiver" };
+        let body = match self {
+            Self::Json => json::error(json_name, &error.message),
+            Self::Query if error.code == Code::QueueDoesNotExist => {
+                let message = "The specified queue does not exist for this wsdl version.";
+                xml::error(query_name, fault, message, id)
+            }
+            Self::Query => xml::error(query_name, fault, &error.message, id),
+        };
+        let mut response = self.response(status, body, id);
+        // Programs match on the names that they had before JSON.
+        if self == Self::Json
+            && let Ok(value) = format!("{query_name};{fault}").parse()
+        {
+            response.headers_mut().insert("x-amzn-query-error", value);
+        }
+        response
+    }
+
+    fn response(self, status: StatusCode, body: String, id: &str) -> Response<String> {
+        let content_type = match self {
+            Self::Json => "application/x-amz-json-1.0",
+            Self::Query => "text/xml",
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+        if let Ok(id) = id.parse() {
+            headers.insert("x-amzn-requestid", id);
+        }
+        response
+    }
+}

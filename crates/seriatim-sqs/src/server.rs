@@ -1,0 +1,259 @@
+//! HTTP: connections, requests, their limits and their end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::http::request::Parts;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use seriatim::{QueueOptions, Retention};
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use crate::auth::{self, Caller};
+use crate::config::{Access, Config};
+use crate::database::Database;
+use crate::error::{Code, SqsError};
+use crate::protocol::Protocol;
+use crate::service::{Request, Service};
+use crate::waiting::Waiting;
+
+/// The largest body: a batch of 1 MiB, each byte of which the Query protocol may write as three,
+/// and attributes twice.
+const BODY_LIMIT: usize = 8 * 1024 * 1024;
+/// What one unit of the memory of bodies is.
+const BODY_UNIT: usize = 1024;
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long open requests have when the server ends.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+/// Delay after a connection that could not be accepted: too many files may be open.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How often messages that have ended are deleted, and others' requests carried out.
+const MAINTENANCE: Duration = Duration::from_secs(30);
+/// How long ended messages are kept.
+const KEEP: Retention = Retention::For(Duration::from_hours(24));
+
+/// Why a server could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// [`Access::Anonymous`] is for a loopback address.
+    #[error("requests without signatures are answered on a loopback address only, not on {0}")]
+    NotLoopback(SocketAddr),
+    /// The address of the listener cannot be told.
+    #[error("the listener has no address: {0}")]
+    Listener(#[source] std::io::Error),
+    /// The schema cannot be read. It has to be migrated, and the server's role to own it.
+    #[error("the secret of the schema cannot be read: {0}")]
+    Database(#[from] sqlx::Error),
+}
+
+struct Server {
+    service: Arc<Service>,
+    access: Access,
+    public_url: Option<String>,
+    bodies: Semaphore,
+}
+
+/// Serves until `end` completes. Then waits end, and open requests have 10 s.
+///
+/// It takes one connection of the pool to listen on, and as many more as there are requests at
+/// work; a request that waits for messages has none. Keys with a role have a pool of 10 for each
+/// role. Every 30 s it runs maintenance of the queues, which deletes messages that ended a day ago.
+///
+/// # Errors
+/// [`ServeError`], before the first request.
+///
+/// # Cancel safety
+/// Dropped, it stops to accept and to listen; open connections go on without long polls' wake-ups.
+pub async fn serve(
+    listener: TcpListener,
+    pool: PgPool,
+    config: Config,
+    end: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let address = listener.local_addr().map_err(ServeError::Listener)?;
+    if config.access == Access::Anonymous && !address.ip().is_loopback() {
+        return Err(ServeError::NotLoopback(address));
+    }
+    let database = Database::open(pool.clone(), config.client.clone()).await?;
+    let service =
+        Arc::new(Service { database, waiting: Waiting::default(), account: config.account.clone() });
+    let server = Arc::new(Server {
+        service: Arc::clone(&service),
+        access: config.access,
+        public_url: config.public_url.clone(),
+        bodies: Semaphore::new(config.body_memory / BODY_UNIT),
+    });
+    let open = GracefulShutdown::new();
+    tokio::select! {
+        () = accept(&listener, &server, &open, config.connections) => {}
+        () = service.waiting.listen(&pool, config.client.schema()) => {}
+        () = maintain(&service) => {}
+        () = end => {}
+    }
+    drop(listener);
+    service.waiting.end();
+    if timeout(SHUTDOWN, open.shutdown()).await.is_err() {
+        tracing::warn!("requests were still open at the end");
+    }
+    Ok(())
+}
+
+/// Accepts connections. Never returns.
+async fn accept(
+    listener: &TcpListener,
+    server: &Arc<Server>,
+    open: &GracefulShutdown,
+    connections: usize,
+) {
+    let places = Arc::new(Semaphore::new(connections));
+    loop {
+        // It is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        _ = stream.set_nodelay(true);
+        let server = Arc::clone(server);
+        let answer = service_fn(move |request: hyper::Request<Incoming>| {
+            let server = Arc::clone(&server);
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), answer);
+        let connection = open.watch(connection);
+        tokio::spawn(async move {
+            // A client that hangs up is no news.
+            _ = connection.await;
+            drop(place);
+        });
+    }
+}
+
+/// Runs the maintenance of all queues now and then. Never returns.
+async fn maintain(service: &Service) {
+    loop {
+        sleep(MAINTENANCE).await;
+        if let Err(error) = maintain_once(service).await {
+            tracing::warn!(%error, "the maintenance of the queues failed");
+        }
+    }
+}
+
+async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (database, mut after) = (&service.database, String::new());
+    loop {
+        let names = database.queue_names(database.pool(), "", &after, 100).await?;
+        let Some(last) = names.last() else { return Ok(()) };
+        after.clone_from(last);
+        for name in names {
+            let queue =
+                QueueOptions::new(name).keep_succeeded(KEEP).keep_failed(Retention::Forever).keep_cancelled(KEEP);
+            database.client.run_maintenance(database.pool(), queue).await?;
+        }
+    }
+}
+
+impl Server {
+    async fn answer(&self, request: hyper::Request<Incoming>) -> Response<String> {
+        let id = Uuid::new_v4().to_string();
+        let (parts, body) = request.into_parts();
+        let protocol = Protocol::of(&parts);
+        let answered = self.call(protocol, &parts, body).await;
+        let mut response = match answered {
+            Ok((operation, result)) => protocol.answer(&operation, &result, &id),
+            Err(error) => {
+                tracing::debug!(%error, "a request was refused");
+                protocol.refusal(&error, &id)
+            }
+        };
+        // What is left of the body is not read.
+        if response.status() == hyper::StatusCode::PAYLOAD_TOO_LARGE {
+            let close = header::HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        response
+    }
+
+    async fn call(
+        &self,
+        protocol: Protocol,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<(String, serde_json::Value), SqsError> {
+        let (call, caller) = {
+            let (_memory, body) = self.read_body(body).await?;
+            let caller = self.caller(parts, &body).await?;
+            (protocol.read(parts, &body)?, caller)
+        };
+        let request =
+            Request { service: Arc::clone(&self.service), caller, base: self.base(parts) };
+        let operation = call.operation.clone();
+        Ok((operation, request.answer(call).await?))
+    }
+
+    async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {
+        match self.access {
+            Access::Signed => auth::signer(&self.service.database, parts, body).await,
+            Access::Anonymous => auth::anonymous(parts),
+        }
+    }
+
+    /// Reads a body, within the memory for all bodies.
+    async fn read_body(
+        &self,
+        body: Incoming,
+    ) -> Result<(SemaphorePermit<'_>, hyper::body::Bytes), SqsError> {
+        let too_large = || {
+            let message = format!("The body has more than {BODY_LIMIT} bytes.");
+            SqsError::new(Code::RequestTooLarge, message)
+        };
+        let size = body.size_hint().upper().unwrap_or(BODY_LIMIT as u64);
+        let size = usize::try_from(size).ok().filter(|size| *size <= BODY_LIMIT);
+        let units = size.ok_or_else(too_large)?.div_ceil(BODY_UNIT);
+        let units = u32::try_from(units).map_err(|_| too_large())?;
+        let slow = |_| SqsError::new(Code::MalformedRequest, "The body did not come in time.");
+        let memory = self.bodies.acquire_many(units);
+        let memory = timeout(BODY_TIMEOUT, memory).await.map_err(|_| {
+            SqsError::new(Code::ServiceUnavailable, "Too many requests at once. Try again.")
+        })?;
+        let memory = memory.map_err(|_| SqsError::busy())?;
+        let read = timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect());
+        let body = read.await.map_err(slow)?.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                too_large()
+            } else {
+                SqsError::new(Code::MalformedRequest, "The body broke off.")
+            }
+        })?;
+        Ok((memory, body.to_bytes()))
+    }
+
+    /// What the addresses of queues begin with.
+    fn base(&self, parts: &Parts) -> String {
+        self.public_url.clone().unwrap_or_else(|| {
+            let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+            format!("http://{}", host.unwrap_or("localhost"))
+        })
+    }
+}

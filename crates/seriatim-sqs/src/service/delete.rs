@@ -1,0 +1,192 @@
+//! Deletes and changes of visibility: what is said of a receipt handle.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::{Receipt, ReceiveError};
+
+use crate::database::refusal;
+use crate::error::{Code, SqsError};
+use crate::input::{Batch, ChangeMessageVisibility, DeleteMessage, Number};
+use crate::queue::Queue;
+use crate::service::{Request, batch};
+
+/// What is asked of a handle, or why it is not.
+type Asked<T> = Result<(Receipt, String, T), SqsError>;
+/// What a receipt came to.
+type Done = Result<(), ReceiveError>;
+
+impl Request {
+    pub(super) async fn delete_message(&self, input: DeleteMessage) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let asked = self.receipt(&queue, input.receipt_handle, ());
+        let mut answers = self.delete(&queue, vec![asked]).await?;
+        answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
+    }
+
+    pub(super) async fn delete_message_batch(
+        &self,
+        input: Batch<DeleteMessage>,
+    ) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        batch::check(&input.entries, "DeleteMessageBatchRequestEntry")?;
+        let (ids, asked): (Vec<_>, Vec<_>) = input
+            .entries
+            .into_iter()
+            .map(|entry| (entry.id, self.receipt(&queue, entry.of.receipt_handle, ())))
+            .unzip();
+        Ok(answer(ids, self.delete(&queue, asked).await?))
+    }
+
+    pub(super) async fn change_visibility(
+        &self,
+        input: ChangeMessageVisibility,
+    ) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let asked = self.visibility(&queue, input.receipt_handle, input.visibility_timeout);
+        let mut answers = self.change(&queue, vec![asked]).await?;
+        answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
+    }
+
+    pub(super) async fn change_visibility_batch(
+        &self,
+        input: Batch<ChangeMessageVisibility>,
+    ) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        batch::check(&input.entries, "ChangeMessageVisibilityBatchRequestEntry")?;
+        let (ids, asked): (Vec<_>, Vec<_>) = input
+            .entries
+            .into_iter()
+            .map(|entry| {
+                let (handle, timeout) = (entry.of.receipt_handle, entry.of.visibility_timeout);
+                (entry.id, self.visibility(&queue, handle, timeout))
+            })
+            .unzip();
+        Ok(answer(ids, self.change(&queue, asked).await?))
+    }
+
+    /// Reads a handle.
+    fn receipt<T>(&self, queue: &Queue, handle: Option<String>, with: T) -> Asked<T> {
+        let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
+        let receipt = self.database().handles.check(&queue.name, &handle).ok_or_else(|| {
+            SqsError::new(Code::ReceiptHandleIsInvalid, "The input receipt handle is invalid.")
+        })?;
+        Ok((receipt, handle, with))
+    }
+
+    fn visibility(&self, queue: &Queue, handle: Option<String>, timeout: Option<Number>) -> Asked<i64> {
+        let Number(timeout) = timeout.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
+        if !(0..=43_200).contains(&timeout) {
+            let reason = "VisibilityTimeout must be an integer between 0 and 43200";
+            return Err(SqsError::invalid(timeout, "VisibilityTimeout", reason));
+        }
+        self.receipt(queue, handle, timeout)
+    }
+
+    /// Ends the messages of these handles. The messages of a group that waits are woken.
+    async fn delete(
+        &self,
+        queue: &Queue,
+        asked: Vec<Asked<()>>,
+    ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
+        let pool = self.pool();
+        let receipts: Vec<Receipt> = asked.iter().flatten().map(|(receipt, ..)| *receipt).collect();
+        let done = if receipts.is_empty() {
+            vec![]
+        } else {
+            self.database().client.ack_many(&pool, &receipts).await.map_err(refusal)?
+        };
+        self.service.waiting.wake(&queue.name);
+        // A standard queue takes an old handle, as AWS does.
+        self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {
+            (true, true) => {
+                Err(SqsError::invalid(handle, "ReceiptHandle", "The receipt handle has expired."))
+            }
+            _ => Ok(()),
+        })
+        .await
+    }
+
+    /// Changes the visibility of these handles; 0 gives the message back at once.
+    async fn change(
+        &self,
+        queue: &Queue,
+        asked: Vec<Asked<i64>>,
+    ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
+        let (pool, client) = (self.pool(), &self.database().client);
+        let mut by_timeout: BTreeMap<i64, Vec<(usize, Receipt)>> = BTreeMap::new();
+        for (place, (receipt, _, timeout)) in asked.iter().flatten().enumerate() {
+            by_timeout.entry(*timeout).or_default().push((place, *receipt));
+        }
+        let mut done: Vec<(usize, Done)> = Vec::new();
+        // The longest first: a message that is given back takes those behind it along.
+        for (timeout, of) in by_timeout.into_iter().rev() {
+            let (places, receipts): (Vec<usize>, Vec<Receipt>) = of.into_iter().unzip();
+            let time = Duration::from_secs(timeout.unsigned_abs());
+            let answers = if timeout == 0 {
+                client.nack_many(&pool, &receipts, Duration::ZERO).await
+            } else {
+                client.extend_many(&pool, &receipts, time).await
+            };
+            done.extend(places.into_iter().zip(answers.map_err(refusal)?));
+        }
+        done.sort_by_key(|(place, _)| *place);
+        let done = done.into_iter().map(|(_, done)| done).collect();
+        self.service.waiting.wake(&queue.name);
+        self.answers(queue, asked, done, |fifo, is_there, handle| {
+            Err(if !is_there {
+                let reason = "Message does not exist or is not available for visibility timeout \
+                              change.";
+                SqsError::invalid(handle, "ReceiptHandle", reason)
+            } else if fifo {
+                SqsError::invalid(handle, "ReceiptHandle", "The receipt handle has expired.")
+            } else {
+                let message = format!("Message {handle} is not in flight.");
+                SqsError::new(Code::MessageNotInflight, message)
+            })
+        })
+        .await
+    }
+
+    /// Returns the answer to each handle. Of a stale one `stale` says what it means: in a FIFO
+    /// queue or not, of a message that has not ended or one that has.
+    async fn answers<T>(
+        &self,
+        queue: &Queue,
+        asked: Vec<Asked<T>>,
+        done: Vec<Done>,
+        stale: impl Fn(bool, bool, &str) -> Result<(), SqsError>,
+    ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
+        let jobs: Vec<i64> = done
+            .iter()
+            .filter_map(|done| match done {
+                Err(ReceiveError::Stale { job }) => Some(*job),
+                _ => None,
+            })
+            .collect();
+        let there = if jobs.is_empty() {
+            vec![]
+        } else {
+            self.database().unfinished(&self.pool(), &jobs).await?
+        };
+        let mut done = done.into_iter();
+        let answers = asked.into_iter().map(|asked| {
+            let (_, handle, _) = asked?;
+            match done.next() {
+                Some(Ok(())) => Ok(()),
+                Some(Err(ReceiveError::Stale { job })) => {
+                    stale(queue.is_fifo(), there.contains(&job), &handle)
+                }
+                Some(Err(error)) => Err(refusal(error)),
+                None => Err(SqsError::busy()),
+            }
+        });
+        Ok(answers.collect())
+    }
+}
+
+fn answer(ids: Vec<String>, answers: Vec<Result<(), SqsError>>) -> Value {
+    let answers = answers.into_iter().map(|answer| answer.map(|()| json!({})));
+    batch::answer(ids.into_iter().zip(answers).collect())
+}

@@ -1,0 +1,276 @@
+//! Queues: made, listed, described, tagged, emptied and removed.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Code, SqsError};
+use crate::input::{
+    self, CreateQueue, GetQueueAttributes, GetQueueUrl, ListQueues, OfQueue, SetQueueAttributes,
+    TagQueue, Texts, UntagQueue, in_range,
+};
+use crate::queue::{self, Queue};
+use crate::service::Request;
+
+const PAGE: i64 = 1000;
+const TAGS_LIMIT: usize = 50;
+
+impl Request {
+    /// Makes a queue. One of the same name with the same settings is returned; others are refused.
+    pub(super) async fn create_queue(&self, input: CreateQueue) -> Result<Value, SqsError> {
+        let name = input.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+        let given = input.attributes;
+        if !queue::is_fifo(&name) && given.get("FifoQueue").is_some_and(|fifo| fifo != "true") {
+            let message = "Unknown Attribute FifoQueue.";
+            return Err(SqsError::new(Code::InvalidAttributeName, message));
+        }
+        queue::check_name(&name, &given)?;
+        queue::check_settings(&name, &given)?;
+        check_tags(&input.tags)?;
+        self.check_target(&given).await?;
+        let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
+        let mut tx = self.pool().begin().await?;
+        let database = self.database();
+        if database.insert_queue(&mut tx, &name, &attributes, &input.tags).await? {
+            let settings = queue::job_settings(&name, &attributes, true);
+            self.configure(&mut tx, settings).await?;
+        } else {
+            let found = database.find_queue(&mut tx, &name).await?.ok_or_else(SqsError::busy)?;
+            let differs = |(name, value): &(&String, &String)| {
+                found.setting(name).unwrap_or_default() != **value
+            };
+            if let Some((attribute, _)) = given.iter().find(differs) {
+                let message = format!(
+                    "A queue already exists with the same name and a different value for \
+                     attribute {attribute}"
+                );
+                return Err(SqsError::new(Code::QueueNameExists, message));
+            }
+        }
+        tx.commit().await?;
+        Ok(json!({"QueueUrl": self.url_of(&name)}))
+    }
+
+    async fn configure(
+        &self,
+        conn: &mut sqlx::PgConnection,
+        settings: seriatim::QueueSettings,
+    ) -> Result<(), SqsError> {
+        let configured = self.database().client.configure_queue(conn, settings).await;
+        configured.map_err(|error| match error {
+            seriatim::ConfigureError::Database(error) => error.into(),
+            other => SqsError::new(Code::InvalidAttributeValue, other.to_string()),
+        })
+    }
+
+    /// Refuses a policy whose target is no queue.
+    async fn check_target(&self, given: &Texts) -> Result<(), SqsError> {
+        let Some(text) = given.get("RedrivePolicy").filter(|text| !text.is_empty()) else {
+            return Ok(());
+        };
+        let policy = queue::redrive_policy(text)?;
+        match self.database().queue(&self.pool(), &policy.target).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code == Code::QueueDoesNotExist => {
+                let reason = "Dead letter target does not exist.";
+                Err(SqsError::invalid(text, "RedrivePolicy", reason))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a queue and cancels its messages; of those in flight, when they would be received
+    /// again.
+    pub(super) async fn delete_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let pool = self.pool();
+        let mut tx = pool.begin().await?;
+        self.database().delete_queue(&mut tx, &queue.name).await?;
+        self.configure(&mut tx, queue::reset_settings(&queue.name)).await?;
+        tx.commit().await?;
+        self.empty(&queue).await?;
+        Ok(Value::Null)
+    }
+
+    /// Cancels the messages of a queue, and forgets their deduplication ids.
+    async fn empty(&self, queue: &Queue) -> Result<(), SqsError> {
+        let (pool, database) = (self.pool(), self.database());
+        let refusal = |error| match error {
+            seriatim::ControlError::Database(error) => error.into(),
+            other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
+        };
+        database.client.purge(&pool, &queue.name).await.map_err(refusal)?;
+        for job in database.in_flight(&pool, &queue.name).await? {
+            match database.client.cancel(&pool, job).await {
+                Err(seriatim::ControlError::Database(error)) => return Err(error.into()),
+                // It has ended meanwhile.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        database.forget_dedup_ids(&pool, &queue.name).await
+    }
+
+    pub(super) async fn purge_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        if !self.database().begin_purge(&self.pool(), &queue.name).await? {
+            let message = format!(
+                "Only one PurgeQueue operation on {} is allowed every 60 seconds.",
+                queue.name
+            );
+            return Err(SqsError::new(Code::PurgeQueueInProgress, message));
+        }
+        self.empty(&queue).await?;
+        Ok(Value::Null)
+    }
+
+    pub(super) async fn get_queue_url(&self, input: GetQueueUrl) -> Result<Value, SqsError> {
+        let name = input.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+        let queue = self.database().queue(&self.pool(), &name).await?;
+        Ok(json!({"QueueUrl": self.url_of(&queue.name)}))
+    }
+
+    pub(super) async fn list_queues(&self, input: ListQueues) -> Result<Value, SqsError> {
+        let (after, limit) = page(&input)?;
+        let prefix = input.queue_name_prefix.unwrap_or_default();
+        let names = self.database().queue_names(&self.pool(), &prefix, &after, limit + 1).await?;
+        Ok(self.page_of(names, limit, "QueueUrls"))
+    }
+
+    pub(super) async fn list_sources(&self, input: Value) -> Result<Value, SqsError> {
+        let queue: OfQueue = input::read(input.clone())?;
+        let (queue, input) = (self.queue(queue.queue_url).await?, input::read(input)?);
+        let (after, limit) = page(&input)?;
+        let names =
+            self.database().sources_of(&self.pool(), &queue.name, &after, limit + 1).await?;
+        let mut found = self.page_of(names, limit, "queueUrls");
+        if found.get("queueUrls").is_none() {
+            found["queueUrls"] = json!([]);
+        }
+        Ok(found)
+    }
+
+    /// Returns the first `limit` queues, and where to go on if there are more.
+    fn page_of(&self, mut names: Vec<String>, limit: i64, list: &str) -> Value {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut page = json!({});
+        if names.len() > limit {
+            names.truncate(limit);
+            page["NextToken"] = names.last().map(|name| BASE64.encode(name)).into();
+        }
+        let urls: Vec<String> = names.iter().map(|name| self.url_of(name)).collect();
+        if !urls.is_empty() {
+            page[list] = urls.into();
+        }
+        page
+    }
+
+    pub(super) async fn get_queue_attributes(
+        &self,
+        input: GetQueueAttributes,
+    ) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let names = input.attribute_names;
+        let unknown = names.iter().find(|name| *name != "All" && !queue::is_known(name));
+        if let Some(unknown) = unknown {
+            let message = format!("Unknown Attribute {unknown}.");
+            return Err(SqsError::new(Code::InvalidAttributeName, message));
+        }
+        let is_asked = |name: &str| names.iter().any(|asked| asked == name || asked == "All");
+        let mut known = queue.settings();
+        if names.iter().any(|name| name == "All" || queue::is_read_only(name)) {
+            known.extend(self.noted(&queue).await?);
+        }
+        known.retain(|name, _| is_asked(name));
+        Ok(if known.is_empty() { json!({}) } else { json!({ "Attributes": known }) })
+    }
+
+    /// Returns what is counted and noted of a queue.
+    async fn noted(&self, queue: &Queue) -> Result<Texts, SqsError> {
+        let depth = self.database().depth(&self.pool(), &queue.name).await?;
+        let noted = [
+            ("QueueArn", self.arn_of(&queue.name)),
+            ("ApproximateNumberOfMessages", depth.visible.to_string()),
+            ("ApproximateNumberOfMessagesNotVisible", depth.in_flight.to_string()),
+            ("ApproximateNumberOfMessagesDelayed", depth.delayed.to_string()),
+            ("CreatedTimestamp", queue.created_at.timestamp().to_string()),
+            ("LastModifiedTimestamp", queue.modified_at.timestamp().to_string()),
+        ];
+        Ok(noted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    pub(super) async fn set_queue_attributes(
+        &self,
+        input: SetQueueAttributes,
+    ) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let given = input.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
+        if given.get("FifoQueue").is_some_and(|fifo| (fifo == "true") != queue.is_fifo()) {
+            let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type \
+                           is not supported.";
+            return Err(SqsError::new(Code::InvalidAttributeValue, message));
+        }
+        queue::check_settings(&queue.name, &given)?;
+        self.check_target(&given).await?;
+        let mut tx = self.pool().begin().await?;
+        self.database().set_attributes(&mut tx, &queue.name, &given).await?;
+        self.configure(&mut tx, queue::job_settings(&queue.name, &given, false)).await?;
+        tx.commit().await?;
+        Ok(Value::Null)
+    }
+
+    pub(super) async fn tag_queue(&self, input: TagQueue) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let tags = input.tags.filter(|tags| !tags.is_empty());
+        let tags = tags.ok_or_else(|| SqsError::missing("Tags"))?;
+        check_tags(&tags)?;
+        let mut all = queue.tags.clone();
+        all.extend(tags.clone());
+        if all.len() > TAGS_LIMIT {
+            let message = format!("Too many tags added for queue {}.", queue.name);
+            return Err(SqsError::new(Code::InvalidParameterValue, message));
+        }
+        self.database().set_tags(&self.pool(), &queue.name, &tags, &[]).await?;
+        Ok(Value::Null)
+    }
+
+    pub(super) async fn untag_queue(&self, input: UntagQueue) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let keys = input.tag_keys.filter(|keys| !keys.is_empty());
+        let keys = keys.ok_or_else(|| {
+            SqsError::new(
+                Code::InvalidParameterValue,
+                "Tag keys must be between 1 and 128 characters in length.",
+            )
+        })?;
+        self.database().set_tags(&self.pool(), &queue.name, &Texts::new(), &keys).await?;
+        Ok(Value::Null)
+    }
+
+    pub(super) async fn list_queue_tags(&self, input: OfQueue) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let tags = queue.tags;
+        Ok(if tags.is_empty() { Value::Object(Map::new()) } else { json!({ "Tags": tags }) })
+    }
+}
+
+/// Returns behind which queue a page begins, and how many it has.
+fn page(input: &ListQueues) -> Result<(String, i64), SqsError> {
+    let limit = in_range(input.max_results, "MaxResults", 1..=PAGE)?.unwrap_or(PAGE);
+    let Some(token) = &input.next_token else { return Ok((String::new(), limit)) };
+    let after = BASE64.decode(token).ok().and_then(|name| String::from_utf8(name).ok());
+    let after = after
+        .ok_or_else(|| SqsError::invalid(token, "NextToken", "It is not what a list returned."))?;
+    Ok((after, limit))
+}
+
+fn check_tags(tags: &Texts) -> Result<(), SqsError> {
+    let refused = |message: &str| Err(SqsError::new(Code::InvalidParameterValue, message));
+    if tags.keys().any(|key| !(1..=128).contains(&key.chars().count()) || key.contains('\0')) {
+        return refused("Tag keys must be between 1 and 128 characters in length.");
+    } else if tags.values().any(|value| value.chars().count() > 256 || value.contains('\0')) {
+        return refused("Tag values must be at most 256 characters in length.");
+    } else if tags.len() > TAGS_LIMIT {
+        return refused("A queue has at most 50 tags.");
+    }
+    Ok(())
+}

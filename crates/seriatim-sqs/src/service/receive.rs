@@ -1,0 +1,162 @@
+//! Receives: jobs become messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value, json};
+use seriatim::{Receipt, Receive, Received};
+use tokio::sync::oneshot;
+
+use crate::digest;
+use crate::error::{Code, SqsError};
+use crate::input::{ReceiveMessage, in_range};
+use crate::message::{Attributes, TRACE_HEADER, attributes_of_job, attributes_to_json, check_id};
+use crate::queue::Queue;
+use crate::service::Request;
+use crate::service::send::{FAIRNESS_GROUP, message_id, sequence_number};
+
+/// What a client wants to see of a message.
+struct Wanted {
+    system: Vec<String>,
+    attributes: Vec<String>,
+}
+
+impl Request {
+    pub(super) async fn receive_message(&self, input: ReceiveMessage) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let most = in_range(input.max_number_of_messages, "MaxNumberOfMessages", 1..=10)?;
+        let visibility = in_range(input.visibility_timeout, "VisibilityTimeout", 0..=43_200)?;
+        let wait = in_range(input.wait_time_seconds, "WaitTimeSeconds", 0..=20)?;
+        let seconds = |number: Option<i64>, setting| {
+            let seconds = number.unwrap_or_else(|| queue.number(setting));
+            Duration::from_secs(seconds.unsigned_abs())
+        };
+        let mut what = Receive::new(&queue.name)
+            .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
+            .visibility(seconds(visibility, "VisibilityTimeout"));
+        if let Some(id) = input.receive_request_attempt_id.filter(|_| queue.is_fifo()) {
+            check_id(&id, "ReceiveRequestAttemptId")?;
+            what = what.attempt_id(id);
+        }
+        let wait = seconds(wait, "ReceiveMessageWaitTimeSeconds");
+        let ask = || self.claim(&queue.name, what.clone());
+        let received = if wait.is_zero() {
+            ask().await?
+        } else {
+            self.service.waiting.until_any(&queue.name, wait, ask).await?
+        };
+        let mut system = input.attribute_names;
+        system.extend(input.message_system_attribute_names);
+        let wanted = Wanted { system, attributes: input.message_attribute_names };
+        let messages: Vec<Value> =
+            received.iter().map(|job| self.message(&queue, job, &wanted)).collect();
+        Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
+    }
+
+    /// Claims jobs. If the client has hung up meanwhile, they are given back at once.
+    async fn claim(&self, queue: &str, what: Receive) -> Result<Vec<Received>, SqsError> {
+        let (service, pool) = (Arc::clone(&self.service), self.pool());
+        let queue = queue.to_owned();
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            let received = service.database.receive(&pool, what).await;
+            let Err(Ok(unwanted)) = answer.send(received) else { return };
+            let receipts: Vec<Receipt> = unwanted.iter().map(|job| job.receipt).collect();
+            if receipts.is_empty() {
+                return;
+            }
+            let given_back = service.database.client.nack_many(&pool, &receipts, Duration::ZERO);
+            if let Err(error) = given_back.await {
+                tracing::warn!(%error, "messages for a client that hung up wait for their visibility");
+            }
+            service.waiting.wake(&queue);
+        });
+        answered.await.unwrap_or_else(|_| {
+            Err(SqsError::new(Code::InternalFailure, "The request failed. The log says why."))
+        })
+    }
+
+    fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Value {
+        let body = body(job);
+        let mut message = json!({
+            "MessageId": message_id(&job.key),
+            "ReceiptHandle": self.database().handles.sign(&queue.name, &job.receipt),
+            "MD5OfBody": digest::of_body(&body),
+            "Body": body,
+        });
+        let system = self.system_attributes(queue, job);
+        let is_wanted = |name: &String| wanted.system.iter().any(|of| of == name || of == "All");
+        let system: Map<_, _> =
+            system.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+        if !system.is_empty() {
+            message["Attributes"] = Value::Object(system);
+        }
+        let mut attributes: Attributes = attributes_of_job(job.attributes.as_ref());
+        attributes.retain(|name, _| is_matched(name, &wanted.attributes));
+        if !attributes.is_empty() {
+            message["MD5OfMessageAttributes"] = digest::of_attributes(&attributes).into();
+            message["MessageAttributes"] = attributes_to_json(&attributes);
+        }
+        message
+    }
+
+    fn system_attributes(&self, queue: &Queue, job: &Received) -> Map<String, Value> {
+        let mut known = Map::new();
+        let mut add = |name: &str, value: String| known.insert(name.to_owned(), value.into());
+        add("SenderId", self.service.account.clone());
+        add("SentTimestamp", job.enqueued_at.timestamp_millis().to_string());
+        add("ApproximateReceiveCount", job.attempt.to_string());
+        let first = job.first_received_at.timestamp_millis();
+        add("ApproximateFirstReceiveTimestamp", first.to_string());
+        let group = job.group.as_ref().or_else(|| job.headers.get(FAIRNESS_GROUP));
+        if let Some(group) = group {
+            add("MessageGroupId", group.clone());
+        }
+        if queue.is_fifo() {
+            add("SequenceNumber", sequence_number(job.id));
+            if let Some(id) = &job.dedup_id {
+                add("MessageDeduplicationId", id.clone());
+            }
+        }
+        if let Some(trace) = job.headers.get(TRACE_HEADER) {
+            add(TRACE_HEADER, trace.clone());
+        }
+        known
+    }
+}
+
+/// Returns the body of a job: its text, its data's JSON, or its bytes in base64.
+fn body(job: &Received) -> String {
+    match &job.payload {
+        Some(payload) => {
+            String::from_utf8(payload.clone()).unwrap_or_else(|_| BASE64.encode(payload))
+        }
+        None => job.data.to_string(),
+    }
+}
+
+/// Returns whether an attribute is asked for: by its name, or by what it begins with.
+fn is_matched(name: &str, wanted: &[String]) -> bool {
+    wanted.iter().any(|of| {
+        let prefix = of.strip_suffix(".*").or_else(|| of.strip_suffix('*'));
+        of == "All" || of == name || prefix.is_some_and(|prefix| name.starts_with(prefix))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_matched;
+
+    #[test]
+    fn attributes_are_asked_for_by_name_or_beginning() {
+        let asks = |wanted: &str| is_matched("Help.Me", &[wanted.to_owned()]);
+        for wanted in ["All", ".*", "*", "Help.Me", "Help.*", "Hel*"] {
+            assert!(asks(wanted), "{wanted}");
+        }
+        for other in ["", "Help", "help.*", "Me"] {
+            assert!(!asks(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Sends: messages become jobs.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use uuid::Builder;
+
+use crate::database::{NewMessage, Sent};
+use crate::digest;
+use crate::error::{Code, SqsError};
+use crate::input::{Batch, Message, Number, SendMessage};
+use crate::message::{
+    self, AttributeValue, SIZE_LIMIT, TRACE_HEADER, attributes_to_json, check_attributes, check_body,
+    check_id, check_system_attributes,
+};
+use crate::queue::Queue;
+use crate::service::{Request, batch};
+
+/// The header of a job with the group of a message of a standard queue, where it is no order.
+pub(super) const FAIRNESS_GROUP: &str = "MessageGroupId";
+
+/// A message that may be sent, and what its sender is told.
+struct Checked {
+    message: NewMessage,
+    size: usize,
+    answer: Value,
+}
+
+impl Request {
+    pub(super) async fn send_message(&self, input: SendMessage) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        let mut checked = check(&queue, input.message)?;
+        let sent = self.send(&queue, vec![checked.message]).await?;
+        let sent = sent.first().ok_or(sqlx::Error::RowNotFound)?;
+        add_ids(&mut checked.answer, &queue, *sent);
+        Ok(checked.answer)
+    }
+
+    pub(super) async fn send_message_batch(&self, input: Batch<Message>) -> Result<Value, SqsError> {
+        let queue = self.queue(input.queue_url).await?;
+        batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
+        let mut size = 0;
+        let (mut messages, mut answers) = (Vec::new(), Vec::new());
+        for entry in input.entries {
+            let checked = check(&queue, entry.of);
+            let answer = checked.map(|checked| {
+                size += checked.size;
+                messages.push(checked.message);
+                checked.answer
+            });
+            answers.push((entry.id, answer));
+        }
+        if size > SIZE_LIMIT {
+            let message = format!(
+                "Batch requests cannot be longer than {SIZE_LIMIT} bytes. You have sent {size} \
+                 bytes."
+            );
+            return Err(SqsError::new(Code::BatchRequestTooLong, message));
+        }
+        let sent = if messages.is_empty() { vec![] } else { self.send(&queue, messages).await? };
+        let accepted = answers.iter_mut().filter_map(|(_, answer)| answer.as_mut().ok());
+        for (answer, sent) in accepted.zip(sent) {
+            add_ids(answer, &queue, sent);
+        }
+        Ok(batch::answer(answers))
+    }
+
+    async fn send(&self, queue: &Queue, messages: Vec<NewMessage>) -> Result<Vec<Sent>, SqsError> {
+        let retention = queue.number("MessageRetentionPeriod");
+        self.database().send(&self.pool(), &queue.name, retention, messages).await
+    }
+}
+
+/// Checks a message for a queue.
+fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
+    let body = check_body(given.message_body)?;
+    let attributes = check_attributes(given.message_attributes)?;
+    let system = check_system_attributes(given.message_system_attributes)?;
+    let size = message::size(&body, &attributes);
+    let limit = queue.number("MaximumMessageSize");
+    if i64::try_from(size).is_ok_and(|size| size > limit) {
+        let message = format!(
+            "One or more parameters are invalid. Reason: Message must be shorter than {limit} \
+             bytes."
+        );
+        return Err(SqsError::new(Code::InvalidParameterValue, message));
+    }
+    let (group, dedup_id) = (given.message_group_id, given.message_deduplication_id);
+    for (id, parameter) in [(&group, "MessageGroupId"), (&dedup_id, "MessageDeduplicationId")] {
+        if let Some(id) = id {
+            check_id(id, parameter)?;
+        }
+    }
+    let delay = check_delay(queue, given.delay_seconds)?;
+
+    let mut headers = serde_json::Map::new();
+    if let Some(AttributeValue::Text(trace)) = system.get(TRACE_HEADER).map(|header| &header.value) {
+        headers.insert(TRACE_HEADER.to_owned(), trace.clone().into());
+    }
+    let (mut ordered_by, mut unique_by) = (None, None);
+    if queue.is_fifo() {
+        ordered_by = Some(group.ok_or_else(|| SqsError::missing("MessageGroupId"))?);
+        if dedup_id.is_none() && !queue.dedups_by_content() {
+            let message = "The queue should either have ContentBasedDeduplication enabled or \
+                           MessageDeduplicationId provided explicitly";
+            return Err(SqsError::new(Code::InvalidParameterValue, message));
+        }
+        unique_by = dedup_id;
+    } else if let Some(dedup_id) = dedup_id {
+        let reason = "The request include parameter that is not valid for this queue type";
+        return Err(SqsError::invalid(dedup_id, "MessageDeduplicationId", reason));
+    } else if let Some(group) = group {
+        headers.insert(FAIRNESS_GROUP.to_owned(), group.into());
+    }
+
+    let mut answer = json!({"MD5OfMessageBody": digest::of_body(&body)});
+    if !attributes.is_empty() {
+        answer["MD5OfMessageAttributes"] = digest::of_attributes(&attributes).into();
+    }
+    if !system.is_empty() {
+        answer["MD5OfMessageSystemAttributes"] = digest::of_attributes(&system).into();
+    }
+    let message = NewMessage {
+        body,
+        group: ordered_by,
+        dedup_id: unique_by,
+        delay,
+        headers: (!headers.is_empty()).then(|| Value::Object(headers).to_string()),
+        attributes: (!attributes.is_empty()).then(|| attributes_to_json(&attributes).to_string()),
+    };
+    Ok(Checked { message, size, answer })
+}
+
+/// Returns the delay of a message; `None`: that of the queue, as always in a FIFO queue.
+fn check_delay(queue: &Queue, given: Option<Number>) -> Result<Option<i64>, SqsError> {
+    let Some(Number(delay)) = given else { return Ok(None) };
+    if queue.is_fifo() {
+        if delay == 0 {
+            return Ok(None);
+        }
+        let reason = "The request include parameter that is not valid for this queue type.";
+        return Err(SqsError::invalid(delay, "DelaySeconds", reason));
+    }
+    if (0..=900).contains(&delay) {
+        return Ok(Some(delay));
+    }
+    Err(SqsError::invalid(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900."))
+}
+
+fn add_ids(answer: &mut Value, queue: &Queue, sent: Sent) {
+    answer["MessageId"] = message_id(&format!("{}-{}", sent.id, sent.created_us)).into();
+    if queue.is_fifo() {
+        answer["SequenceNumber"] = sequence_number(sent.id).into();
+    }
+}
+
+/// Returns the id of a message: a UUID made of the job's key, which no other job has.
+pub(super) fn message_id(key: &str) -> String {
+    let sum: [u8; 32] = Sha256::digest(key).into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&sum[..16]);
+    Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// Returns the number of a message of a FIFO queue: a later one has a higher one.
+pub(super) fn sequence_number(id: i64) -> String {
+    format!("{id:020}")
+}
