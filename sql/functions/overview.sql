@@ -3,6 +3,7 @@
 create or replace function queue_depth(of_queue text, up_to bigint default 10000)
 returns table (queued bigint, delayed bigint, started bigint)
 language sql stable
+set search_path from current
 as $$
   select count(*) filter (where b.status = 'queued' and b.run_at <= now()),
     count(*) filter (where b.status = 'queued' and b.run_at > now()),

@@ -135,11 +135,15 @@ pub(crate) enum Command {
     ///
     /// They are counted if nobody has done so for 15 s; never with `--read-only`.
     Metrics,
-    /// Serve the page.
+    /// Serve the page; or with `sqs`, clients of Amazon SQS.
     ///
     /// The password or token is that of the environment variable `SERIATIM_SECRET`; without it one
     /// is made and printed.
+    #[command(args_conflicts_with_subcommands = true)]
     Serve(Serve),
+    /// Change who may use the server for clients of Amazon SQS.
+    #[command(subcommand)]
+    Sqs(Sqs),
     /// List what operators did, the last first.
     Log {
         /// Only operations before this one: the next page.
@@ -167,10 +171,11 @@ impl Command {
             Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
             Self::Configure(configure) => configure.changes(),
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
+            Self::Serve(serve) => serve.what.is_some(),
+            Self::Sqs(Sqs::Key(key)) => !matches!(key, SqsKey::List),
             Self::Doctor
             | Self::Tail(_)
             | Self::Metrics
-            | Self::Serve(_)
             | Self::Log { .. }
             | Self::Queues
             | Self::Groups(_)
@@ -335,6 +340,8 @@ pub(crate) enum Nodes {
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
+    #[command(subcommand)]
+    pub(crate) what: Option<Served>,
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:8420")]
     pub(crate) listen: SocketAddr,
@@ -356,6 +363,61 @@ pub(crate) struct Serve {
     /// Show the data and results of jobs.
     #[arg(long)]
     pub(crate) show_data: bool,
+}
+
+/// What is served beside the page.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Served {
+    /// Serve clients of Amazon SQS: any AWS SDK, with this address as its endpoint.
+    ///
+    /// Requests are signed with a key of `seriatim sqs key add`.
+    Sqs(ServeSqs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeSqs {
+    /// The address to listen on. TLS is for a proxy before it.
+    #[arg(long, default_value = "127.0.0.1:9324")]
+    pub(crate) listen: SocketAddr,
+    /// What the addresses of queues begin with. Default: http:// and the host that was asked.
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The account in the addresses and ARNs of queues.
+    #[arg(long, default_value = "000000000000", value_name = "DIGITS")]
+    pub(crate) account: String,
+    /// The most connections to the database, for keys without a role.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) connections: u32,
+    /// Answer every request, whatever its signature. Only on a loopback address.
+    #[arg(long)]
+    pub(crate) anonymous: bool,
+    /// Serve a private PostgreSQL, for development and tests. It is removed at the end.
+    #[arg(long)]
+    pub(crate) embedded: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sqs {
+    /// Add, list and remove the keys that clients sign with.
+    #[command(subcommand)]
+    Key(SqsKey),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SqsKey {
+    /// Make a key, and print it.
+    Add {
+        /// The role of `PostgreSQL` that requests are carried out in. Default: that of the server.
+        #[arg(long)]
+        role: Option<String>,
+    },
+    /// List the keys, without their secrets.
+    List,
+    /// Remove a key: what is signed with it is refused from now on.
+    Remove {
+        /// The access key id.
+        access_key: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

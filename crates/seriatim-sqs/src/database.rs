@@ -212,7 +212,8 @@ impl Database {
         given: &Texts,
         removed: &[String],
     ) -> Result<(), SqsError> {
-        let sql = self.sql("update {schema}.sqs_queue set tags = (tags || $2) - $3 where name = $1");
+        let sql =
+            self.sql("update {schema}.sqs_queue set tags = (tags || $2) - $3 where name = $1");
         sqlx::query(sql).bind(name).bind(Json(given)).bind(removed).execute(pool).await?;
         Ok(())
     }
@@ -251,10 +252,14 @@ impl Database {
     }
 
     /// Forgets the deduplication ids of a queue, as far as no open transaction has them.
-    pub(crate) async fn forget_dedup_ids(&self, pool: &PgPool, queue: &str) -> Result<(), SqsError> {
+    pub(crate) async fn forget_dedup_ids(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+    ) -> Result<(), SqsError> {
         let forget = || {
             self.sql(
-            "delete from {schema}.dedup d where d.ctid in (
+                "delete from {schema}.dedup d where d.ctid in (
                select d.ctid from {schema}.dedup d where d.queue = $1 limit 10000
                for update skip locked)",
             )
@@ -270,11 +275,7 @@ impl Database {
     pub(crate) async fn depth(&self, pool: &PgPool, queue: &str) -> Result<Depth, SqsError> {
         let sql = self.sql("select queued, delayed, started::int8 from {schema}.queue_depth($1)");
         let row = sqlx::query(sql).bind(queue).fetch_one(pool).await?;
-        Ok(Depth {
-            visible: row.try_get(0)?,
-            delayed: row.try_get(1)?,
-            in_flight: row.try_get(2)?,
-        })
+        Ok(Depth { visible: row.try_get(0)?, delayed: row.try_get(1)?, in_flight: row.try_get(2)? })
     }
 
     /// Enqueues messages in one statement. They are kept for `retention` seconds.
@@ -359,10 +360,13 @@ impl Database {
     }
 
     /// Returns which of these jobs have not ended.
-    pub(crate) async fn unfinished(&self, pool: &PgPool, jobs: &[i64]) -> Result<Vec<i64>, SqsError> {
-        let sql = self.sql(
-            "select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null",
-        );
+    pub(crate) async fn unfinished(
+        &self,
+        pool: &PgPool,
+        jobs: &[i64],
+    ) -> Result<Vec<i64>, SqsError> {
+        let sql = self
+            .sql("select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null");
         Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
     }
 }

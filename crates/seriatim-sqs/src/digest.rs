@@ -66,8 +66,10 @@ mod tests {
         let one = BTreeMap::from([(String::from("Foo"), text("String", "Bar"))]);
         assert_eq!(of_attributes(&one), "ae7155c6026991b6d54b11589678bf9c");
         let three = [("Hello", "There"), ("General", "Kenobi"), ("Help.Me", "Me")];
-        let three: BTreeMap<_, _> =
-            three.into_iter().map(|(name, value)| (name.to_owned(), text("String", value))).collect();
+        let three: BTreeMap<_, _> = three
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), text("String", value)))
+            .collect();
         assert_eq!(of_attributes(&three), "4c360f3fdafd970e05fae2f149d997f5");
     }
 }

@@ -38,11 +38,9 @@ impl Code {
     pub(crate) fn names(self) -> (&'static str, &'static str, u16) {
         match self {
             Self::AccessDenied => ("AccessDeniedException", "AccessDenied", 403),
-            Self::BatchEntryIdsNotDistinct => (
-                "BatchEntryIdsNotDistinct",
-                "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
-                400,
-            ),
+            Self::BatchEntryIdsNotDistinct => {
+                ("BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", 400)
+            }
             Self::BatchRequestTooLong => {
                 ("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400)
             }
@@ -86,9 +84,7 @@ impl Code {
                 ("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
             }
             Self::RequestTooLarge => ("RequestEntityTooLarge", "RequestEntityTooLarge", 413),
-            Self::ServiceUnavailable => {
-                ("ServiceUnavailableException", "ServiceUnavailable", 503)
-            }
+            Self::ServiceUnavailable => ("ServiceUnavailableException", "ServiceUnavailable", 503),
             Self::SignatureDoesNotMatch => {
                 ("InvalidSignatureException", "SignatureDoesNotMatch", 403)
             }
@@ -129,7 +125,8 @@ impl SqsError {
     }
 
     pub(crate) fn invalid(value: impl std::fmt::Display, parameter: &str, reason: &str) -> Self {
-        let message = format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}");
+        let message =
+            format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}");
         Self::new(Code::InvalidParameterValue, message)
     }
 

@@ -114,8 +114,10 @@ fn default_of(name: &str, fifo: bool) -> Option<String> {
     if !fifo && OF_FIFO.contains(&name) {
         return None;
     }
-    let number = NUMBERS.iter().find(|(known, ..)| *known == name).and_then(|(.., default)| *default);
-    let word = || WORDS.iter().find(|(known, _)| *known == name).map(|(_, words)| words[0].to_owned());
+    let number =
+        NUMBERS.iter().find(|(known, ..)| *known == name).and_then(|(.., default)| *default);
+    let word =
+        || WORDS.iter().find(|(known, _)| *known == name).map(|(_, words)| words[0].to_owned());
     number.map(|number| number.to_string()).or_else(word)
 }
 
@@ -254,7 +256,8 @@ mod tests {
         for name in ["q", "Q_-9", &"x".repeat(80)] {
             assert!(check_name(name, &Texts::new()).is_ok(), "{name}");
         }
-        for name in ["", ".fifo", "a.b", "a b", "q.fifo", "q.fifo.fifo", "\u{e9}", &"x".repeat(81)] {
+        for name in ["", ".fifo", "a.b", "a b", "q.fifo", "q.fifo.fifo", "\u{e9}", &"x".repeat(81)]
+        {
             assert!(check_name(name, &Texts::new()).is_err(), "{name}");
         }
         assert!(check_name("q.fifo", &fifo).is_ok());
@@ -271,7 +274,10 @@ mod tests {
             ("Policy", "{}"),
             ("Policy", ""),
             ("RedrivePolicy", ""),
-            ("RedrivePolicy", r#"{"deadLetterTargetArn":"arn:aws:sqs:r:0:d","maxReceiveCount":"3"}"#),
+            (
+                "RedrivePolicy",
+                r#"{"deadLetterTargetArn":"arn:aws:sqs:r:0:d","maxReceiveCount":"3"}"#,
+            ),
         ] {
             assert!(check(name, value).is_ok(), "{name} {value}");
         }

@@ -89,8 +89,11 @@ pub async fn serve(
         return Err(ServeError::NotLoopback(address));
     }
     let database = Database::open(pool.clone(), config.client.clone()).await?;
-    let service =
-        Arc::new(Service { database, waiting: Waiting::default(), account: config.account.clone() });
+    let service = Arc::new(Service {
+        database,
+        waiting: Waiting::default(),
+        account: config.account.clone(),
+    });
     let server = Arc::new(Server {
         service: Arc::clone(&service),
         access: config.access,
@@ -167,8 +170,10 @@ async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Erro
         let Some(last) = names.last() else { return Ok(()) };
         after.clone_from(last);
         for name in names {
-            let queue =
-                QueueOptions::new(name).keep_succeeded(KEEP).keep_failed(Retention::Forever).keep_cancelled(KEEP);
+            let queue = QueueOptions::new(name)
+                .keep_succeeded(KEEP)
+                .keep_failed(Retention::Forever)
+                .keep_cancelled(KEEP);
             database.client.run_maintenance(database.pool(), queue).await?;
         }
     }

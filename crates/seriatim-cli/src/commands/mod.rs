@@ -17,13 +17,15 @@ mod queues;
 mod receive;
 mod redrive;
 pub(crate) mod serve;
+mod sqs;
+mod sqs_key;
 mod tail;
 
 use std::io::{Write, stdout};
 
 use clap::CommandFactory;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Serve, Served, Sqs};
 use crate::demo;
 use crate::failure::Failure;
 use crate::session::Session;
@@ -44,6 +46,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     if matches!(command, Command::Demo) {
         return demo::run(global.json).await;
     }
+    if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
+        return sqs::run(global, served).await;
+    }
     let read_only = global.read_only;
     let session = Session::open(global).await?;
     match command {
@@ -53,6 +58,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Metrics => metrics::run(&session, read_only).await,
         Command::Nodes { command } => nodes::run(&session, command).await,
         Command::Serve(serve) => serve::run(&session, serve, read_only).await,
+        Command::Sqs(Sqs::Key(key)) => sqs_key::run(&session, key).await,
         Command::Tail(tail) => tail::run(&session, &tail).await,
         Command::Queues => queues::run(&session).await,
         Command::Groups(groups) => groups::run(&session, groups).await,

@@ -17,7 +17,7 @@ const SECRET: &str = "SERIATIM_SECRET";
 
 /// Serves the page until a signal ends it.
 pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Result<(), Failure> {
-    let Serve { listen, auth, user, access, user_header, role_header, show_data } = serve;
+    let Serve { what: _, listen, auth, user, access, user_header, role_header, show_data } = serve;
     let access = Access::from(access);
     let (auth, generated) = match auth {
         args::Auth::None if !listen.ip().is_loopback() => {

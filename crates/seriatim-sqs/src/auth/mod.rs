@@ -77,7 +77,9 @@ mod tests {
         for name in ["localhost", "localhost:9324", "127.0.0.1:80", "[::1]:80", "sqs.localhost:1"] {
             assert!(is_loopback(name), "{name}");
         }
-        for name in ["", "example.com", "localhost.example.com:80", "10.0.0.1", "notlocalhost", "[::2]"] {
+        for name in
+            ["", "example.com", "localhost.example.com:80", "10.0.0.1", "notlocalhost", "[::2]"]
+        {
             assert!(!is_loopback(name), "{name}");
         }
     }

@@ -50,7 +50,8 @@ impl Signature {
             let message = "Request is missing Authentication Token";
             return Err(SqsError::new(Code::MissingAuthentication, message));
         }
-        let needed = |name: &str| of(name).ok_or_else(|| incomplete(&format!("{name} is missing.")));
+        let needed =
+            |name: &str| of(name).ok_or_else(|| incomplete(&format!("{name} is missing.")));
         let expires = needed("X-Amz-Expires")?.parse().ok();
         let expires = expires.filter(|seconds| (1..=EXPIRES_LIMIT).contains(seconds));
         let expires = expires.ok_or_else(|| incomplete("X-Amz-Expires must be 1 to 604800."))?;

@@ -91,7 +91,10 @@ fn members(parts: BTreeMap<String, Node>) -> Map<String, Value> {
         let (name, value) = if let Some((_, json)) = LISTS.iter().find(|(of, _)| *of == name) {
             (*json, Value::Array(numbered(node).into_iter().filter_map(text).collect()))
         } else if let Some((_, key, json)) = MAPS.iter().find(|(of, ..)| *of == name) {
-            (*json, Value::Object(numbered(node).into_iter().filter_map(|n| pair(n, key)).collect()))
+            (
+                *json,
+                Value::Object(numbered(node).into_iter().filter_map(|n| pair(n, key)).collect()),
+            )
         } else if name == "Entries" || name.ends_with("BatchRequestEntry") {
             let entries = numbered(node).into_iter().filter_map(|node| match node {
                 Node::Parts(parts) => Some(Value::Object(members(parts))),
@@ -111,10 +114,8 @@ fn members(parts: BTreeMap<String, Node>) -> Map<String, Value> {
 /// The elements of a list in the order of their numbers. An empty list is sent as empty text.
 fn numbered(node: Node) -> Vec<Node> {
     let Node::Parts(parts) = node else { return Vec::new() };
-    let mut elements: Vec<(u32, Node)> = parts
-        .into_iter()
-        .filter_map(|(number, node)| Some((number.parse().ok()?, node)))
-        .collect();
+    let mut elements: Vec<(u32, Node)> =
+        parts.into_iter().filter_map(|(number, node)| Some((number.parse().ok()?, node))).collect();
     elements.sort_by_key(|(number, _)| *number);
     elements.into_iter().map(|(_, node)| node).collect()
 }
@@ -191,7 +192,8 @@ mod tests {
 
     #[test]
     fn the_queues_address_may_be_asked() {
-        let call = call(Method::GET, "/0/q.fifo?Action=SendMessage&MessageBody=a%26b", "x=1").unwrap();
+        let call =
+            call(Method::GET, "/0/q.fifo?Action=SendMessage&MessageBody=a%26b", "x=1").unwrap();
         assert_eq!(call.input, json!({"QueueUrl": "/0/q.fifo", "MessageBody": "a&b"}));
     }
 
@@ -199,7 +201,8 @@ mod tests {
     fn odd_names_are_refused_or_ignored() {
         assert!(call(Method::POST, "/", "A=1").is_err(), "no action");
         assert!(call(Method::POST, "/", "Action=A&a.b.c.d.e.f.g=1").is_err(), "too deep");
-        let call = posted("Action=A&X=1&X.y=2&Attribute=&Attribute.x.Name=n&Tag.1.Value=v&.=&TagKey.-1=a");
+        let call =
+            posted("Action=A&X=1&X.y=2&Attribute=&Attribute.x.Name=n&Tag.1.Value=v&.=&TagKey.-1=a");
         assert_eq!(call.input, json!({"Attributes": {}, "Tags": {}, "TagKeys": []}));
     }
 }

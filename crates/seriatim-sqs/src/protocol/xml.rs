@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn batches_name_their_entries() {
-        let batch = json!({"Successful": [{"Id": "a"}], "Failed": [{"Id": "b", "SenderFault": true}]});
+        let batch =
+            json!({"Successful": [{"Id": "a"}], "Failed": [{"Id": "b", "SenderFault": true}]});
         let xml = result("DeleteMessageBatch", &batch, "id");
         assert!(xml.contains(
             "<BatchResultErrorEntry><Id>b</Id><SenderFault>true</SenderFault></BatchResultErrorEntry>\

@@ -75,7 +75,12 @@ impl Request {
         Ok((receipt, handle, with))
     }
 
-    fn visibility(&self, queue: &Queue, handle: Option<String>, timeout: Option<Number>) -> Asked<i64> {
+    fn visibility(
+        &self,
+        queue: &Queue,
+        handle: Option<String>,
+        timeout: Option<Number>,
+    ) -> Asked<i64> {
         let Number(timeout) = timeout.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
         if !(0..=43_200).contains(&timeout) {
             let reason = "VisibilityTimeout must be an integer between 0 and 43200";

@@ -21,11 +21,26 @@ use crate::waiting::Waiting;
 
 /// What this server does not do, and why.
 const NOT_BUILT: [(&str, &str); 5] = [
-    ("AddPermission", "Rights are those of database roles. A policy can be stored by SetQueueAttributes."),
-    ("RemovePermission", "Rights are those of database roles. A policy can be stored by SetQueueAttributes."),
-    ("StartMessageMoveTask", "Dead letters stay in their queue. `seriatim redrive` queues them again."),
-    ("CancelMessageMoveTask", "Dead letters stay in their queue. `seriatim redrive` queues them again."),
-    ("ListMessageMoveTasks", "Dead letters stay in their queue. `seriatim redrive` queues them again."),
+    (
+        "AddPermission",
+        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
+    ),
+    (
+        "RemovePermission",
+        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
+    ),
+    (
+        "StartMessageMoveTask",
+        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
+    ),
+    (
+        "CancelMessageMoveTask",
+        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
+    ),
+    (
+        "ListMessageMoveTasks",
+        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
+    ),
 ];
 
 /// What all requests share.

@@ -88,8 +88,7 @@ impl Request {
         });
         let system = self.system_attributes(queue, job);
         let is_wanted = |name: &String| wanted.system.iter().any(|of| of == name || of == "All");
-        let system: Map<_, _> =
-            system.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+        let system: Map<_, _> = system.into_iter().filter(|(name, _)| is_wanted(name)).collect();
         if !system.is_empty() {
             message["Attributes"] = Value::Object(system);
         }

@@ -9,8 +9,8 @@ use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{Batch, Message, Number, SendMessage};
 use crate::message::{
-    self, AttributeValue, SIZE_LIMIT, TRACE_HEADER, attributes_to_json, check_attributes, check_body,
-    check_id, check_system_attributes,
+    self, AttributeValue, SIZE_LIMIT, TRACE_HEADER, attributes_to_json, check_attributes,
+    check_body, check_id, check_system_attributes,
 };
 use crate::queue::Queue;
 use crate::service::{Request, batch};
@@ -35,7 +35,10 @@ impl Request {
         Ok(checked.answer)
     }
 
-    pub(super) async fn send_message_batch(&self, input: Batch<Message>) -> Result<Value, SqsError> {
+    pub(super) async fn send_message_batch(
+        &self,
+        input: Batch<Message>,
+    ) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
         batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
         let mut size = 0;
@@ -93,7 +96,8 @@ fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
     let delay = check_delay(queue, given.delay_seconds)?;
 
     let mut headers = serde_json::Map::new();
-    if let Some(AttributeValue::Text(trace)) = system.get(TRACE_HEADER).map(|header| &header.value) {
+    if let Some(AttributeValue::Text(trace)) = system.get(TRACE_HEADER).map(|header| &header.value)
+    {
         headers.insert(TRACE_HEADER.to_owned(), trace.clone().into());
     }
     let (mut ordered_by, mut unique_by) = (None, None);

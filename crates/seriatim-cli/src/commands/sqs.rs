@@ -1,0 +1,98 @@
+//! `seriatim serve sqs`: the server for clients of Amazon SQS.
+
+use serde_json::json;
+use seriatim::Client;
+use seriatim::testing::{Server, ServerError, TestDatabase};
+use seriatim_sqs::{Access, Config};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::args::{Global, ServeSqs};
+use crate::commands::serve::listen_on;
+use crate::failure::Failure;
+use crate::output::{json_line, line};
+use crate::session;
+
+/// How many statements each connection keeps prepared.
+const STATEMENTS: usize = 100;
+
+/// Serves until a signal ends it.
+pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure> {
+    if (served.anonymous || served.embedded) && !served.listen.ip().is_loopback() {
+        return Err(Failure::Usage(format!(
+            "--anonymous and --embedded are for a loopback address, not for {}",
+            served.listen
+        )));
+    }
+    if served.embedded {
+        return embedded(global.json, &served).await;
+    }
+    let options = session::options(global.database_url.as_deref())?;
+    let pool = PgPoolOptions::new()
+        .max_connections(served.connections)
+        .connect_with(options.statement_cache_capacity(STATEMENTS))
+        .await?;
+    let client = Client::new(&global.schema)?;
+    if !client.is_migrated(&pool).await? {
+        return Err(Failure::Refused(String::from(
+            "the schema is not of this version: run `seriatim migrate` first",
+        )));
+    }
+    serve(global.json, &served, pool, client).await
+}
+
+/// Serves a private PostgreSQL, and removes it.
+async fn embedded(as_json: bool, served: &ServeSqs) -> Result<(), Failure> {
+    let failed = Failure::could_not::<ServerError>;
+    let server = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
+    let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
+    let pool = PgPoolOptions::new().max_connections(served.connections);
+    let pool = database.pool_with(pool).await.map_err(failed("connect to it"))?;
+    if !as_json {
+        line(&format!("A private PostgreSQL {}, without fsync:", server.version()))?;
+        line(&format!("  export DATABASE_URL='{}'", database.url()))?;
+    }
+    let ended = serve(as_json, served, pool.clone(), Client::default()).await;
+    pool.close().await;
+    database.remove().await.map_err(failed("remove the database"))?;
+    ended
+}
+
+async fn serve(
+    as_json: bool,
+    served: &ServeSqs,
+    pool: PgPool,
+    client: Client,
+) -> Result<(), Failure> {
+    let access =
+        if served.anonymous || served.embedded { Access::Anonymous } else { Access::Signed };
+    let mut config = Config::new().client(client).access(access).account(&served.account);
+    if let Some(url) = &served.public_url {
+        config = config.public_url(url);
+    }
+    // What clients are not told.
+    _ = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .try_init();
+    let (listener, address) = listen_on(served.listen).await?;
+    if as_json {
+        json_line(&json!({"endpoint": address}))?;
+    } else {
+        line(&format!("SQS clients: use the endpoint {address}"))?;
+        line(&format!("  aws --endpoint-url {address} sqs create-queue --queue-name first"))?;
+        line("Ctrl-C ends it.")?;
+    }
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let signal = tokio::spawn(async move {
+        let signal = seriatim::shutdown_signal().await;
+        _ = end.send(());
+        signal
+    });
+    let serving = seriatim_sqs::serve(listener, pool, config, async { _ = ended.await });
+    serving.await.map_err(Failure::could_not("serve SQS clients"))?;
+    match signal.await {
+        Ok(signal) => signal.map_err(Failure::could_not("wait for a signal")),
+        Err(error) => Err(Failure::Error(format!("could not wait for a signal: {error}"))),
+    }
+}
