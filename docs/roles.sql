@@ -84,6 +84,11 @@ grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
 -- set_group_policy and park_group. What they did stays in the table operation: they can neither change nor delete it.
 grant seriatim_worker, seriatim_observer to seriatim_operator;
 grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
+-- SQS clients whose key names one of these roles: producers send, workers receive, delete and purge as well, observers read
+-- attributes, operators make, change and remove queues. Nobody of them reads keys or the secret of receipt handles.
+grant select on seriatim.sqs_queue to seriatim_producer, seriatim_worker, seriatim_observer;
+grant update (purged_at) on seriatim.sqs_queue to seriatim_worker;
+grant insert, update, delete on seriatim.sqs_queue to seriatim_operator;
 -- abort of a job that a transaction holds terminates the session, which takes one of (as a superuser):
 --   grant seriatim_worker to seriatim_operator;        if the workers' sessions are of that very role
 --   grant pg_signal_backend to seriatim_operator;      any session but a superuser's

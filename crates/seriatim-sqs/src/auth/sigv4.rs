@@ -3,7 +3,7 @@
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use hmac::Mac;
 use hyper::http::request::Parts;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
 use crate::digest::hex;
@@ -201,16 +201,10 @@ fn incomplete(message: &str) -> SqsError {
 
 /// The fields of an address by name, without the signature.
 fn canonical_query(query: &str) -> String {
-    let encode = |text: &str| {
-        let text = percent_decode_str(text).collect::<Vec<u8>>();
-        percent_encoding::percent_encode(&text, VALUE).to_string()
-    };
-    let mut fields: Vec<(String, String)> = query
-        .split('&')
-        .filter(|field| !field.is_empty())
-        .map(|field| field.split_once('=').unwrap_or((field, "")))
-        .map(|(name, value)| (encode(name), encode(value)))
+    let encode = |text: &str| utf8_percent_encode(text, VALUE).to_string();
+    let mut fields: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
         .filter(|(name, _)| name != "X-Amz-Signature")
+        .map(|(name, value)| (encode(&name), encode(&value)))
         .collect();
     fields.sort();
     let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -237,4 +231,166 @@ fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
         .collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use aws_credential_types::Credentials;
+    use aws_sigv4::http_request::{
+        PayloadChecksumKind, SignableBody, SignableRequest, SignatureLocation, SigningSettings,
+        sign,
+    };
+    use aws_sigv4::sign::v4::SigningParams;
+    use hyper::{Method, Request};
+
+    use super::*;
+
+    const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+    const BODY: &[u8] = br#"{"QueueUrl":"q"}"#;
+
+    fn settings() -> SigningSettings {
+        SigningSettings::default()
+    }
+
+    fn presigned() -> SigningSettings {
+        let mut settings = settings();
+        settings.signature_location = SignatureLocation::QueryParams;
+        settings.expires_in = Some(Duration::from_hours(1));
+        settings
+    }
+
+    /// A request that the signer of AWS has signed now.
+    fn signed(method: Method, path: &str, body: Option<&[u8]>, settings: SigningSettings) -> Parts {
+        let address = format!("http://localhost:9324{path}");
+        let mut request = Request::builder()
+            .method(method.clone())
+            .uri(&address)
+            .header("host", "localhost:9324")
+            .header("x-amz-target", "AmazonSQS.SendMessage")
+            .header("x-odd", "  a   b ")
+            .body(())
+            .unwrap();
+        let identity = Credentials::new("KEY/WITH/SLASHES", SECRET, None, None, "test").into();
+        let params = SigningParams::builder()
+            .identity(&identity)
+            .region("eu-west-1")
+            .name("sqs")
+            .time(SystemTime::now())
+            .settings(settings)
+            .build()
+            .unwrap()
+            .into();
+        let headers =
+            request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap()));
+        let body = body.map_or(SignableBody::UnsignedPayload, SignableBody::Bytes);
+        let signable = SignableRequest::new(method.as_str(), &address, headers, body).unwrap();
+        let (instructions, _) = sign(signable, &params).unwrap().into_parts();
+        instructions.apply_to_request_http1x(&mut request);
+        request.into_parts().0
+    }
+
+    fn verify(parts: &Parts, body: &[u8]) -> Result<(), SqsError> {
+        verify_at(parts, body, SECRET, Utc::now())
+    }
+
+    fn verify_at(
+        parts: &Parts,
+        body: &[u8],
+        secret: &str,
+        now: DateTime<Utc>,
+    ) -> Result<(), SqsError> {
+        Signature::read(parts)?.verify(parts, body, secret, now)
+    }
+
+    #[test]
+    fn what_the_signer_of_aws_signs_is_accepted() {
+        for path in
+            ["/", "/000000000000/q.fifo", "/?Action=A&x=a%20b+c%2B%C3%A9&y=&x=~-_.", "/a%20b"]
+        {
+            let parts = signed(Method::POST, path, Some(BODY), settings());
+            let signature = Signature::read(&parts).unwrap();
+            assert_eq!(signature.access_key, "KEY/WITH/SLASHES");
+            assert_eq!(signature.region, "eu-west-1");
+            assert_eq!(verify(&parts, BODY), Ok(()), "{path}");
+            let parts = signed(Method::GET, path, Some(b""), presigned());
+            assert_eq!(verify(&parts, b""), Ok(()), "presigned {path}");
+        }
+        let mut hashed = settings();
+        hashed.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        let parts = signed(Method::POST, "/", Some(BODY), hashed.clone());
+        assert_eq!(verify(&parts, BODY), Ok(()));
+        assert!(verify(&parts, b"other").is_err());
+        let parts = signed(Method::POST, "/", None, hashed);
+        assert_eq!(verify(&parts, b"whatever"), Ok(()));
+    }
+
+    #[test]
+    fn what_was_changed_is_refused() {
+        let parts = || signed(Method::POST, "/q?a=b", Some(BODY), settings());
+        let refused = |change: &dyn Fn(&mut Parts)| {
+            let mut parts = parts();
+            change(&mut parts);
+            verify(&parts, BODY).unwrap_err().code
+        };
+        let mismatch = Code::SignatureDoesNotMatch;
+        assert_eq!(verify(&parts(), b"other").unwrap_err().code, mismatch);
+        assert_eq!(refused(&|parts| parts.method = Method::GET), mismatch);
+        assert_eq!(refused(&|parts| parts.uri = "/other?a=b".parse().unwrap()), mismatch);
+        assert_eq!(refused(&|parts| parts.uri = "/q?a=c".parse().unwrap()), mismatch);
+        for header in ["host", "x-amz-target", "x-odd"] {
+            let change = |parts: &mut Parts| {
+                parts.headers.insert(header, "AmazonSQS.PurgeQueue".parse().unwrap());
+            };
+            assert_eq!(refused(&change), mismatch, "{header}");
+        }
+        let another = |parts: &mut Parts| {
+            parts.headers.append("x-amz-target", "AmazonSQS.PurgeQueue".parse().unwrap());
+        };
+        assert_eq!(refused(&another), mismatch);
+        assert_eq!(verify_at(&parts(), BODY, "other", Utc::now()).unwrap_err().code, mismatch);
+        for minutes in [-16, 16] {
+            let then = Utc::now() + TimeDelta::minutes(minutes);
+            assert_eq!(verify_at(&parts(), BODY, SECRET, then).unwrap_err().code, mismatch);
+        }
+        let then = Utc::now() + TimeDelta::minutes(59);
+        let parts = signed(Method::GET, "/", Some(b""), presigned());
+        assert_eq!(verify_at(&parts, b"", SECRET, then), Ok(()));
+        let then = Utc::now() + TimeDelta::minutes(61);
+        assert_eq!(verify_at(&parts, b"", SECRET, then).unwrap_err().code, mismatch);
+    }
+
+    #[test]
+    fn what_is_no_signature_is_refused() {
+        let of = |header: &str| {
+            let request = Request::builder().header("x-amz-date", "20260102T030405Z");
+            let parts = request.header("authorization", header).body(()).unwrap().into_parts().0;
+            Signature::read(&parts)
+                .and_then(|signature| signature.verify(&parts, b"", "", Utc::now()))
+        };
+        let credential = "Credential=K/20260102/r/sqs/aws4_request";
+        for odd in [
+            "",
+            "Basic dTpw",
+            "AWS4-HMAC-SHA256",
+            "AWS4-HMAC-SHA256 Credential=K/20260102/r/s3/aws4_request, SignedHeaders=host, Signature=0",
+            "AWS4-HMAC-SHA256 Credential=K/20260103/r/sqs/aws4_request, SignedHeaders=host, Signature=0",
+            &format!("AWS4-HMAC-SHA256 {credential}, SignedHeaders=host"),
+            &format!("AWS4-HMAC-SHA256 {credential}, SignedHeaders=host;x-amz-date, Signature=zz"),
+            &format!("AWS4-HMAC-SHA256 {credential}, SignedHeaders=x-amz-date, Signature=00"),
+            &format!("AWS4-HMAC-SHA256 {credential}, SignedHeaders=host, Signature=00"),
+        ] {
+            assert!(of(odd).is_err(), "{odd}");
+        }
+        let parts = Request::builder().body(()).unwrap().into_parts().0;
+        assert_eq!(Signature::read(&parts).unwrap_err().code, Code::MissingAuthentication);
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_read() {
+        assert_eq!(bytes_of_hex("00fF"), Some(vec![0, 255]));
+        assert_eq!(bytes_of_hex("0"), None);
+        assert_eq!(bytes_of_hex("0g"), None);
+    }
 }

@@ -1,1 +1,11 @@
+//! The server, asked over HTTP, on a real PostgreSQL.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+mod access;
+mod clients;
+mod http;
+mod messages;
+mod queues;
+mod support;
+mod waiting;

@@ -1,0 +1,173 @@
+//! Who may ask: signed requests, roles, and servers without signatures.
+
+use std::time::SystemTime;
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4::SigningParams;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use seriatim::Client;
+use seriatim_sqs::{Access, Config, Keys, ServeError, serve};
+use tokio::net::TcpListener;
+
+use crate::support::{Answer, Sqs};
+
+/// Asks with a request that the signer of AWS signs.
+async fn ask(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Answer {
+    let body = input.to_string();
+    let mut request = sqs.request(operation, &input).map(|_| ());
+    let identity = Credentials::new(key.0, key.1, None, None, "test").into();
+    let params = SigningParams::builder()
+        .identity(&identity)
+        .region("eu-west-1")
+        .name("sqs")
+        .time(SystemTime::now())
+        .settings(SigningSettings::default())
+        .build()
+        .unwrap()
+        .into();
+    let address = request.uri().to_string();
+    let headers =
+        request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap()));
+    let signable =
+        SignableRequest::new("POST", &address, headers, SignableBody::Bytes(body.as_bytes()))
+            .unwrap();
+    let (instructions, _) = sign(signable, &params).unwrap().into_parts();
+    instructions.apply_to_request_http1x(&mut request);
+    sqs.send(request.map(|()| Full::<Bytes>::from(body))).await
+}
+
+fn error(answer: &Answer) -> String {
+    let name = answer.json()["__type"].as_str().unwrap().to_owned();
+    name.rsplit('#').next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_owners_of_keys_are_answered() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let key = keys.add(None).await.unwrap();
+    assert!(!format!("{key:?}").contains(&key.secret));
+    let own = (&*key.access_key, &*key.secret);
+    let create = json!({"QueueName": "q"});
+    assert_eq!(ask(&sqs, own, "CreateQueue", create.clone()).await.status, 200);
+    let arn = json!({"QueueUrl": "q", "AttributeNames": ["QueueArn"]});
+    let arn = ask(&sqs, own, "GetQueueAttributes", arn).await.json();
+    assert_eq!(arn["Attributes"]["QueueArn"], "arn:aws:sqs:eu-west-1:000000000000:q");
+
+    let wrong = ask(&sqs, (own.0, "wrong"), "ListQueues", json!({})).await;
+    assert_eq!((wrong.status, &*error(&wrong)), (403, "InvalidSignatureException"));
+    let unknown = ask(&sqs, ("UNKNOWN", own.1), "ListQueues", json!({})).await;
+    assert_eq!((unknown.status, &*error(&unknown)), (403, "UnrecognizedClientException"));
+    let unsigned = sqs.ask("ListQueues", json!({})).await;
+    assert_eq!((unsigned.status, &*error(&unsigned)), (403, "MissingAuthenticationTokenException"));
+    let query = sqs.query("/", &[("Action", "ListQueues")]).await;
+    assert!(query.body.contains("<Code>MissingAuthenticationToken</Code>"), "{}", query.body);
+
+    assert_eq!(keys.list().await.unwrap()[0].access_key, key.access_key);
+    assert!(keys.remove(&key.access_key).await.unwrap());
+    assert!(!keys.remove(&key.access_key).await.unwrap());
+    assert_eq!(ask(&sqs, own, "ListQueues", json!({})).await.status, 403);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_the_rights_of_its_role() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let roles = ["producer", "worker", "observer", "operator"];
+    let name = |role: &str| format!("{}_{role}", sqs.database.name());
+    let sql =
+        roles.iter().fold(include_str!("../../../../docs/roles.sql").to_owned(), |sql, role| {
+            sql.replace(&format!("seriatim_{role}"), &name(role))
+        });
+    sqs.sql(&sql).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    keys.add(Some("no such role")).await.unwrap_err();
+    let mut made = Vec::new();
+    for role in roles {
+        made.push(keys.add(Some(&name(role))).await.unwrap());
+    }
+    let of = |role: &str| {
+        let at = roles.iter().position(|known| *known == role).unwrap();
+        (made[at].access_key.as_str(), made[at].secret.as_str())
+    };
+    let url = json!({"QueueUrl": "q.fifo"});
+    let create =
+        json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}, "tags": {"a": "b"}});
+    let send = json!({"QueueUrl": "q.fifo", "MessageBody": "1", "MessageGroupId": "g",
+        "MessageDeduplicationId": "1", "MessageAttributes": {"a": {"DataType": "String", "StringValue": "b"}}});
+    let all = json!({"QueueUrl": "q.fifo", "AttributeNames": ["All"]});
+    for (role, operation, input, status) in [
+        ("worker", "CreateQueue", &create, 403),
+        ("operator", "CreateQueue", &create, 200),
+        ("producer", "SendMessage", &send, 200),
+        ("producer", "SendMessage", &send, 200),
+        ("producer", "ReceiveMessage", &url, 403),
+        ("observer", "SendMessage", &send, 403),
+        ("observer", "ReceiveMessage", &url, 403),
+        ("observer", "GetQueueAttributes", &all, 200),
+        ("worker", "GetQueueAttributes", &all, 200),
+        ("worker", "PurgeQueue", &url, 200),
+        ("worker", "SendMessage", &send, 200),
+        ("worker", "DeleteQueue", &url, 403),
+    ] {
+        let answer = ask(&sqs, of(role), operation, input.clone()).await;
+        assert_eq!(answer.status, status, "{role} {operation}: {}", answer.body);
+        if status == 403 {
+            assert_eq!(error(&answer), "AccessDeniedException");
+        }
+    }
+    let received = ask(&sqs, of("worker"), "ReceiveMessage", url.clone()).await.json();
+    let handle = &received["Messages"][0]["ReceiptHandle"];
+    let delete = json!({"QueueUrl": "q.fifo", "ReceiptHandle": handle});
+    assert_eq!(ask(&sqs, of("producer"), "DeleteMessage", delete.clone()).await.status, 403);
+    assert_eq!(ask(&sqs, of("worker"), "DeleteMessage", delete).await.status, 200);
+    let set = json!({"QueueUrl": "q.fifo", "Attributes": {"DelaySeconds": "1"}});
+    assert_eq!(ask(&sqs, of("operator"), "SetQueueAttributes", set).await.status, 200);
+    assert_eq!(ask(&sqs, of("operator"), "DeleteQueue", url).await.status, 200);
+    let revoked =
+        "select count(*) from pg_catalog.pg_roles r where r.rolname like current_database() || '%'
+        and (has_table_privilege(r.oid, 'seriatim.sqs_key', 'select')
+          or has_table_privilege(r.oid, 'seriatim.sqs_secret', 'select'))";
+    assert_eq!(sqs.number(revoked).await, 0);
+    // Roles are the server's, not the database's.
+    let drop =
+        roles.iter().rev().map(|role| format!("drop owned by {0}; drop role {0};", name(role)));
+    let drop: String = drop.collect();
+    let database = sqs.database.connect().await.unwrap();
+    let mut database = database;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&mut database).await.unwrap();
+    drop_connection(database).await;
+    sqs.end().await;
+}
+
+async fn drop_connection(connection: sqlx::PgConnection) {
+    use sqlx::Connection as _;
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_signatures_no_browser_and_no_other_name_is_answered() {
+    let sqs = Sqs::start().await;
+    let with = |name: &'static str, value: &str| {
+        let mut request: Request<_> = sqs.request("ListQueues", &json!({}));
+        request.headers_mut().insert(name, value.parse().unwrap());
+        sqs.send(request)
+    };
+    assert_eq!(with("x-other", "x").await.status, 200);
+    assert_eq!(with("origin", "https://example.com").await.status, 403);
+    assert_eq!(with("sec-fetch-site", "cross-site").await.status, 403);
+    assert_eq!(with("host", "example.com").await.status, 403);
+    // Any signature will do.
+    let signed = ask(&sqs, ("x", "y"), "ListQueues", json!({})).await;
+    assert_eq!(signed.status, 200);
+
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let config = Config::new().access(Access::Anonymous);
+    let refused = serve(listener, sqs.database.pool().clone(), config, async {}).await;
+    assert!(matches!(refused, Err(ServeError::NotLoopback(_))), "{refused:?}");
+    sqs.end().await;
+}

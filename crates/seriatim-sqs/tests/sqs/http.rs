@@ -1,0 +1,137 @@
+//! Requests that are odd: too large, cut short, of no protocol; and the Query protocol.
+
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{PATIENCE, Sqs};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_requests_are_refused_with_words() {
+    let sqs = Sqs::start().await;
+    let post = |target: &'static str, body: Vec<u8>| {
+        let request = Request::builder()
+            .method("POST")
+            .uri(format!("http://{}/", sqs.address))
+            .header("host", &sqs.address)
+            .header("x-amz-target", target)
+            .body(Full::<Bytes>::from(body))
+            .unwrap();
+        sqs.send(request)
+    };
+    for (target, body, status, error) in [
+        ("AmazonSQS.ListQueues", "{", 400, "SerializationException"),
+        ("AmazonSQS.ListQueues", "[]", 400, "SerializationException"),
+        ("AmazonSQS.ListQueues", "\u{0}", 400, "SerializationException"),
+        ("AmazonSQS.ListQueues", r#"{"MaxResults": "x"}"#, 400, "SerializationException"),
+        ("AmazonSQS.Nothing", "{}", 400, "UnknownOperationException"),
+        ("Other.ListQueues", "{}", 400, "UnknownOperationException"),
+        ("AmazonSQS.SendMessage", "{}", 400, "MissingRequiredParameterException"),
+        ("AmazonSQS.AddPermission", "{}", 400, "UnsupportedOperation"),
+        ("AmazonSQS.StartMessageMoveTask", "{}", 400, "UnsupportedOperation"),
+    ] {
+        let answer = post(target, body.into()).await;
+        assert_eq!(answer.status, status, "{target} {body}");
+        assert!(answer.body.contains(error), "{target} {body}: {}", answer.body);
+    }
+    assert_eq!(post("AmazonSQS.ListQueues", Vec::new()).await.status, 200);
+    let large = post("AmazonSQS.ListQueues", vec![b' '; 9 << 20]).await;
+    assert_eq!(large.status, 413);
+    assert_eq!(post("AmazonSQS.ListQueues", vec![0xff; 10]).await.status, 400);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_an_end_is_bounded() {
+    let sqs = Sqs::start().await;
+    let mut stream = TcpStream::connect(&sqs.address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {}\r\nx-amz-target: AmazonSQS.ListQueues\r\ntransfer-encoding: chunked\r\n\r\n",
+        sqs.address
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut reads, mut writes) = stream.into_split();
+    let endless = tokio::spawn(async move {
+        let chunk = format!("100000\r\n{}\r\n", " ".repeat(0x0010_0000));
+        while writes.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let mut answer = vec![0; 100];
+    let read = timeout(PATIENCE, reads.read(&mut answer)).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 413"));
+    drop(reads);
+    endless.abort();
+
+    // Half a body, and a client that hangs up, hold up no other.
+    let mut half = TcpStream::connect(&sqs.address).await.unwrap();
+    let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
+    half.write_all(head.as_bytes()).await.unwrap();
+    sqs.call("ListQueues", json!({})).await;
+    drop(half);
+    sqs.call("ListQueues", json!({})).await;
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_query_protocol_has_the_same_operations() {
+    let sqs = Sqs::start().await;
+    let made = sqs
+        .query(
+            "/",
+            &[
+                ("Action", "CreateQueue"),
+                ("QueueName", "q.fifo"),
+                ("Attribute.1.Name", "FifoQueue"),
+                ("Attribute.1.Value", "true"),
+                ("Version", "2012-11-05"),
+            ],
+        )
+        .await;
+    let url = format!("http://{}/000000000000/q.fifo", sqs.address);
+    assert!(
+        made.body.contains(&format!("<CreateQueueResult><QueueUrl>{url}</QueueUrl>")),
+        "{}",
+        made.body
+    );
+    let sent = sqs
+        .query(
+            "/000000000000/q.fifo",
+            &[
+                ("Action", "SendMessage"),
+                ("MessageBody", "<a>&\r\n"),
+                ("MessageGroupId", "g"),
+                ("MessageDeduplicationId", "1"),
+                ("MessageAttribute.1.Name", "k"),
+                ("MessageAttribute.1.Value.DataType", "String"),
+                ("MessageAttribute.1.Value.StringValue", "v"),
+            ],
+        )
+        .await;
+    assert!(sent.body.contains("<SendMessageResult><MD5OfMessageAttributes>"), "{}", sent.body);
+    let request = Request::builder()
+        .uri(format!("{url}?Action=ReceiveMessage&MaxNumberOfMessages=10&AttributeName.1=All&MessageAttributeName.1=k"))
+        .header("host", &sqs.address)
+        .body(Full::default())
+        .unwrap();
+    let received = sqs.send(request).await;
+    assert_eq!(received.status, 200);
+    for part in [
+        "<Body>&lt;a&gt;&amp;&#xD;\n</Body>",
+        "<Attribute><Name>MessageGroupId</Name><Value>g</Value></Attribute>",
+        "<MessageAttribute><Name>k</Name><Value><DataType>String</DataType><StringValue>v</StringValue></Value></MessageAttribute>",
+    ] {
+        assert!(received.body.contains(part), "{part} in {}", received.body);
+    }
+    let none = sqs.query("/", &[("Action", "GetQueueUrl"), ("QueueName", "none")]).await;
+    assert_eq!(none.status, 400);
+    assert!(none.body.contains(
+        "<Error><Type>Sender</Type><Code>AWS.SimpleQueueService.NonExistentQueue</Code>\
+         <Message>The specified queue does not exist for this wsdl version.</Message><Detail/></Error>"
+    ), "{}", none.body);
+    let odd = sqs.query("/", &[("Action", "Nothing")]).await;
+    assert!(odd.body.contains("<Code>InvalidAction</Code>"), "{}", odd.body);
+    sqs.end().await;
+}

@@ -1,0 +1,341 @@
+//! Messages: sent, received in order, deleted, given back; what a handle and a batch are told.
+
+use serde_json::{Value, json};
+
+use crate::support::{Sqs, bodies};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_comes_in_order_also_after_a_failure() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    sqs.send_to(&url, "g", &["1", "2", "3"]).await;
+    sqs.send_to(&url, "h", &["4"]).await;
+
+    let first = sqs.receive_with(&url, json!({"AttributeNames": ["All"]})).await;
+    assert_eq!(bodies(&first), ["1"]);
+    assert_eq!(first[0]["Attributes"]["MessageGroupId"], "g");
+    assert_eq!(first[0]["Attributes"]["MessageDeduplicationId"], "1");
+    let others = sqs.receive(&url).await;
+    assert_eq!(bodies(&others), ["4"], "the group waits for its first message");
+    let visible = json!({"QueueUrl": url, "ReceiptHandle": first[0]["ReceiptHandle"], "VisibilityTimeout": 0});
+    sqs.call("ChangeMessageVisibility", visible).await;
+
+    let again = sqs
+        .receive_with(
+            &url,
+            json!({"MaxNumberOfMessages": 10,
+        "MessageSystemAttributeNames": ["ApproximateReceiveCount"]}),
+        )
+        .await;
+    assert_eq!(bodies(&again), ["1", "2", "3"]);
+    assert_eq!(again[0]["Attributes"], json!({"ApproximateReceiveCount": "2"}));
+    assert_eq!(again[0]["MessageId"], first[0]["MessageId"]);
+    for message in &again {
+        assert_eq!(sqs.delete(&url, message).await.status, 200);
+    }
+    assert!(sqs.receive(&url).await.is_empty());
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_id_has_the_first_answer() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue_with("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
+    let send = |body, id: Value| {
+        sqs.call(
+            "SendMessage",
+            json!({"QueueUrl": url, "MessageBody": body, "MessageGroupId": "g",
+            "MessageDeduplicationId": id}),
+        )
+    };
+    let first = send("1", json!("id")).await;
+    let again = send("2", json!("id")).await;
+    assert_eq!(again["MessageId"], first["MessageId"]);
+    assert_eq!(again["SequenceNumber"], first["SequenceNumber"]);
+    let by_content = send("3", Value::Null).await;
+    assert_eq!(send("3", Value::Null).await["MessageId"], by_content["MessageId"]);
+    let batch = sqs
+        .call(
+            "SendMessageBatch",
+            json!({"QueueUrl": url, "Entries": [
+        {"Id": "a", "MessageBody": "4", "MessageGroupId": "g"},
+        {"Id": "b", "MessageBody": "4", "MessageGroupId": "g"}]}),
+        )
+        .await;
+    assert_eq!(batch["Successful"][0]["MessageId"], batch["Successful"][1]["MessageId"]);
+    assert_eq!(bodies(&sqs.receive(&url).await), ["1", "3", "4"]);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fifo_queue_wants_a_group_and_an_id() {
+    let sqs = Sqs::start().await;
+    let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
+    let missing = "MissingRequiredParameterException";
+    let invalid = "InvalidParameterValueException";
+    for (input, error) in [
+        (json!({"MessageBody": "1", "MessageDeduplicationId": "1"}), missing),
+        (json!({"MessageBody": "1", "MessageGroupId": "g"}), invalid),
+        (
+            json!({"MessageBody": "1", "MessageGroupId": "g g", "MessageDeduplicationId": "1"}),
+            invalid,
+        ),
+        (json!({"MessageBody": "1", "MessageGroupId": "g", "MessageDeduplicationId": ""}), invalid),
+        (
+            json!({"MessageBody": "1", "MessageGroupId": "g", "MessageDeduplicationId": "1", "DelaySeconds": 2}),
+            invalid,
+        ),
+        (json!({"MessageGroupId": "g", "MessageDeduplicationId": "1"}), missing),
+        (
+            json!({"MessageBody": "\u{1}", "MessageGroupId": "g", "MessageDeduplicationId": "1"}),
+            "InvalidMessageContents",
+        ),
+    ] {
+        let mut input = input;
+        input["QueueUrl"] = fifo.as_str().into();
+        assert_eq!(sqs.refusal("SendMessage", input.clone()).await.0, error, "{input}");
+    }
+    for (input, error) in [
+        (json!({"MessageBody": ""}), missing),
+        (json!({"MessageBody": "1", "DelaySeconds": 901}), invalid),
+        (json!({"MessageBody": "1", "MessageDeduplicationId": "1"}), invalid),
+        (
+            json!({"MessageBody": "1", "MessageAttributes": {"a": {"DataType": "Odd", "StringValue": "1"}}}),
+            invalid,
+        ),
+        (
+            json!({"MessageBody": "1", "MessageSystemAttributes": {"a": {"DataType": "String", "StringValue": "1"}}}),
+            invalid,
+        ),
+    ] {
+        let mut input = input;
+        input["QueueUrl"] = standard.as_str().into();
+        assert_eq!(sqs.refusal("SendMessage", input.clone()).await.0, error, "{input}");
+    }
+    assert_eq!(sqs.number("select count(*) from seriatim.job").await, 0);
+    // In a standard queue a group is no order.
+    for body in ["1", "2"] {
+        sqs.call("SendMessage", json!({"QueueUrl": standard, "MessageBody": body, "MessageGroupId": "g",
+            "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}})).await;
+    }
+    let one = sqs.receive_with(&standard, json!({"AttributeNames": ["All"]})).await;
+    assert_eq!(one[0]["Attributes"]["MessageGroupId"], "g");
+    assert_eq!(one[0]["Attributes"]["AWSTraceHeader"], "Root=1");
+    assert_eq!(sqs.receive(&standard).await.len(), 1);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_come_back_as_they_are_asked_for() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue_with("q", json!({"VisibilityTimeout": "0"})).await;
+    let attributes = json!({"General": {"DataType": "String", "StringValue": "Kenobi"},
+        "Hello": {"DataType": "String", "StringValue": "There"},
+        "Help.Me": {"DataType": "String", "StringValue": "Me"}});
+    let sent = sqs
+        .call(
+            "SendMessage",
+            json!({"QueueUrl": url, "MessageBody": "msg",
+        "MessageAttributes": attributes}),
+        )
+        .await;
+    assert_eq!(sent["MD5OfMessageBody"], "6e2baaf3b97dbeef01c0043275f9a0e7");
+    assert_eq!(sent["MD5OfMessageAttributes"], "4c360f3fdafd970e05fae2f149d997f5");
+    let message = sqs
+        .receive_with(&url, json!({"MessageAttributeNames": ["All"], "VisibilityTimeout": 30}))
+        .await;
+    assert_eq!(message[0]["MessageAttributes"], attributes);
+    assert_eq!(message[0]["MD5OfMessageAttributes"], "4c360f3fdafd970e05fae2f149d997f5");
+    assert!(message[0].get("Attributes").is_none());
+
+    sqs.call(
+        "SendMessage",
+        json!({"QueueUrl": url, "MessageBody": "msg", "MessageAttributes": attributes}),
+    )
+    .await;
+    let message = sqs.receive_with(&url, json!({"MessageAttributeNames": ["He*", "odd"]})).await;
+    let names: Vec<_> =
+        message[0]["MessageAttributes"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["Hello", "Help.Me"]);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_has_an_answer_for_each_entry() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    let entry = |id: &str, body: &str| json!({"Id": id, "MessageBody": body, "MessageGroupId": "g", "MessageDeduplicationId": body});
+    let mut odd = entry("b", "2");
+    odd["MessageGroupId"] = "not a group".into();
+    let batch = json!({"QueueUrl": url, "Entries": [entry("a", "1"), odd, entry("c", "3")]});
+    let answer = sqs.call("SendMessageBatch", batch).await;
+    let ids: Vec<_> = answer["Successful"].as_array().unwrap().iter().map(|of| &of["Id"]).collect();
+    assert_eq!(ids, ["a", "c"]);
+    assert_eq!(answer["Failed"][0]["Id"], "b");
+    assert_eq!(answer["Failed"][0]["Code"], "InvalidParameterValue");
+    assert_eq!(answer["Failed"][0]["SenderFault"], true);
+
+    let received = sqs.receive(&url).await;
+    assert_eq!(bodies(&received), ["1", "3"]);
+    let batch = json!({"QueueUrl": url, "Entries": [
+        {"Id": "x", "ReceiptHandle": "odd"},
+        {"Id": "y", "ReceiptHandle": received[1]["ReceiptHandle"]},
+        {"Id": "z", "ReceiptHandle": received[0]["ReceiptHandle"]}]});
+    let answer = sqs.call("DeleteMessageBatch", batch).await;
+    assert_eq!(answer["Successful"], json!([{"Id": "y"}, {"Id": "z"}]));
+    assert_eq!(answer["Failed"][0]["Code"], "ReceiptHandleIsInvalid");
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 2);
+
+    let many: Vec<Value> = (0..11).map(|n| entry(&n.to_string(), "x")).collect();
+    let large = "x".repeat(600_000);
+    for (entries, error) in [
+        (json!([]), "EmptyBatchRequest"),
+        (json!(many), "TooManyEntriesInBatchRequest"),
+        (json!([entry("a", "1"), entry("a", "2")]), "BatchEntryIdsNotDistinct"),
+        (json!([entry("a b", "1")]), "InvalidBatchEntryId"),
+        (json!([entry("a", &large), entry("b", &large)]), "BatchRequestTooLong"),
+    ] {
+        // The ids are long as well, but the group of the entry is what is sound.
+        let mut entries = entries;
+        for entry in entries.as_array_mut().unwrap() {
+            entry["MessageDeduplicationId"] = "id".into();
+        }
+        let batch = json!({"QueueUrl": url, "Entries": entries});
+        assert_eq!(sqs.refusal("SendMessageBatch", batch).await.0, error);
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_handle_is_told_from_a_forged_one() {
+    let sqs = Sqs::start().await;
+    let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
+    sqs.send_to(&fifo, "g", &["1"]).await;
+    sqs.call("SendMessage", json!({"QueueUrl": standard, "MessageBody": "1"})).await;
+    for url in [&fifo, &standard] {
+        let old = sqs.receive(url).await.remove(0);
+        sqs.lapse().await;
+        let mut new = Vec::new();
+        while new.is_empty() {
+            new = sqs.receive_with(url, json!({"WaitTimeSeconds": 5})).await;
+        }
+        let is_fifo = *url == fifo;
+        let deleted = sqs.delete(url, &old).await;
+        assert_eq!(deleted.status, if is_fifo { 400 } else { 200 });
+        if is_fifo {
+            assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
+        }
+        let visibility =
+            json!({"QueueUrl": url, "ReceiptHandle": old["ReceiptHandle"], "VisibilityTimeout": 9});
+        let (error, _) = sqs.refusal("ChangeMessageVisibility", visibility.clone()).await;
+        let expected =
+            if is_fifo { "InvalidParameterValueException" } else { "MessageNotInflight" };
+        assert_eq!(error, expected);
+        // The old handle has not hurt the new one. Once more is no error.
+        assert_eq!(sqs.delete(url, &new[0]).await.status, 200);
+        assert_eq!(sqs.delete(url, &new[0]).await.status, 200);
+        let (_, text) = sqs.refusal("ChangeMessageVisibility", visibility).await;
+        assert!(text.contains("Message does not exist"), "{text}");
+    }
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 2);
+
+    sqs.send_to(&fifo, "g", &["2"]).await;
+    let message = sqs.receive(&fifo).await.remove(0);
+    // Signed for another queue, or cut.
+    let other = sqs.delete(&standard, &message).await;
+    assert!(other.body.contains("ReceiptHandleIsInvalid"), "{}", other.body);
+    let cut = &message["ReceiptHandle"].as_str().unwrap()[1..];
+    let (error, text) =
+        sqs.refusal("DeleteMessage", json!({"QueueUrl": fifo, "ReceiptHandle": cut})).await;
+    assert_eq!(
+        (&*error, &*text),
+        ("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+    );
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn visibilities_of_a_batch_may_differ() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    for body in ["1", "2", "3"] {
+        sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await;
+    }
+    let received = sqs.receive(&url).await;
+    let entry = |n: usize, seconds: i64| json!({"Id": n.to_string(), "ReceiptHandle": received[n]["ReceiptHandle"], "VisibilityTimeout": seconds});
+    let batch = json!({"QueueUrl": url, "Entries": [entry(2, 0), entry(0, 43_201), entry(1, 600)]});
+    let answer = sqs.call("ChangeMessageVisibilityBatch", batch).await;
+    assert_eq!(answer["Successful"], json!([{"Id": "2"}, {"Id": "1"}]));
+    assert_eq!(answer["Failed"][0]["Id"], "0");
+    assert_eq!(bodies(&sqs.receive(&url).await), [received[2]["Body"].as_str().unwrap()]);
+    let longest = "select round(extract(epoch from max(lease_until) - clock_timestamp()))::int8 from seriatim.job";
+    assert!((500..=600).contains(&sqs.number(longest).await));
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_sql_are_received_and_messages_are_jobs_of_sql() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    sqs.sql(
+        "begin;
+         select seriatim.enqueue('q.fifo', '{\"b\": [1, null]}', 'g', headers => '{\"AWSTraceHeader\": \"Root=1\"}',
+           attributes => '{\"a\": {\"DataType\": \"String\", \"StringValue\": \"v\"}, \"odd\": 1}');
+         select seriatim.enqueue('q.fifo', null, 'g', payload => 'text');
+         select seriatim.enqueue('q.fifo', null, 'g', payload => '\\xff00');
+         commit",
+    )
+    .await;
+    let all = json!({"MaxNumberOfMessages": 10, "AttributeNames": ["AWSTraceHeader"], "MessageAttributeNames": ["All"]});
+    let received = sqs.receive_with(&url, all).await;
+    assert_eq!(bodies(&received), [r#"{"b":[1,null]}"#, "text", "/wA="]);
+    assert_eq!(
+        received[0]["MessageAttributes"],
+        json!({"a": {"DataType": "String", "StringValue": "v"}})
+    );
+    assert_eq!(received[0]["Attributes"], json!({"AWSTraceHeader": "Root=1"}));
+
+    sqs.send_to(&url, "h", &["1"]).await;
+    let of_sql = "select count(*) from seriatim.receive('q.fifo', 1, group_id => 'h')
+        where convert_from(payload, 'UTF8') = '1' and content_type = 'text/plain; charset=utf-8' and dedup_id = '1'";
+    assert_eq!(sqs.number(of_sql).await, 1);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_has_its_receives_and_its_time() {
+    let sqs = Sqs::start().await;
+    sqs.queue("dead").await;
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:r:0:dead", "maxReceiveCount": 2});
+    let url = sqs
+        .queue_with(
+            "q",
+            json!({"RedrivePolicy": policy.to_string(), "MessageRetentionPeriod": "60"}),
+        )
+        .await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})).await;
+    let mut first_receive = None;
+    for receives in ["1", "2"] {
+        let message = sqs.receive_with(&url, json!({"AttributeNames": ["All"]})).await.remove(0);
+        let attributes = &message["Attributes"];
+        assert_eq!(attributes["ApproximateReceiveCount"], receives);
+        let first = attributes["ApproximateFirstReceiveTimestamp"].clone();
+        assert_eq!(*first_receive.get_or_insert(first.clone()), first);
+        let input = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0});
+        sqs.call("ChangeMessageVisibility", input).await;
+    }
+    assert!(sqs.receive(&url).await.is_empty());
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'failed'").await, 1);
+    // A message without a policy is received as often as it takes; one that is too old is not.
+    let url = sqs.queue("other").await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})).await;
+    for _ in 0..12 {
+        let message = sqs.receive(&url).await.remove(0);
+        let input = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0});
+        sqs.call("ChangeMessageVisibility", input).await;
+    }
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "2"})).await;
+    sqs.sql("update seriatim.job set expires_at = clock_timestamp() where queue = 'other' and attempts = 0").await;
+    assert_eq!(bodies(&sqs.receive(&url).await), ["1"]);
+    sqs.end().await;
+}

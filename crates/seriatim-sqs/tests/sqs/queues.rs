@@ -1,0 +1,201 @@
+//! Queues: made, listed, described, tagged, emptied, removed.
+
+use serde_json::json;
+
+use crate::support::{Sqs, bodies};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_made_once_and_found() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue_with("q", json!({"DelaySeconds": "5"})).await;
+    assert_eq!(url, format!("http://{}/000000000000/q", sqs.address));
+    assert_eq!(sqs.queue_with("q", json!({"DelaySeconds": "5"})).await, url);
+    assert_eq!(sqs.queue("q").await, url);
+    let other = json!({"QueueName": "q", "Attributes": {"DelaySeconds": "6"}});
+    let text = "A queue already exists with the same name and a different value for attribute DelaySeconds";
+    let refusal = sqs.refusal("CreateQueue", other.clone()).await;
+    assert_eq!(refusal, ("QueueNameExists".into(), text.into()));
+    let answer = sqs.ask("CreateQueue", other).await;
+    assert_eq!(
+        (answer.status, answer.query_error.as_deref()),
+        (400, Some("QueueAlreadyExists;Sender"))
+    );
+    assert_eq!(sqs.call("GetQueueUrl", json!({"QueueName": "q"})).await["QueueUrl"], url);
+    // What seriatim has too counts for every producer.
+    assert_eq!(sqs.number("select delay_ms from seriatim.queue where name = 'q'").await, 5000);
+
+    for name in ["", "a b", "a/b", "q.fifo", &"x".repeat(81)] {
+        let (error, _) = sqs.refusal("CreateQueue", json!({"QueueName": name})).await;
+        assert_eq!(error, "InvalidParameterValueException", "{name}");
+    }
+    let (error, _) = sqs.refusal("GetQueueUrl", json!({"QueueName": "q\0"})).await;
+    assert_eq!(error, "QueueDoesNotExist");
+    // Its messages have been there all the while, but SQS clients have not made it.
+    sqs.sql("select seriatim.enqueue('native', '1')").await;
+    let (error, text) = sqs.refusal("GetQueueUrl", json!({"QueueName": "native"})).await;
+    assert_eq!((&*error, &*text), ("QueueDoesNotExist", "The specified queue does not exist."));
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_come_in_pages() {
+    let sqs = Sqs::start().await;
+    for name in ["b-2", "a-1", "b-1", "b-3"] {
+        sqs.queue(name).await;
+    }
+    let names = |page: &serde_json::Value| {
+        let urls = page["QueueUrls"].as_array().cloned().unwrap_or_default();
+        urls.iter()
+            .map(|url| url.as_str().unwrap().rsplit('/').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&sqs.call("ListQueues", json!({})).await), ["a-1", "b-1", "b-2", "b-3"]);
+    let of = json!({"QueueNamePrefix": "b-", "MaxResults": 2});
+    let page = sqs.call("ListQueues", of).await;
+    assert_eq!(names(&page), ["b-1", "b-2"]);
+    let of = json!({"QueueNamePrefix": "b-", "MaxResults": 2, "NextToken": page["NextToken"]});
+    let page = sqs.call("ListQueues", of).await;
+    assert_eq!(names(&page), ["b-3"]);
+    assert!(page.get("NextToken").is_none());
+    assert_eq!(names(&sqs.call("ListQueues", json!({"QueueNamePrefix": "x"})).await), [""; 0]);
+    for odd in [json!({"MaxResults": 0}), json!({"NextToken": "?"}), json!({"MaxResults": 1001})] {
+        assert_eq!(sqs.refusal("ListQueues", odd).await.0, "InvalidParameterValueException");
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_are_set_counted_and_removed() {
+    let sqs = Sqs::start().await;
+    let dead = sqs.queue("dead").await;
+    let url = sqs.queue("q").await;
+    let all = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+    for body in ["1", "2", "3"] {
+        let delay = if body == "3" { 900 } else { 0 };
+        let input = json!({"QueueUrl": url, "MessageBody": body, "DelaySeconds": delay});
+        sqs.call("SendMessage", input).await;
+    }
+    sqs.receive_with(&url, json!({})).await;
+    let attributes = &sqs.call("GetQueueAttributes", all.clone()).await["Attributes"];
+    for (name, value) in [
+        ("ApproximateNumberOfMessages", "1"),
+        ("ApproximateNumberOfMessagesNotVisible", "1"),
+        ("ApproximateNumberOfMessagesDelayed", "1"),
+        ("QueueArn", "arn:aws:sqs:us-east-1:000000000000:q"),
+        ("VisibilityTimeout", "30"),
+        ("MessageRetentionPeriod", "345600"),
+    ] {
+        assert_eq!(attributes[name], value, "{name}");
+    }
+    assert!(attributes.get("FifoQueue").is_none() && attributes.get("Policy").is_none());
+
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead",
+        "maxReceiveCount": 3});
+    let set = json!({"QueueUrl": url, "Attributes": {"RedrivePolicy": policy.to_string(), "Policy": "{}"}});
+    sqs.call("SetQueueAttributes", set).await;
+    let attributes = sqs.call("GetQueueAttributes", all.clone()).await;
+    assert_eq!(attributes["Attributes"]["RedrivePolicy"], policy.to_string());
+    assert_eq!(
+        sqs.number("select max_attempts::int8 from seriatim.queue where name = 'q'").await,
+        3
+    );
+    let sources = sqs.call("ListDeadLetterSourceQueues", json!({"QueueUrl": dead})).await;
+    assert_eq!(sources["queueUrls"], json!([url]));
+    let set = json!({"QueueUrl": url, "Attributes": {"RedrivePolicy": "", "Policy": ""}});
+    sqs.call("SetQueueAttributes", set).await;
+    let attributes = sqs.call("GetQueueAttributes", all).await;
+    assert!(attributes["Attributes"].get("RedrivePolicy").is_none());
+
+    let one = json!({"QueueUrl": url, "AttributeNames": ["VisibilityTimeout"]});
+    let attributes = sqs.call("GetQueueAttributes", one).await;
+    assert_eq!(attributes, json!({"Attributes": {"VisibilityTimeout": "30"}}));
+    let odd = json!({"QueueUrl": url, "AttributeNames": ["Odd"]});
+    let refusal = sqs.refusal("GetQueueAttributes", odd).await;
+    assert_eq!(refusal, ("InvalidAttributeName".into(), "Unknown Attribute Odd.".into()));
+    for (attributes, error) in [
+        (json!({"VisibilityTimeout": "-1"}), "InvalidAttributeValue"),
+        (json!({"FifoQueue": "true"}), "InvalidAttributeValue"),
+        (json!({"ContentBasedDeduplication": "true"}), "InvalidAttributeName"),
+        (
+            json!({"RedrivePolicy": policy.to_string().replace("dead", "none")}),
+            "InvalidParameterValueException",
+        ),
+    ] {
+        let set = json!({"QueueUrl": url, "Attributes": attributes});
+        assert_eq!(sqs.refusal("SetQueueAttributes", set).await.0, error, "{attributes}");
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_come_and_go() {
+    let sqs = Sqs::start().await;
+    let made =
+        sqs.call("CreateQueue", json!({"QueueName": "q", "tags": {"a": "1", "b": "2"}})).await;
+    let url = &made["QueueUrl"];
+    sqs.call("TagQueue", json!({"QueueUrl": url, "Tags": {"b": "3", "c": ""}})).await;
+    sqs.call("UntagQueue", json!({"QueueUrl": url, "TagKeys": ["a", "x"]})).await;
+    let tags = sqs.call("ListQueueTags", json!({"QueueUrl": url})).await;
+    assert_eq!(tags, json!({"Tags": {"b": "3", "c": ""}}));
+    let many: serde_json::Map<_, _> = (0..51).map(|n| (n.to_string(), json!(""))).collect();
+    for (operation, input) in [
+        ("TagQueue", json!({"QueueUrl": url, "Tags": {}})),
+        ("TagQueue", json!({"QueueUrl": url, "Tags": {"": "x"}})),
+        ("TagQueue", json!({"QueueUrl": url, "Tags": many})),
+        ("UntagQueue", json!({"QueueUrl": url, "TagKeys": []})),
+    ] {
+        sqs.refusal(operation, input).await;
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_empties_a_queue_once_a_minute() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    sqs.send_to(&url, "g", &["1", "2"]).await;
+    sqs.send_to(&url, "h", &["3"]).await;
+    let received = sqs.receive_with(&url, json!({})).await;
+    assert_eq!(received.len(), 1);
+    sqs.call("PurgeQueue", json!({"QueueUrl": url})).await;
+    let (error, text) = sqs.refusal("PurgeQueue", json!({"QueueUrl": url})).await;
+    assert_eq!(error, "PurgeQueueInProgress");
+    assert_eq!(text, "Only one PurgeQueue operation on q.fifo is allowed every 60 seconds.");
+    // Its receiver may still delete what is in flight; nobody receives it again.
+    let input = json!({"QueueUrl": url, "ReceiptHandle": received[0]["ReceiptHandle"], "VisibilityTimeout": 0});
+    sqs.call("ChangeMessageVisibility", input).await;
+    assert_eq!(sqs.receive(&url).await.len(), 0);
+    // The ids of what was purged may come again.
+    sqs.send_to(&url, "g", &["1"]).await;
+    assert_eq!(bodies(&sqs.receive(&url).await), ["1"]);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_made_again_has_nothing_of_the_one_before() {
+    let sqs = Sqs::start().await;
+    let url = sqs
+        .queue_with("q.fifo", json!({"DelaySeconds": "900", "DeduplicationScope": "messageGroup"}))
+        .await;
+    sqs.sql("select seriatim.enqueue('q.fifo', '\"now\"', 'g', delay => '0')").await;
+    assert_eq!(sqs.receive(&url).await.len(), 1, "in flight");
+    sqs.send_to(&url, "h", &["1"]).await;
+    sqs.call("DeleteQueue", json!({"QueueUrl": url})).await;
+    assert_eq!(sqs.refusal("DeleteQueue", json!({"QueueUrl": url})).await.0, "QueueDoesNotExist");
+    assert_eq!(
+        sqs.refusal("ReceiveMessage", json!({"QueueUrl": url})).await.0,
+        "QueueDoesNotExist"
+    );
+
+    assert_eq!(sqs.queue("q.fifo").await, url);
+    sqs.send_to(&url, "h", &["1"]).await;
+    assert_eq!(bodies(&sqs.receive(&url).await), ["1"], "without a delay");
+    sqs.lapse().await;
+    let mut again = Vec::new();
+    while again.is_empty() {
+        again =
+            sqs.receive_with(&url, json!({"WaitTimeSeconds": 5, "MaxNumberOfMessages": 10})).await;
+    }
+    assert_eq!(bodies(&again), ["1"]);
+    sqs.end().await;
+}
