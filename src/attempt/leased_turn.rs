@@ -95,10 +95,10 @@ impl PendingSuccesses<'_> {
         end
     }
 
-    /// Counts and logs the first `recorded` successes.
+    /// Counts and tells the first `recorded` successes.
     fn mark_recorded(&mut self, recorded: usize) {
         self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
-        self.facts.drain(..recorded).for_each(|facts| facts.log_success());
+        self.facts.drain(..recorded).for_each(|facts| facts.tell_success());
     }
 
     async fn answer(&mut self) -> Option<Settled> {
@@ -170,7 +170,10 @@ impl ClaimedTurn {
                                 self.report_claim_lost();
                                 return;
                             }
-                            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
+                            TurnEnd::Finished
+                            | TurnEnd::Drained
+                            | TurnEnd::FirstOnly
+                            | TurnEnd::Released => return,
                         }
                     }
                     lease_guard = lease.guard;
@@ -191,6 +194,7 @@ impl ClaimedTurn {
                             counted.mark_finished();
                             pending.mark_recorded(pending.counted.len());
                         }
+                        TurnEnd::FirstOnly => pending.mark_recorded(1),
                         TurnEnd::Released => counted.mark_released(),
                         TurnEnd::Lost => {}
                     }

@@ -131,7 +131,7 @@ impl ClaimedTurn {
             SettleAttempt::Recorded => {
                 PgTransactionManager::commit(&mut conn).await?;
                 conn.done();
-                Ok(Some(self.log_late_end(unrecorded)))
+                Ok(Some(self.tell_late_end(unrecorded)))
             }
             SettleAttempt::Passed => {
                 PgTransactionManager::commit(&mut conn).await?;
@@ -184,10 +184,10 @@ impl ClaimedTurn {
         Ok(SettleAttempt::Recorded)
     }
 
-    /// Logs the outcome of a late record that is committed. Returns how the turn ended.
-    pub(crate) fn log_late_end(&self, unrecorded: &Unrecorded) -> TurnEnd {
+    /// Tells the outcome of a late record that is committed. Returns how the turn ended.
+    pub(crate) fn tell_late_end(&self, unrecorded: &Unrecorded) -> TurnEnd {
         match unrecorded {
-            Unrecorded::Outcome(outcome) => self.log_end(outcome),
+            Unrecorded::Outcome(outcome) => self.tell_end(outcome),
             Unrecorded::Result(_) | Unrecorded::EarlierOnly => TurnEnd::Lost,
         }
     }
