@@ -20,7 +20,7 @@ use crate::store::{Claim, HeldJob};
 pub(crate) struct AttemptFacts {
     queue: Arc<str>,
     group: Option<String>,
-    pub(in crate::attempt) job: i64,
+    job: i64,
     name: Option<String>,
     reference: Option<String>,
     attempt: u32,

@@ -97,8 +97,13 @@ impl PendingSuccesses<'_> {
 
     /// Counts and tells the first `recorded` successes.
     fn mark_recorded(&mut self, recorded: usize) {
-        self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
+        self.mark_finished(recorded);
         self.facts.drain(..recorded).for_each(|facts| facts.tell_success());
+    }
+
+    /// Counts the first `recorded` successes.
+    fn mark_finished(&mut self, recorded: usize) {
+        self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
     }
 
     async fn answer(&mut self) -> Option<Settled> {
@@ -182,6 +187,7 @@ impl ClaimedTurn {
                     // A success that is being recorded now may be recorded twice, which changes
                     // nothing.
                     self.earlier = std::mem::take(&mut pending.successes);
+                    self.earlier_facts.clone_from(&pending.facts);
                     self.last = !stays;
                     let asked_at = Instant::now();
                     if matches!(guard, HoldGuard::Leased(_)) {
@@ -194,7 +200,8 @@ impl ClaimedTurn {
                             counted.mark_finished();
                             pending.mark_recorded(pending.counted.len());
                         }
-                        TurnEnd::FirstOnly => pending.mark_recorded(1),
+                        // It was told with its record.
+                        TurnEnd::FirstOnly => pending.mark_finished(1),
                         TurnEnd::Released => counted.mark_released(),
                         TurnEnd::Lost => {}
                     }
@@ -202,6 +209,7 @@ impl ClaimedTurn {
                         return;
                     }
                     self.earlier.clear();
+                    self.earlier_facts.clear();
                     pending = PendingSuccesses::default();
                     lease_guard = self.extend_lease(time, asked_at);
                 }

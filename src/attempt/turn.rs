@@ -59,8 +59,8 @@ pub(crate) enum TurnEnd {
     Drained,
     /// An outcome was recorded, and the claim stands for the next job of the turn.
     Stays,
-    /// Only the first success of the turn was recorded: the database refused a later one. Those
-    /// behind the first run again.
+    /// Only the first job of several was recorded: the database refused one of their successes.
+    /// Those behind the first run again.
     FirstOnly,
     /// A shutdown released the job.
     Released,
@@ -88,6 +88,10 @@ pub(crate) struct ClaimedTurn {
     pub(crate) next: Option<Arc<dyn NextTurn>>,
     /// What the event of the current attempt says; `None` before its hold.
     pub(crate) facts: Option<Arc<AttemptFacts>>,
+    /// Those of the earlier successes.
+    pub(crate) earlier_facts: Vec<Arc<AttemptFacts>>,
+    /// True if the turn went back to its first job, after a refused success.
+    pub(crate) first_only: bool,
 }
 
 /// The turn that a slot runs after the one that ends.
@@ -111,6 +115,8 @@ impl ClaimedTurn {
             open: None,
             next: None,
             facts: None,
+            earlier_facts: Vec::new(),
+            first_only: false,
         }
     }
 
@@ -123,13 +129,14 @@ impl ClaimedTurn {
 
     /// Tells the recorded outcome of the current job. Returns how its turn ended.
     pub(crate) fn tell_end(&self, outcome: &Outcome) -> TurnEnd {
-        match &self.facts {
-            Some(facts) if facts.job == self.claim.job => facts.tell(outcome),
-            // A turn whose later successes were refused goes back to its first job.
-            Some(_) => return TurnEnd::FirstOnly,
-            None => {}
+        if let Some(facts) = &self.facts {
+            facts.tell(outcome);
         }
-        if matches!(outcome, Outcome::Released) { TurnEnd::Released } else { TurnEnd::Finished }
+        match outcome {
+            _ if self.first_only => TurnEnd::FirstOnly,
+            Outcome::Released => TurnEnd::Released,
+            _ => TurnEnd::Finished,
+        }
     }
 
     /// Returns whether the claim stands for the next job of the turn.
