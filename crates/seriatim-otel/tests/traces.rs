@@ -226,7 +226,9 @@ async fn a_batch_has_one_span_whose_context_is_in_all_its_jobs() {
     let process = spans("batch", "process", 3).await;
     let send = &spans("batch", "send", 1).await[0];
     assert_eq!(attribute(send, "messaging.batch.message_count").as_deref(), Some("3"));
-    process.iter().for_each(|process| links_to(process, send));
+    for process in &process {
+        links_to(process, send);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,7 +290,7 @@ async fn a_receivers_calls_have_spans_and_its_jobs_a_context() {
     client.enqueue_many(pool, jobs).await.unwrap();
     let jobs = client.receive(pool, Receive::new("received").max(10)).await.unwrap();
     client.ack(pool, &jobs[0].receipt).await.unwrap();
-    client.nack(pool, &jobs[1].receipt, Duration::from_secs(60)).await.unwrap();
+    client.nack(pool, &jobs[1].receipt, Duration::from_mins(1)).await.unwrap();
     assert!(client.ack(pool, &jobs[0].receipt).await.is_err());
 
     let send = &spans("received", "send", 1).await[0];

@@ -199,7 +199,7 @@ async fn next_event(pool: &PgPool, events: &mut mpsc::UnboundedReceiver<Event>) 
     event
 }
 
-async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
+fn act(job: &ActiveJob, data: Value) -> Result<Value, JobError> {
     match data.as_str().unwrap_or_default() {
         "retry" if job.attempt() == 1 => {
             Err(JobError::retry_after("later", Duration::from_millis(20)))
@@ -216,7 +216,7 @@ async fn each_ended_attempt_is_told_after_its_commit() {
         let database = database().await;
         let pool = database.pool();
         let (builder, mut events) = with_events(&database).await;
-        let run = handler(async |job, data| act(job, data).await);
+        let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold).retry(seriatim::RetryPolicy::new(2));
         let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
         let mut told = async |data: &str| {
@@ -254,7 +254,7 @@ async fn a_hook_that_panics_stops_nothing() {
         let database = database().await;
         let pool = database.pool();
         let builder = processor(&database, 10).await.on_event(|_| panic!("in the hook"));
-        let run = handler(async |job, data| act(job, data).await);
+        let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold);
         let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
         for n in 0..5 {
