@@ -9,6 +9,7 @@ use tracing::Span;
 use crate::job::job::FailureKind;
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
+use crate::job::waits::Waits;
 use crate::store::{Claim, HeldJob};
 
 /// What the event of an attempt says beside its outcome.
@@ -20,6 +21,7 @@ pub(crate) struct AttemptFacts {
     name: Option<String>,
     reference: Option<String>,
     attempt: u32,
+    pub(in crate::attempt) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.
     took: OnceLock<Duration>,
@@ -39,7 +41,9 @@ macro_rules! ended {
             reference = facts.reference.as_deref(),
             attempt = facts.attempt,
             outcome = $outcome,
-            duration_ms = facts.duration_ms(),
+            duration_ms = facts.took.get().copied().map(millis),
+            slot_wait_ms = millis(facts.waits.slot),
+            lane_wait_ms = millis(facts.waits.lane),
             retry_in_ms = $delay,
             error.kind = failure.map(|failure| failure.kind.as_str()),
             error.message = failure.map(|failure| &*failure.message),
@@ -49,7 +53,10 @@ macro_rules! ended {
 }
 
 impl AttemptFacts {
+    /// Of an attempt that begins now.
     pub(in crate::attempt) fn new(queue: &Arc<str>, claim: &Claim, held: &HeldJob) -> Self {
+        let began = Instant::now();
+        let waits = held.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
         Self {
             queue: Arc::clone(queue),
             group: claim.group.clone(),
@@ -57,7 +64,8 @@ impl AttemptFacts {
             name: held.name.clone(),
             reference: held.reference.clone(),
             attempt: held.attempt,
-            began: Instant::now(),
+            waits: waits.unwrap_or_default(),
+            began,
             took: OnceLock::new(),
         }
     }
@@ -81,10 +89,6 @@ impl AttemptFacts {
         let _ = self.took.set(self.began.elapsed());
     }
 
-    fn duration_ms(&self) -> Option<u64> {
-        self.took.get().map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
-    }
-
     pub(in crate::attempt) fn log_success(&self) {
         ended!(tracing::Level::DEBUG, self, "succeeded", None, None::<u64>, "job succeeded");
     }
@@ -104,7 +108,7 @@ impl AttemptFacts {
                 ended!(Level::INFO, self, "released", none, no_delay, "job released");
             }
             Outcome::Retried { failure, delay } => {
-                let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+                let delay = millis(*delay);
                 let message = "attempt failed, will be retried";
                 ended!(Level::INFO, self, "retried", Some(failure), Some(delay), "{message}");
             }
@@ -134,6 +138,10 @@ impl AttemptFacts {
             ),
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns a name as a shell takes it for one word.

@@ -28,3 +28,4 @@ pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
 pub(crate) mod stall;
+pub(crate) mod waits;
