@@ -224,6 +224,12 @@ impl ActiveJob {
         &self.headers
     }
 
+    /// The id of the processor that runs the job, as [`Client::processors`](crate::Client::processors)
+    /// has it.
+    pub fn processor_id(&self) -> i64 {
+        self.context.processor
+    }
+
     /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).
     pub fn reference(&self) -> Option<&str> {
         self.reference.as_deref()
@@ -328,8 +334,8 @@ impl ActiveJob {
     }
 
     /// Enqueues a job in the processor's schema, in the transaction of [`tx`](Self::tx): it exists if
-    /// and only if this job succeeds. The limits and wake-ups are those of the processor's
-    /// [`client`](crate::ProcessorBuilder::client).
+    /// and only if this job succeeds. The limits, layers and wake-ups are those of the
+    /// processor's [`client`](crate::ProcessorBuilder::client).
     ///
     /// Under a [`Hold::Lease`](crate::Hold::Lease) the first call opens that transaction, as `tx`
     /// does. A job that is to exist at once, or whatever becomes of this one, is enqueued through a
@@ -342,7 +348,7 @@ impl ActiveJob {
     pub async fn enqueue(&mut self, job: NewJob) -> Result<Enqueued, EnqueueError> {
         let context = Arc::clone(&self.context);
         let conn = self.tx().await.map_err(EnqueueError::Database)?;
-        context.store.enqueue(conn, job, context.enqueue).await
+        context.store.enqueue(conn, job, &context.enqueue).await
     }
 
     /// Returns what says whether a first `tx()` waits for a connection now.

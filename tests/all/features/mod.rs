@@ -12,6 +12,7 @@ mod enqueue_batch;
 mod enqueue_limits;
 mod expiry;
 mod follow_ups;
+mod handler_layers;
 pub mod hostile;
 mod hostile_payloads;
 mod idle;
