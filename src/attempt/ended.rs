@@ -14,6 +14,7 @@ use crate::job::job::Failure;
 use crate::job::outcome::{EndedAs, Outcome};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::trace_parent::TraceParent;
+use crate::job::waits::Waits;
 use crate::store::{Claim, HeldJob};
 
 /// What the event of an attempt says beside its outcome.
@@ -24,6 +25,7 @@ pub(crate) struct AttemptFacts {
     name: Option<String>,
     reference: Option<String>,
     attempt: u32,
+    pub(in crate::attempt) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.
     took: OnceLock<Duration>,
@@ -57,7 +59,9 @@ macro_rules! ended {
             reference = facts.reference.as_deref(),
             attempt = facts.attempt,
             outcome = $outcome.as_str(),
-            duration_ms = facts.duration_ms(),
+            duration_ms = facts.took.get().copied().map(millis),
+            slot_wait_ms = millis(facts.waits.slot),
+            lane_wait_ms = millis(facts.waits.lane),
             retry_in_ms = $delay,
             trace_id = facts.trace.map(|trace| field::display(TraceId(trace.trace_id()))),
             error.kind = failure.map(|failure| failure.kind.as_str()),
@@ -68,12 +72,15 @@ macro_rules! ended {
 }
 
 impl AttemptFacts {
+    /// Of an attempt that begins now.
     pub(in crate::attempt) fn new(
         queue: &Arc<str>,
         claim: &Claim,
         held: &HeldJob,
         on_event: Option<EventHook>,
     ) -> Self {
+        let began = Instant::now();
+        let waits = held.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
         Self {
             queue: Arc::clone(queue),
             group: claim.group.clone(),
@@ -81,7 +88,8 @@ impl AttemptFacts {
             name: held.name.clone(),
             reference: held.reference.clone(),
             attempt: held.attempt,
-            began: Instant::now(),
+            waits: waits.unwrap_or_default(),
+            began,
             took: OnceLock::new(),
             trace: TraceParent::of(&held.headers),
             span: OnceLock::new(),
@@ -116,10 +124,6 @@ impl AttemptFacts {
     pub(in crate::attempt) fn record_end(&self) {
         // A handler ends once.
         let _ = self.took.set(self.began.elapsed());
-    }
-
-    fn duration_ms(&self) -> Option<u64> {
-        self.took.get().map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Tells that the job has succeeded.
@@ -160,6 +164,8 @@ impl AttemptFacts {
                 failure: failure.cloned(),
                 retry_in: delay,
                 duration: self.took.get().copied(),
+                lane_wait: self.waits.lane,
+                slot_wait: self.waits.slot,
             };
             event::call(hook, &event);
         }
@@ -185,7 +191,7 @@ impl AttemptFacts {
                 ended!(Level::INFO, self, ended, none, no_delay, "job released");
             }
             Outcome::Retried { failure, delay } => {
-                let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+                let delay = millis(*delay);
                 let message = "attempt failed, will be retried";
                 ended!(Level::INFO, self, ended, Some(failure), Some(delay), "{message}");
             }
@@ -213,6 +219,10 @@ impl AttemptFacts {
             ),
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns a name as a shell takes it for one word.

@@ -37,6 +37,12 @@ pub struct Event {
     pub retry_in: Option<Duration>,
     /// How long layers and handler ran; `None` if the job ended without its handler.
     pub duration: Option<Duration>,
+    /// How long the job waited for its place in its group
+    /// ([`ActiveJob::lane_wait`](crate::ActiveJob::lane_wait)).
+    pub lane_wait: Duration,
+    /// How long the job waited for a slot
+    /// ([`ActiveJob::slot_wait`](crate::ActiveJob::slot_wait)).
+    pub slot_wait: Duration,
 }
 
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;

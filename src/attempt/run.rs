@@ -28,6 +28,7 @@ use crate::error::BackgroundError;
 use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
+use crate::job::waits::Waits;
 use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
@@ -158,6 +159,7 @@ impl ClaimedTurn {
             content_type: held.data.content_type().map(str::to_owned),
             created_at: held.created_at,
             run_at: held.run_at,
+            waits: self.facts.as_ref().map_or_else(Waits::default, |facts| facts.waits),
             guard,
             savepoint: Savepoint::None,
             cancelled: CancellationToken::new(),

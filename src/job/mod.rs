@@ -29,3 +29,4 @@ pub(crate) mod redact;
 pub(crate) mod retry;
 pub(crate) mod stall;
 pub(crate) mod trace_parent;
+pub(crate) mod waits;

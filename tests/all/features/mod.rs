@@ -34,5 +34,6 @@ mod raw_bytes;
 mod testing;
 mod testing_jobs;
 mod undecodable;
+mod waits;
 mod wake_ups;
 mod weights;
