@@ -1,8 +1,8 @@
 //! Reports for an error service such as Sentry: `cargo run --example error_reports`
 //!
-//! A layer sees the error itself, with its sources, and gathers what happened in the attempt. Only the
-//! commit decides whether it was the last attempt: that is told by an event, which sends the report.
-//! A panic, a timeout or a dead worker passes no layer. The event knows those too.
+//! A layer sees the error itself, with its sources, and gathers what happened in the attempt. Only
+//! the commit decides whether it was the last attempt: that is told by an event, which sends the
+//! report. A panic, a timeout or a dead worker passes no layer. The event knows those too.
 
 use std::collections::HashMap;
 use std::error::Error;
