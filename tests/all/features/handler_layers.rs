@@ -246,6 +246,15 @@ async fn each_ended_attempt_is_told_after_its_commit() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
+        // The commit takes so long that what is told before it is seen to be.
+        by_hand(
+            pool,
+            "create function slow() returns trigger language plpgsql as $$ begin
+               perform pg_sleep(0.05); return null; end $$;
+             create constraint trigger slow after update on seriatim.job initially deferred
+               for each row when (old.status = 'started') execute function slow()",
+        )
+        .await;
         let (builder, mut events) = with_events(&database).await;
         let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold).retry(seriatim::RetryPolicy::new(2));
