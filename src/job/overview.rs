@@ -214,6 +214,8 @@ pub struct GroupOverview {
     pub reason: Option<String>,
     /// The job that halted it.
     pub halted_by: Option<i64>,
+    /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
+    pub paused_until: Option<DateTime<Utc>>,
 }
 
 /// A page of groups.

@@ -69,6 +69,14 @@ pub(in crate::store) fn assignments(values: &[(&str, &str)]) -> String {
     pairs.collect::<Vec<_>>().join(", ")
 }
 
+/// Returns whether the queue or the group setting of this alias is paused now. Every reader of a
+/// pause asks this, so that a pause with an end is over exactly then.
+pub(in crate::store) fn paused(alias: &str) -> String {
+    format!(
+        "({alias}.paused_at is not null and coalesce({alias}.paused_until > clock_timestamp(), true))"
+    )
+}
+
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
 /// behind it. The words of an index.
 pub(in crate::store) const FLAG_AT: &str =

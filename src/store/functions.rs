@@ -14,7 +14,7 @@ use crate::job::queue_settings::QueueSettings;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
     CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, REQUEUED, RESTART_GRACE,
-    UNHALTED, assignments, disposition, lost_attempt,
+    UNHALTED, assignments, disposition, lost_attempt, paused,
 };
 use crate::store::names::Names;
 
@@ -75,7 +75,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 27] {
+fn constants() -> [(&'static str, String); 30] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -90,6 +90,9 @@ fn constants() -> [(&'static str, String); 27] {
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
+        ("{paused_q}", paused("q")),
+        ("{paused_s}", paused("s")),
+        ("{paused_old}", paused("old")),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),

@@ -75,7 +75,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Job(Job),
     /// Pause a queue or a group: no job of it begins.
-    Pause(Subject),
+    Pause(Pause),
     /// End the pause of a queue or a group.
     Resume(Subject),
     /// End the halt of a group: it goes on behind the job that failed.
@@ -320,6 +320,15 @@ pub(crate) struct Subject {
     pub(crate) queue: String,
     /// The group. Without it: the whole queue.
     pub(crate) group: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pause {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+    /// The pause ends by itself after this time, such as 10m.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) lasts: Option<Duration>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -316,10 +316,25 @@ async fn a_pause_has_a_reason_and_an_end() {
     cli.ends(DONE, &["resume", "orders", "ann"]).await;
     cli.ends(DONE, &["resume", "orders"]).await;
     cli.ends(NOTHING, &["resume", "orders"]).await;
+    let paused = cli.ends(DONE, &["pause", "orders", "--for", "10m"]).await;
+    assert!(paused.out.contains("resumes by itself at "), "{}", paused.out);
+    let queues = cli.ends(DONE, &["queues"]).await;
+    assert!(
+        queues.out.contains("paused for ") && queues.out.contains(", until 20"),
+        "{}",
+        queues.out
+    );
+    cli.ends(DONE, &["resume", "orders"]).await;
+    let until = cli.json(&["pause", "orders", "ann", "--for", "2h"]).await[0]["until"].clone();
+    let paused = cli.client.paused_groups(cli.database.pool(), "orders").await.unwrap();
+    assert_eq!(json!(paused[0].until), until);
+    let groups = cli.ends(DONE, &["groups", "orders", "--state", "paused"]).await;
+    assert!(groups.out.contains(", until 20"), "{}", groups.out);
+    cli.ends(USAGE, &["pause", "orders", "--for", "0s"]).await;
     let operations = cli.client.operations(cli.database.pool(), None, 10).await.unwrap();
-    assert_eq!(operations.len(), 4, "a dry run is not written down: {operations:?}");
+    assert_eq!(operations.len(), 7, "a dry run is not written down: {operations:?}");
     assert!(operations.iter().all(|operation| operation.actor == "ann"), "{operations:?}");
-    assert_eq!(operations[3].reason.as_deref(), Some("the bank moves"));
+    assert_eq!(operations[6].reason.as_deref(), Some("the bank moves"));
     cli.remove().await;
 }
 

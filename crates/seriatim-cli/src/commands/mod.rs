@@ -59,7 +59,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Lane(lane) => explain::lane(&session, &lane).await,
         Command::Explain { job } => explain::job(&session, job).await,
         Command::Job(job) => jobs::run(&session, job).await,
-        Command::Pause(subject) => pause::pause(&session, &subject).await,
+        Command::Pause(pause) => pause::pause(&session, &pause).await,
         Command::Resume(subject) => pause::resume(&session, &subject).await,
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,
         Command::Park(group) => parked::park(&session, &group).await,
