@@ -6,7 +6,6 @@ use sea_query::Expr;
 
 use crate::job::job::Job;
 use crate::store::builder::sql;
-use crate::store::names::Names;
 
 /// How long after it was suspected a claim is taken over: longer than any worker needs to notice
 /// that it lost its hold.
@@ -49,12 +48,6 @@ pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
     ("park_to", "null"),
     ("ready_at", "clock_timestamp()"),
 ];
-
-/// Writes down what a statement does: its action, queue, group, job, reason and how much it affects,
-/// by an actor. The function decides whether there is anything to write.
-pub(in crate::store) fn recorded(names: &Names, what: &str, actor: &str) -> Expr {
-    sql(format!("{}({actor}::text, {what})", names.quoted("record_operation")))
-}
 
 /// The same values for an update of sea-query's.
 pub(in crate::store) fn values(
