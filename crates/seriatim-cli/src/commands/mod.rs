@@ -1,5 +1,6 @@
 //! The commands, a file for each family.
 
+mod check_history;
 pub(crate) mod configure;
 mod doctor;
 mod enqueue;
@@ -35,6 +36,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut script);
         return Ok(stdout().write_all(&script)?);
+    }
+    if let Command::CheckHistory(check) = command {
+        return check_history::run(&check, global.json);
     }
     if global.read_only && command.changes() {
         return Err(Failure::Refused(String::from(
@@ -77,6 +81,6 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }
-        Command::Demo | Command::Completions { .. } => Ok(()),
+        Command::CheckHistory(_) | Command::Demo | Command::Completions { .. } => Ok(()),
     }
 }
