@@ -6,6 +6,7 @@
 mod actions;
 mod browser;
 mod hostile;
+mod letters;
 mod pages;
 mod scale;
 mod security;
