@@ -201,8 +201,9 @@ async fn release(
     body: Body,
 ) -> Answer<Effect> {
     let ask = body?.0;
-    let node = ask.node.clone();
-    let node = node.ok_or_else(|| WebError::BadRequest(String::from("Name the node.")))?;
+    let node = ask.node.clone().filter(|node| !node.contains('\0'));
+    let unnamed = || WebError::BadRequest(String::from("Name the node, without a NUL."));
+    let node = node.ok_or_else(unnamed)?;
     run(&app, &identity, &headers, Some(Action::ReleaseNode { node }), &ask).await
 }
 

@@ -5,9 +5,11 @@
 
 mod actions;
 mod browser;
+mod chromium;
 mod hostile;
 mod letters;
 mod pages;
+mod readable;
 mod scale;
 mod security;
 mod support;
