@@ -292,6 +292,7 @@ pub(crate) struct LetterRow {
     pub(crate) error: String,
     /// Others are parked with it, and go with it: it cannot be picked.
     pub(crate) parked: bool,
+    pub(crate) parked_url: String,
 }
 
 impl LetterRow {
@@ -306,6 +307,7 @@ impl LetterRow {
             failed: job.finished_at.map(When::new),
             error: job.error.as_ref().map(|error| shown(&error.message)).unwrap_or_default(),
             parked: job.parked,
+            parked_url: format!("parked?queue={}", encode(&job.queue)),
         }
     }
 }

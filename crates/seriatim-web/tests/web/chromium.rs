@@ -11,7 +11,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::support::LIMIT;
+/// The limit of every wait.
+const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const TAB: &str = "\u{e004}";
