@@ -6,6 +6,7 @@
 mod actions;
 mod browser;
 mod chromium;
+mod cost;
 mod hostile;
 mod letters;
 mod pages;

@@ -76,7 +76,7 @@ async fn a_group_is_found_among_many_in_the_browser() {
     browser.press(ENTER).await;
     browser.reads("h1", "Queue wide").await;
     // A count stops at its limit.
-    let most = if groups > 10_000 { "10,000+ ready" } else { "5,001 ready" };
+    let most = if groups > 10_000 { "10,000+ queued" } else { "10,000 queued" };
     browser.reads(".sum", most).await;
     browser.reads(".lanes", "group 000000").await;
     let rows = "return main.querySelectorAll('.lane').length";
