@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 5] = [
     Step {
         version: 1,
         description: "schema",
@@ -48,11 +48,18 @@ const STEPS: [Step; 4] = [
         sql: include_str!("../../migrations/0003_operations.sql"),
         compatible_from: 2,
     },
+    // Version 2 pauses by statements of its own, which know no end of a pause.
+    Step {
+        version: 4,
+        description: "pause until",
+        sql: include_str!("../../migrations/0004_pause_until.sql"),
+        compatible_from: 3,
+    },
     Step {
         version: 5,
         description: "sqs",
         sql: include_str!("../../migrations/0005_sqs.sql"),
-        compatible_from: 2,
+        compatible_from: 3,
     },
 ];
 

@@ -239,16 +239,27 @@ impl Database {
         Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
     }
 
-    /// Returns jobs of a queue that are in flight, at most 10,000 with a group and as many without.
-    pub(crate) async fn in_flight(&self, pool: &PgPool, queue: &str) -> Result<Vec<i64>, SqsError> {
+    /// Returns jobs of a queue that are in flight, at most 10,000 with a group and as many without;
+    /// with the receipts of those that receivers have.
+    pub(crate) async fn in_flight(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+    ) -> Result<Vec<(i64, Option<String>)>, SqsError> {
         let sql = self.sql(
-            "(select j.id from {schema}.job j where j.queue = $1 and j.group_id is not null
-                and j.status in ('queued', 'started') and j.status = 'started' limit 10000)
+            "(select b.id, case when g.claimed_by is null then b.id || '.' || g.claim end
+              from {schema}.queue_group g
+                cross join lateral {schema}.batch_jobs(
+                  g.queue, g.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
+              where g.queue = $1 and g.job_id is not null limit 10000)
              union all
-             (select j.id from {schema}.job j where j.queue = $1 and j.group_id is null
-                and j.status = 'started' limit 10000)",
+             (select j.id, case when j.claimed_by is null then j.id || '.' || j.claim end
+              from {schema}.job j
+              where j.queue = $1 and j.group_id is null and j.status = 'started' limit 10000)",
         );
-        Ok(sqlx::query_scalar(sql).bind(queue).fetch_all(pool).await?)
+        let rows = sqlx::query(sql).bind(queue).fetch_all(pool).await?;
+        let jobs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        Ok(jobs.collect::<Result<_, sqlx::Error>>()?)
     }
 
     /// Forgets the deduplication ids of a queue, as far as no open transaction has them.
@@ -351,11 +362,22 @@ impl Database {
         Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
     }
 
+    /// Receives messages. If there are none, those whose visibility is over are given back first.
     pub(crate) async fn receive(
         &self,
         pool: &PgPool,
+        queue: &str,
         what: Receive,
     ) -> Result<Vec<Received>, SqsError> {
+        let received = self.client.receive(pool, what.clone()).await.map_err(refusal)?;
+        if !received.is_empty() {
+            return Ok(received);
+        }
+        let sql = self.sql("select {schema}.nack_lapsed($1)");
+        let nacked: i32 = sqlx::query_scalar(sql).bind(queue).fetch_one(pool).await?;
+        if nacked == 0 {
+            return Ok(received);
+        }
         self.client.receive(pool, what).await.map_err(refusal)
     }
 

@@ -113,6 +113,15 @@ pub(crate) struct Message {
     pub(crate) message_group_id: Option<String>,
 }
 
+impl Message {
+    /// Returns its size as it was given, whether or not it is sound.
+    pub(crate) fn size(&self) -> usize {
+        let body = self.message_body.as_ref().map_or(0, String::len);
+        let attributes = self.message_attributes.iter();
+        body + attributes.map(|(name, attribute)| name.len() + attribute.size()).sum::<usize>()
+    }
+}
+
 /// A batch of one kind of entries.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]

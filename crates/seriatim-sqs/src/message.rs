@@ -26,6 +26,14 @@ pub(crate) struct GivenAttribute {
     binary_value: Option<String>,
 }
 
+impl GivenAttribute {
+    /// Returns its size; three bytes are four characters of base64.
+    pub(crate) fn size(&self) -> usize {
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        of(&self.data_type) + of(&self.string_value) + of(&self.binary_value) / 4 * 3
+    }
+}
+
 /// The attributes of a request, by name.
 pub(crate) type GivenAttributes = BTreeMap<String, GivenAttribute>;
 

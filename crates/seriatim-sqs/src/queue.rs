@@ -180,6 +180,19 @@ fn check_setting(fifo: bool, name: &str, value: &str) -> Result<(), SqsError> {
     Err(SqsError::new(Code::InvalidAttributeValue, message))
 }
 
+/// Returns settings as AWS shows them: the number of a redrive policy is no text.
+pub(crate) fn normal(mut settings: Texts) -> Texts {
+    if let Some(text) = settings.get_mut("RedrivePolicy")
+        && let Ok(mut policy) = serde_json::from_str::<Value>(text)
+        && let Some(receives) = policy["maxReceiveCount"].as_str()
+        && let Ok(receives) = receives.parse::<u32>()
+    {
+        policy["maxReceiveCount"] = receives.into();
+        *text = policy.to_string();
+    }
+    settings
+}
+
 /// How often a message is received before it goes to which queue.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RedrivePolicy {

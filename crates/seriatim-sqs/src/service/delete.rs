@@ -34,7 +34,11 @@ impl Request {
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
             .into_iter()
-            .map(|entry| (entry.id, self.receipt(&queue, entry.of.receipt_handle, ())))
+            .map(|entry| {
+                let handle = entry.of.receipt_handle.clone().unwrap_or_default();
+                let asked = self.receipt(&queue, entry.of.receipt_handle, ());
+                (entry.id, asked.map_err(|error| of_entry(error, &handle)))
+            })
             .unzip();
         Ok(answer(ids, self.delete(&queue, asked).await?))
     }
@@ -60,7 +64,9 @@ impl Request {
             .into_iter()
             .map(|entry| {
                 let (handle, timeout) = (entry.of.receipt_handle, entry.of.visibility_timeout);
-                (entry.id, self.visibility(&queue, handle, timeout))
+                let given = handle.clone().unwrap_or_default();
+                let asked = self.visibility(&queue, handle, timeout);
+                (entry.id, asked.map_err(|error| of_entry(error, &given)))
             })
             .unzip();
         Ok(answer(ids, self.change(&queue, asked).await?))
@@ -189,6 +195,15 @@ impl Request {
         });
         Ok(answers.collect())
     }
+}
+
+/// In a batch AWS names the handle.
+fn of_entry(error: SqsError, handle: &str) -> SqsError {
+    if error.code != Code::ReceiptHandleIsInvalid {
+        return error;
+    }
+    let message = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+    SqsError::new(error.code, message)
 }
 
 fn answer(ids: Vec<String>, answers: Vec<Result<(), SqsError>>) -> Value {

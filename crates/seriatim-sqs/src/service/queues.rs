@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Map, Value, json};
+use seriatim::Receipt;
 
+use crate::database::refusal;
 use crate::error::{Code, SqsError};
 use crate::input::{
     self, CreateQueue, GetQueueAttributes, GetQueueUrl, ListQueues, OfQueue, SetQueueAttributes,
@@ -14,6 +16,8 @@ use crate::service::Request;
 
 const PAGE: i64 = 1000;
 const TAGS_LIMIT: usize = 50;
+/// How many receipts one call takes.
+const RECEIPTS: usize = 1000;
 
 impl Request {
     /// Makes a queue. One of the same name with the same settings is returned; others are refused.
@@ -26,7 +30,8 @@ impl Request {
         }
         queue::check_name(&name, &given)?;
         queue::check_settings(&name, &given)?;
-        check_tags(&input.tags)?;
+        let given = queue::normal(given);
+        check_tags(&name, &input.tags)?;
         self.check_target(&given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
         let mut tx = self.pool().begin().await?;
@@ -79,8 +84,7 @@ impl Request {
         }
     }
 
-    /// Removes a queue and cancels its messages; of those in flight, when they would be received
-    /// again.
+    /// Removes a queue and cancels its messages, also those in flight.
     pub(super) async fn delete_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
         let pool = self.pool();
@@ -95,17 +99,23 @@ impl Request {
     /// Cancels the messages of a queue, and forgets their deduplication ids.
     async fn empty(&self, queue: &Queue) -> Result<(), SqsError> {
         let (pool, database) = (self.pool(), self.database());
-        let refusal = |error| match error {
+        let refused = |error| match error {
             seriatim::ControlError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
         };
-        database.client.purge(&pool, &queue.name).await.map_err(refusal)?;
-        for job in database.in_flight(&pool, &queue.name).await? {
+        database.client.purge(&pool, &queue.name).await.map_err(refused)?;
+        // A receiver's claim that is given back ends as cancelled. A processor is told to stop.
+        let mut receipts: Vec<Receipt> = Vec::new();
+        for (job, receipt) in database.in_flight(&pool, &queue.name).await? {
             match database.client.cancel(&pool, job).await {
                 Err(seriatim::ControlError::Database(error)) => return Err(error.into()),
                 // It has ended meanwhile.
                 Ok(_) | Err(_) => {}
             }
+            receipts.extend(receipt.and_then(|receipt| receipt.parse::<Receipt>().ok()));
+        }
+        for receipts in receipts.chunks(RECEIPTS) {
+            database.client.nack_many(&pool, receipts, None).await.map_err(refusal)?;
         }
         database.forget_dedup_ids(&pool, &queue.name).await
     }
@@ -210,6 +220,7 @@ impl Request {
             return Err(SqsError::new(Code::InvalidAttributeValue, message));
         }
         queue::check_settings(&queue.name, &given)?;
+        let given = queue::normal(given);
         self.check_target(&given).await?;
         let mut tx = self.pool().begin().await?;
         self.database().set_attributes(&mut tx, &queue.name, &given).await?;
@@ -222,13 +233,9 @@ impl Request {
         let queue = self.queue(input.queue_url).await?;
         let tags = input.tags.filter(|tags| !tags.is_empty());
         let tags = tags.ok_or_else(|| SqsError::missing("Tags"))?;
-        check_tags(&tags)?;
         let mut all = queue.tags.clone();
         all.extend(tags.clone());
-        if all.len() > TAGS_LIMIT {
-            let message = format!("Too many tags added for queue {}.", queue.name);
-            return Err(SqsError::new(Code::InvalidParameterValue, message));
-        }
+        check_tags(&queue.name, &all)?;
         self.database().set_tags(&self.pool(), &queue.name, &tags, &[]).await?;
         Ok(Value::Null)
     }
@@ -263,14 +270,15 @@ fn page(input: &ListQueues) -> Result<(String, i64), SqsError> {
     Ok((after, limit))
 }
 
-fn check_tags(tags: &Texts) -> Result<(), SqsError> {
+/// Refuses tags that a queue cannot have.
+fn check_tags(queue: &str, tags: &Texts) -> Result<(), SqsError> {
     let refused = |message: &str| Err(SqsError::new(Code::InvalidParameterValue, message));
     if tags.keys().any(|key| !(1..=128).contains(&key.chars().count()) || key.contains('\0')) {
         return refused("Tag keys must be between 1 and 128 characters in length.");
     } else if tags.values().any(|value| value.chars().count() > 256 || value.contains('\0')) {
         return refused("Tag values must be at most 256 characters in length.");
     } else if tags.len() > TAGS_LIMIT {
-        return refused("A queue has at most 50 tags.");
+        return refused(&format!("Too many tags added for queue {queue}."));
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ impl Request {
         let queue = queue.to_owned();
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
-            let received = service.database.receive(&pool, what).await;
+            let received = service.database.receive(&pool, &queue, what).await;
             let Err(Ok(unwanted)) = answer.send(received) else { return };
             let receipts: Vec<Receipt> = unwanted.iter().map(|job| job.receipt).collect();
             if receipts.is_empty() {

@@ -21,13 +21,13 @@ pub(super) const FAIRNESS_GROUP: &str = "MessageGroupId";
 /// A message that may be sent, and what its sender is told.
 struct Checked {
     message: NewMessage,
-    size: usize,
     answer: Value,
 }
 
 impl Request {
     pub(super) async fn send_message(&self, input: SendMessage) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
+        check_order(&queue, &input.message)?;
         let mut checked = check(&queue, input.message)?;
         let sent = self.send(&queue, vec![checked.message]).await?;
         let sent = sent.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -41,23 +41,25 @@ impl Request {
     ) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
         batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
-        let mut size = 0;
-        let (mut messages, mut answers) = (Vec::new(), Vec::new());
-        for entry in input.entries {
-            let checked = check(&queue, entry.of);
-            let answer = checked.map(|checked| {
-                size += checked.size;
-                messages.push(checked.message);
-                checked.answer
-            });
-            answers.push((entry.id, answer));
-        }
+        let size: usize = input.entries.iter().map(|entry| entry.of.size()).sum();
         if size > SIZE_LIMIT {
             let message = format!(
                 "Batch requests cannot be longer than {SIZE_LIMIT} bytes. You have sent {size} \
                  bytes."
             );
             return Err(SqsError::new(Code::BatchRequestTooLong, message));
+        }
+        let (mut messages, mut answers) = (Vec::new(), Vec::new());
+        for entry in input.entries {
+            // AWS refuses the whole batch for these two, and calls both invalid.
+            check_order(&queue, &entry.of)
+                .map_err(|error| SqsError::new(Code::InvalidParameterValue, error.message))?;
+            let checked = check(&queue, entry.of);
+            let answer = checked.map(|checked| {
+                messages.push(checked.message);
+                checked.answer
+            });
+            answers.push((entry.id, answer));
         }
         let sent = if messages.is_empty() { vec![] } else { self.send(&queue, messages).await? };
         let accepted = answers.iter_mut().filter_map(|(_, answer)| answer.as_mut().ok());
@@ -102,13 +104,7 @@ fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
     }
     let (mut ordered_by, mut unique_by) = (None, None);
     if queue.is_fifo() {
-        ordered_by = Some(group.ok_or_else(|| SqsError::missing("MessageGroupId"))?);
-        if dedup_id.is_none() && !queue.dedups_by_content() {
-            let message = "The queue should either have ContentBasedDeduplication enabled or \
-                           MessageDeduplicationId provided explicitly";
-            return Err(SqsError::new(Code::InvalidParameterValue, message));
-        }
-        unique_by = dedup_id;
+        (ordered_by, unique_by) = (group, dedup_id);
     } else if let Some(dedup_id) = dedup_id {
         let reason = "The request include parameter that is not valid for this queue type";
         return Err(SqsError::invalid(dedup_id, "MessageDeduplicationId", reason));
@@ -131,7 +127,23 @@ fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
         headers: (!headers.is_empty()).then(|| Value::Object(headers).to_string()),
         attributes: (!attributes.is_empty()).then(|| attributes_to_json(&attributes).to_string()),
     };
-    Ok(Checked { message, size, answer })
+    Ok(Checked { message, answer })
+}
+
+/// Refuses a message of a FIFO queue without a group, or without anything that makes it unique.
+fn check_order(queue: &Queue, given: &Message) -> Result<(), SqsError> {
+    if !queue.is_fifo() {
+        return Ok(());
+    }
+    if given.message_group_id.is_none() {
+        return Err(SqsError::missing("MessageGroupId"));
+    }
+    if given.message_deduplication_id.is_none() && !queue.dedups_by_content() {
+        let message = "The queue should either have ContentBasedDeduplication enabled or \
+                       MessageDeduplicationId provided explicitly";
+        return Err(SqsError::new(Code::InvalidParameterValue, message));
+    }
+    Ok(())
 }
 
 /// Returns the delay of a message; `None`: that of the queue, as always in a FIFO queue.
