@@ -42,8 +42,10 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How often messages that have ended are deleted, and others' requests carried out.
 const MAINTENANCE: Duration = Duration::from_secs(30);
-/// How long ended messages are kept.
+/// How long messages are kept that were deleted or purged.
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
+/// How long dead letters are kept: as long as AWS keeps any message.
+const KEEP_DEAD: Retention = Retention::For(Duration::from_hours(14 * 24));
 
 /// Why a server could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +73,8 @@ struct Server {
 ///
 /// It takes one connection of the pool to listen on, and as many more as there are requests at
 /// work; a request that waits for messages has none. Keys with a role have a pool of 10 for each
-/// role. Every 30 s it runs maintenance of the queues, which deletes messages that ended a day ago.
+/// role. Every 30 s it runs maintenance of the queues, which deletes what ended a day
+/// ago, and dead letters of 14 days.
 ///
 /// # Errors
 /// [`ServeError`], before the first request.
@@ -172,7 +175,7 @@ async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Erro
         for name in names {
             let queue = QueueOptions::new(name)
                 .keep_succeeded(KEEP)
-                .keep_failed(Retention::Forever)
+                .keep_failed(KEEP_DEAD)
                 .keep_cancelled(KEEP);
             database.client.run_maintenance(database.pool(), queue).await?;
         }
