@@ -709,6 +709,46 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
     assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
 }
 
+#[tokio::test]
+async fn sqs_is_served_on_a_private_server() {
+    let mut sqs = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    sqs.args(["serve", "sqs", "--embedded", "--listen", "127.0.0.1:0", "--json"]);
+    sqs.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut sqs = sqs.spawn().unwrap();
+    let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let endpoint = told["endpoint"].as_str().unwrap();
+    let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
+    assert!(made.contains("<QueueUrl>http://localhost"), "{made}");
+    let pid = sqs.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let ended = timeout(PATIENCE, sqs.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+#[tokio::test]
+async fn keys_of_sqs_clients_are_added_listed_and_removed() {
+    let cli = Cli::new().await;
+    let made = cli.ends(DONE, &["sqs", "key", "add", "--json"]).await.json().remove(0);
+    let key = made["access_key"].as_str().unwrap();
+    assert!(made["secret"].as_str().unwrap().len() >= 32);
+    let listed = cli.ends(DONE, &["sqs", "key", "list", "--json"]).await;
+    assert_eq!(
+        (&listed.json()[0]["access_key"], &listed.json()[0]["role"]),
+        (&json!(key), &json!(null))
+    );
+    assert!(!listed.out.contains(made["secret"].as_str().unwrap()));
+    assert!(cli.ends(DONE, &["sqs", "key", "list"]).await.out.contains("the server's role"));
+    cli.ends(REFUSED, &["sqs", "key", "add", "--role", "no such role"]).await;
+    cli.ends(REFUSED, &["--read-only", "sqs", "key", "remove", key]).await;
+    cli.ends(DONE, &["sqs", "key", "remove", key]).await;
+    cli.ends(NOTHING, &["sqs", "key", "remove", key]).await;
+    let open = ["serve", "sqs", "--anonymous", "--listen", "0.0.0.0:0"];
+    assert!(cli.ends(USAGE, &open).await.err.contains("loopback"));
+    cli.remove().await;
+}
+
 /// Without a PgBouncer here it is skipped.
 #[tokio::test]
 async fn doctor_sees_a_transaction_pooler() {

@@ -98,13 +98,13 @@ pub(crate) struct UntagQueue {
 pub(crate) struct SendMessage {
     pub(crate) queue_url: Option<String>,
     #[serde(flatten)]
-    pub(crate) message: Message,
+    pub(crate) message: Outgoing,
 }
 
 /// A message to send.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(crate) struct Message {
+pub(crate) struct Outgoing {
     pub(crate) message_body: Option<String>,
     pub(crate) delay_seconds: Option<Number>,
     pub(crate) message_attributes: GivenAttributes,
@@ -113,7 +113,7 @@ pub(crate) struct Message {
     pub(crate) message_group_id: Option<String>,
 }
 
-impl Message {
+impl Outgoing {
     /// Returns its size as it was given, whether or not it is sound.
     pub(crate) fn size(&self) -> usize {
         let body = self.message_body.as_ref().map_or(0, String::len);

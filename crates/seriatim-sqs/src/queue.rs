@@ -8,7 +8,6 @@ use seriatim::{DedupScope, QueueSettings};
 
 use crate::error::{Code, SqsError};
 use crate::input::Texts;
-use crate::message::SIZE_LIMIT;
 
 const SUFFIX: &str = ".fifo";
 const NAME_LIMIT: usize = 80;
@@ -19,7 +18,7 @@ const NO_LIMIT: u32 = i32::MAX.unsigned_abs();
 /// Settings that are numbers: the least, the most, and the default.
 const NUMBERS: [(&str, i64, i64, Option<i64>); 6] = [
     ("DelaySeconds", 0, 900, Some(0)),
-    ("MaximumMessageSize", 1024, SIZE_LIMIT as i64, Some(SIZE_LIMIT as i64)),
+    ("MaximumMessageSize", 1024, 1_048_576, Some(1_048_576)),
     ("MessageRetentionPeriod", 60, 1_209_600, Some(345_600)),
     ("ReceiveMessageWaitTimeSeconds", 0, 20, Some(0)),
     ("VisibilityTimeout", 0, 43_200, Some(30)),

@@ -443,3 +443,44 @@ async fn what_is_no_receipt_hurts_no_other() {
     let error = sqlx::query(attributes).fetch_one(pool).await.unwrap_err();
     assert!(error.to_string().contains("no object"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_receivers_claims_that_are_over_are_nacked_as_lapsed() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    by_hand(
+        pool,
+        "select seriatim.enqueue('q', to_jsonb(n), case when n < 4 then 'g' when n < 6 then 'h' end)
+         from generate_series(1, 7) n",
+    )
+    .await;
+    let mut received = client.receive(pool, Receive::new("q").max(10)).await.unwrap();
+    received.sort_by_key(|job| job.id);
+    let lapsed = async || value::<i32>(pool, "select seriatim.nack_lapsed('q')").await;
+    assert_eq!(lapsed().await, 0, "none is over");
+    // Of the group g the first is acked. The claim of h, and one without a group, are not over.
+    client.ack(pool, &received[0].receipt).await.unwrap();
+    let past = "clock_timestamp() - interval '1 s'";
+    by_hand(
+        pool,
+        format!("update seriatim.queue_group set ready_at = {past} where group_id = 'g'"),
+    )
+    .await;
+    by_hand(pool, format!("update seriatim.job set lease_until = {past} where data = '6'")).await;
+    // One that is extended at this moment stays.
+    let mut tx = pool.begin().await.unwrap();
+    client.extend(&mut *tx, &received[1].receipt, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(lapsed().await, 1, "the one without a group");
+    tx.rollback().await.unwrap();
+    assert_eq!(lapsed().await, 1);
+    let states = "select string_agg(data || ' ' || status || ' ' || (attempts - attempts_forgiven), ', ' order by id)
+        from seriatim.job where status <> 'succeeded'";
+    let expected = "2 queued 1, 3 queued 0, 4 started 1, 5 started 1, 6 queued 1, 7 started 1";
+    assert_eq!(value::<String>(pool, states).await, expected);
+    for stale in [&received[1], &received[2], &received[5]] {
+        let answer = client.ack(pool, &stale.receipt).await;
+        assert!(matches!(answer, Err(ReceiveError::Stale { .. })), "{answer:?}");
+    }
+    let again = client.receive(pool, Receive::new("q").max(3)).await.unwrap();
+    assert_eq!(again.len(), 3);
+}

@@ -1,5 +1,7 @@
 //! Signature Version 4, checked: in the header `Authorization`, or in a presigned address.
 
+use std::fmt::Write as _;
+
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use hmac::Mac;
 use hyper::http::request::Parts;
@@ -28,7 +30,8 @@ pub(super) struct Signature {
     /// `date/region/service/aws4_request`.
     scope: String,
     signed_headers: Vec<String>,
-    signature: String,
+    /// In hexadecimal.
+    digits: String,
     time: String,
     /// Of a presigned address: for how many seconds it is good.
     expires: Option<i64>,
@@ -76,22 +79,15 @@ impl Signature {
         };
         let time = parts.headers.get("x-amz-date").and_then(|time| time.to_str().ok());
         let time = time.ok_or_else(|| incomplete("The header X-Amz-Date is missing."))?;
-        let signature = of("Signature")?.to_owned();
-        Self::new(
-            algorithm,
-            of("Credential")?,
-            of("SignedHeaders")?,
-            signature,
-            time.to_owned(),
-            None,
-        )
+        let digits = of("Signature")?.to_owned();
+        Self::new(algorithm, of("Credential")?, of("SignedHeaders")?, digits, time.to_owned(), None)
     }
 
     fn new(
         algorithm: &str,
         credential: &str,
         signed_headers: &str,
-        signature: String,
+        digits: String,
         time: String,
         expires: Option<i64>,
     ) -> Result<Self, SqsError> {
@@ -114,7 +110,7 @@ impl Signature {
             region: region.to_owned(),
             scope: format!("{date}/{region}/sqs/aws4_request"),
             signed_headers: signed_headers.split(';').map(str::to_owned).collect(),
-            signature,
+            digits,
             time,
             expires,
         })
@@ -139,7 +135,7 @@ impl Signature {
         for part in self.scope.split('/') {
             key = hmac_of(&key).chain_update(part).finalize().into_bytes().to_vec();
         }
-        let given = bytes_of_hex(&self.signature).unwrap_or_default();
+        let given = bytes_of_hex(&self.digits).unwrap_or_default();
         // In constant time.
         if hmac_of(&key).chain_update(to_sign).verify_slice(&given).is_err() {
             let message = "The request signature we calculated does not match the signature you \
@@ -182,7 +178,7 @@ impl Signature {
                 value.split_whitespace().collect::<Vec<_>>().join(" ")
             });
             let values: Vec<_> = values.collect();
-            headers.push_str(&format!("{name}:{}\n", values.join(",")));
+            _ = writeln!(headers, "{name}:{}", values.join(","));
         }
         Ok(format!(
             "{}\n{}\n{}\n{headers}\n{}\n{}",
@@ -214,7 +210,7 @@ fn canonical_query(query: &str) -> String {
 /// The hash of the body, or the word that says that the body is not signed.
 fn payload_hash(parts: &Parts, body: &[u8]) -> Result<String, SqsError> {
     let hash = hex(&Sha256::digest(body));
-    match parts.headers.get("x-amz-content-sha256").map(|hash| hash.as_bytes()) {
+    match parts.headers.get("x-amz-content-sha256").map(hyper::header::HeaderValue::as_bytes) {
         Some(given) if given == UNSIGNED.as_bytes() => Ok(UNSIGNED.to_owned()),
         Some(given) if given != hash.as_bytes() => {
             let message = "The body is not what the header X-Amz-Content-Sha256 says.";
@@ -262,10 +258,15 @@ mod tests {
     }
 
     /// A request that the signer of AWS has signed now.
-    fn signed(method: Method, path: &str, body: Option<&[u8]>, settings: SigningSettings) -> Parts {
+    fn signed(
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+        settings: SigningSettings,
+    ) -> Parts {
         let address = format!("http://localhost:9324{path}");
         let mut request = Request::builder()
-            .method(method.clone())
+            .method(method)
             .uri(&address)
             .header("host", "localhost:9324")
             .header("x-amz-target", "AmazonSQS.SendMessage")
@@ -309,26 +310,26 @@ mod tests {
         for path in
             ["/", "/000000000000/q.fifo", "/?Action=A&x=a%20b+c%2B%C3%A9&y=&x=~-_.", "/a%20b"]
         {
-            let parts = signed(Method::POST, path, Some(BODY), settings());
+            let parts = signed(&Method::POST, path, Some(BODY), settings());
             let signature = Signature::read(&parts).unwrap();
             assert_eq!(signature.access_key, "KEY/WITH/SLASHES");
             assert_eq!(signature.region, "eu-west-1");
             assert_eq!(verify(&parts, BODY), Ok(()), "{path}");
-            let parts = signed(Method::GET, path, Some(b""), presigned());
+            let parts = signed(&Method::GET, path, Some(b""), presigned());
             assert_eq!(verify(&parts, b""), Ok(()), "presigned {path}");
         }
         let mut hashed = settings();
         hashed.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
-        let parts = signed(Method::POST, "/", Some(BODY), hashed.clone());
+        let parts = signed(&Method::POST, "/", Some(BODY), hashed.clone());
         assert_eq!(verify(&parts, BODY), Ok(()));
         assert!(verify(&parts, b"other").is_err());
-        let parts = signed(Method::POST, "/", None, hashed);
+        let parts = signed(&Method::POST, "/", None, hashed);
         assert_eq!(verify(&parts, b"whatever"), Ok(()));
     }
 
     #[test]
     fn what_was_changed_is_refused() {
-        let parts = || signed(Method::POST, "/q?a=b", Some(BODY), settings());
+        let parts = || signed(&Method::POST, "/q?a=b", Some(BODY), settings());
         let refused = |change: &dyn Fn(&mut Parts)| {
             let mut parts = parts();
             change(&mut parts);
@@ -355,7 +356,7 @@ mod tests {
             assert_eq!(verify_at(&parts(), BODY, SECRET, then).unwrap_err().code, mismatch);
         }
         let then = Utc::now() + TimeDelta::minutes(59);
-        let parts = signed(Method::GET, "/", Some(b""), presigned());
+        let parts = signed(&Method::GET, "/", Some(b""), presigned());
         assert_eq!(verify_at(&parts, b"", SECRET, then), Ok(()));
         let then = Utc::now() + TimeDelta::minutes(61);
         assert_eq!(verify_at(&parts, b"", SECRET, then).unwrap_err().code, mismatch);

@@ -7,13 +7,14 @@ const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 pub(in crate::protocol) fn result(operation: &str, result: &Value, id: &str) -> String {
     let mut xml = format!("<?xml version=\"1.0\"?><{operation}Response xmlns=\"{NAMESPACE}\">");
     if let Value::Object(result) = result {
-        xml.push_str(&format!("<{operation}Result>"));
+        open(&mut xml, &format!("{operation}Result"));
         members(&mut xml, operation, result);
-        xml.push_str(&format!("</{operation}Result>"));
+        close(&mut xml, &format!("{operation}Result"));
     }
-    xml.push_str("<ResponseMetadata>");
+    open(&mut xml, "ResponseMetadata");
     element(&mut xml, "RequestId", id);
-    xml.push_str(&format!("</ResponseMetadata></{operation}Response>"));
+    close(&mut xml, "ResponseMetadata");
+    close(&mut xml, &format!("{operation}Response"));
     xml
 }
 
@@ -50,10 +51,10 @@ fn members(xml: &mut String, operation: &str, of: &Map<String, Value>) {
                     _ => ("Attribute", "Name"),
                 };
                 for (entry, value) in entries {
-                    xml.push_str(&format!("<{name}>"));
+                    open(xml, name);
                     element(xml, key, entry);
                     any(xml, operation, "Value", value);
-                    xml.push_str(&format!("</{name}>"));
+                    close(xml, name);
                 }
             }
             other => any(xml, operation, name, other),
@@ -64,9 +65,9 @@ fn members(xml: &mut String, operation: &str, of: &Map<String, Value>) {
 fn any(xml: &mut String, operation: &str, name: &str, value: &Value) {
     match value {
         Value::Object(of) => {
-            xml.push_str(&format!("<{name}>"));
+            open(xml, name);
             members(xml, operation, of);
-            xml.push_str(&format!("</{name}>"));
+            close(xml, name);
         }
         Value::String(text) => element(xml, name, text),
         Value::Null => {}
@@ -74,8 +75,20 @@ fn any(xml: &mut String, operation: &str, name: &str, value: &Value) {
     }
 }
 
+fn open(xml: &mut String, name: &str) {
+    xml.push('<');
+    xml.push_str(name);
+    xml.push('>');
+}
+
+fn close(xml: &mut String, name: &str) {
+    xml.push_str("</");
+    xml.push_str(name);
+    xml.push('>');
+}
+
 fn element(xml: &mut String, name: &str, text: &str) {
-    xml.push_str(&format!("<{name}>"));
+    open(xml, name);
     for character in text.chars() {
         match character {
             '&' => xml.push_str("&amp;"),
@@ -90,7 +103,7 @@ fn element(xml: &mut String, name: &str, text: &str) {
             _ => xml.push(character),
         }
     }
-    xml.push_str(&format!("</{name}>"));
+    close(xml, name);
 }
 
 #[cfg(test)]

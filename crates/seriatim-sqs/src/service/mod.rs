@@ -83,16 +83,7 @@ impl Request {
             "ChangeMessageVisibilityBatch" => {
                 self.change_visibility_batch(input::read(input)?).await
             }
-            other => Err(match NOT_BUILT.iter().find(|(name, _)| *name == other) {
-                Some((name, instead)) => {
-                    let message = format!("{name} is not supported. {instead}");
-                    SqsError::new(Code::UnsupportedOperation, message)
-                }
-                None => {
-                    let message = format!("The action {other} is not valid for this endpoint.");
-                    SqsError::new(Code::InvalidAction, message)
-                }
-            }),
+            other => Err(not_built(other)),
         }
     }
 
@@ -117,4 +108,13 @@ impl Request {
     fn arn_of(&self, queue: &str) -> String {
         format!("arn:aws:sqs:{}:{}:{queue}", self.caller.region, self.service.account)
     }
+}
+
+fn not_built(operation: &str) -> SqsError {
+    if let Some((_, instead)) = NOT_BUILT.iter().find(|(name, _)| *name == operation) {
+        let message = format!("{operation} is not supported. {instead}");
+        return SqsError::new(Code::UnsupportedOperation, message);
+    }
+    let message = format!("The action {operation} is not valid for this endpoint.");
+    SqsError::new(Code::InvalidAction, message)
 }

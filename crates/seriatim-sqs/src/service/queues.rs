@@ -107,10 +107,11 @@ impl Request {
         // A receiver's claim that is given back ends as cancelled. A processor is told to stop.
         let mut receipts: Vec<Receipt> = Vec::new();
         for (job, receipt) in database.in_flight(&pool, &queue.name).await? {
-            match database.client.cancel(&pool, job).await {
-                Err(seriatim::ControlError::Database(error)) => return Err(error.into()),
-                // It has ended meanwhile.
-                Ok(_) | Err(_) => {}
+            // Any other error says that it has ended meanwhile.
+            if let Err(seriatim::ControlError::Database(error)) =
+                database.client.cancel(&pool, job).await
+            {
+                return Err(error.into());
             }
             receipts.extend(receipt.and_then(|receipt| receipt.parse::<Receipt>().ok()));
         }

@@ -7,7 +7,7 @@ use uuid::Builder;
 use crate::database::{NewMessage, Sent};
 use crate::digest;
 use crate::error::{Code, SqsError};
-use crate::input::{Batch, Message, Number, SendMessage};
+use crate::input::{Batch, Number, Outgoing, SendMessage};
 use crate::message::{
     self, AttributeValue, SIZE_LIMIT, TRACE_HEADER, attributes_to_json, check_attributes,
     check_body, check_id, check_system_attributes,
@@ -37,7 +37,7 @@ impl Request {
 
     pub(super) async fn send_message_batch(
         &self,
-        input: Batch<Message>,
+        input: Batch<Outgoing>,
     ) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
         batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
@@ -76,7 +76,7 @@ impl Request {
 }
 
 /// Checks a message for a queue.
-fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
+fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
     let body = check_body(given.message_body)?;
     let attributes = check_attributes(given.message_attributes)?;
     let system = check_system_attributes(given.message_system_attributes)?;
@@ -131,7 +131,7 @@ fn check(queue: &Queue, given: Message) -> Result<Checked, SqsError> {
 }
 
 /// Refuses a message of a FIFO queue without a group, or without anything that makes it unique.
-fn check_order(queue: &Queue, given: &Message) -> Result<(), SqsError> {
+fn check_order(queue: &Queue, given: &Outgoing) -> Result<(), SqsError> {
     if !queue.is_fifo() {
         return Ok(());
     }

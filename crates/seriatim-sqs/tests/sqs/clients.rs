@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::support::Sqs;
 
 /// How long a client has for its work.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// The program of a client, unless it is missing.
 fn client(name: &str, program: &str) -> Option<PathBuf> {

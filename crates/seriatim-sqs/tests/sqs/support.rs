@@ -140,7 +140,7 @@ impl Sqs {
     }
 
     pub async fn queue_with(&self, name: &str, mut attributes: Value) -> String {
-        if name.ends_with(".fifo") {
+        if name.strip_suffix(".fifo").is_some() {
             attributes["FifoQueue"] = "true".into();
         }
         let input = json!({"QueueName": name, "Attributes": attributes});

@@ -118,3 +118,24 @@ async fn the_end_of_the_server_ends_its_waits() {
     assert!(String::from_utf8(answer).unwrap().starts_with("HTTP/1.1 200"));
     sqs.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_comes_again_when_its_visibility_ends() {
+    let sqs = Sqs::start().await;
+    for name in ["q", "q.fifo"] {
+        let url = sqs.queue(name).await;
+        sqs.sql(&format!(
+            "select seriatim.enqueue('{name}', '1', 'g'), seriatim.enqueue('{name}', '2', 'g')"
+        ))
+        .await;
+        let of_one_second = json!({"VisibilityTimeout": 1, "MaxNumberOfMessages": 10});
+        assert_eq!(bodies(&sqs.receive_with(&url, of_one_second).await), ["1", "2"]);
+        // Longer than the visibility, and shorter than with the grace of a take-over.
+        let again = json!({"WaitTimeSeconds": 2, "MaxNumberOfMessages": 10, "AttributeNames": ["ApproximateReceiveCount"]});
+        let again = sqs.receive_with(&url, again).await;
+        assert_eq!(bodies(&again), ["1", "2"]);
+        assert_eq!(again[0]["Attributes"]["ApproximateReceiveCount"], "2");
+        sqs.receive(&url).await;
+    }
+    sqs.end().await;
+}
