@@ -381,6 +381,12 @@ impl Database {
         self.client.receive(pool, what).await.map_err(refusal)
     }
 
+    /// Returns which of these queues may have a message now.
+    pub(crate) async fn due_queues(&self, queues: &[String]) -> Result<Vec<String>, SqsError> {
+        let sql = self.sql("select * from {schema}.due_queues($1)");
+        Ok(sqlx::query_scalar(sql).bind(queues).fetch_all(&self.pool).await?)
+    }
+
     /// Returns which of these jobs have not ended.
     pub(crate) async fn unfinished(
         &self,

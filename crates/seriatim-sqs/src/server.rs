@@ -91,7 +91,7 @@ pub async fn serve(
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let database = Database::open(pool.clone(), config.client.clone()).await?;
+    let database = Database::open(pool, config.client.clone()).await?;
     let service = Arc::new(Service {
         database,
         waiting: Waiting::default(),
@@ -106,7 +106,7 @@ pub async fn serve(
     let open = GracefulShutdown::new();
     tokio::select! {
         () = accept(&listener, &server, &open, config.connections) => {}
-        () = service.waiting.listen(&pool, config.client.schema()) => {}
+        () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
         () = end => {}
     }

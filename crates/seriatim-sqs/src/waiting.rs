@@ -11,8 +11,10 @@ use sqlx::postgres::PgListener;
 use tokio::sync::{Mutex as Turn, watch};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
-/// How often each queue with waiting requests is asked, whatever is heard: a message may become due,
-/// or another server may give one back.
+use crate::database::Database;
+
+/// How often the queues with waiting requests are looked at, all in one statement, whatever is
+/// heard: a message may become due, or another server may give one back.
 const POLL: Duration = Duration::from_millis(500);
 /// Delay before the next try to listen.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -95,17 +97,30 @@ impl Waiting {
         }
     }
 
+    /// Tells the requests of those queues that may have a message now.
+    async fn wake_due(&self, database: &Database) {
+        let waited: Vec<String> = self.lock().keys().cloned().collect();
+        if waited.is_empty() {
+            return;
+        }
+        match database.due_queues(&waited).await {
+            Ok(due) => due.iter().for_each(|queue| self.wake(queue)),
+            // It was logged.
+            Err(_) => self.wake_all(),
+        }
+    }
+
     /// Ends all waits: with no messages.
     pub(crate) fn end(&self) {
         self.ends.send_replace(true);
     }
 
-    /// Listens for enqueues, and wakes everybody now and then. Never returns.
-    pub(crate) async fn listen(&self, pool: &PgPool, schema: &str) {
+    /// Listens for enqueues, and looks at the queues now and then. Never returns.
+    pub(crate) async fn listen(&self, database: &Database) {
+        let channel = format!("{}.wake", database.client.schema());
         let mut ticks = interval(POLL);
         loop {
-            let channel = format!("{schema}.wake");
-            let mut listener = match listen(pool, &channel).await {
+            let mut listener = match listen(database.pool(), &channel).await {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::warn!(%error, "cannot listen for messages, which are polled for");
@@ -116,7 +131,7 @@ impl Waiting {
             };
             loop {
                 tokio::select! {
-                    _ = ticks.tick() => self.wake_all(),
+                    _ = ticks.tick() => self.wake_due(database).await,
                     heard = listener.try_recv() => match heard {
                         Ok(Some(heard)) => self.wake(heard.payload()),
                         // It was away for a moment.

@@ -469,11 +469,11 @@ async fn only_receivers_claims_that_are_over_are_nacked_as_lapsed() {
     by_hand(pool, format!("update seriatim.job set lease_until = {past} where data = '6'")).await;
     // One that is extended at this moment stays.
     let mut tx = pool.begin().await.unwrap();
-    client.extend(&mut *tx, &received[1].receipt, Duration::from_secs(60)).await.unwrap();
+    client.extend(&mut *tx, &received[1].receipt, Duration::from_mins(1)).await.unwrap();
     assert_eq!(lapsed().await, 1, "the one without a group");
     tx.rollback().await.unwrap();
     assert_eq!(lapsed().await, 1);
-    let states = "select string_agg(data || ' ' || status || ' ' || (attempts - attempts_forgiven), ', ' order by id)
+    let states = "select string_agg((data #>> '{}') || ' ' || status || ' ' || (attempts - attempts_forgiven), ', ' order by id)
         from seriatim.job where status <> 'succeeded'";
     let expected = "2 queued 1, 3 queued 0, 4 started 1, 5 started 1, 6 queued 1, 7 started 1";
     assert_eq!(value::<String>(pool, states).await, expected);

@@ -44,12 +44,12 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
 /// Serves a private PostgreSQL, and removes it.
 async fn embedded(as_json: bool, served: &ServeSqs) -> Result<(), Failure> {
     let failed = Failure::could_not::<ServerError>;
-    let server = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
-    let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
+    let postgres = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
+    let database = TestDatabase::create_on(&postgres).await.map_err(failed("make its tables"))?;
     let pool = PgPoolOptions::new().max_connections(served.connections);
     let pool = database.pool_with(pool).await.map_err(failed("connect to it"))?;
     if !as_json {
-        line(&format!("A private PostgreSQL {}, without fsync:", server.version()))?;
+        line(&format!("A private PostgreSQL {}, without fsync:", postgres.version()))?;
         line(&format!("  export DATABASE_URL='{}'", database.url()))?;
     }
     let ended = serve(as_json, served, pool.clone(), Client::default()).await;
