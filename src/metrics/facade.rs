@@ -6,29 +6,13 @@ pub(in crate::metrics) use ::metrics::{Counter, Gauge, Histogram};
 #[cfg(not(feature = "metrics"))]
 pub(in crate::metrics) use nothing::{Counter, Gauge, Histogram};
 
+use crate::metrics::names::Metric;
+
 /// Whether there are metrics.
 pub(in crate::metrics) const ENABLED: bool = cfg!(feature = "metrics");
 
 /// Names of labels, and their values.
 type Labels<'a> = &'a [(&'static str, &'a str)];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::metrics) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-/// A metric, as the recorder is told of it.
-#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "no recorder is told"))]
-#[derive(Debug)]
-pub(in crate::metrics) struct Metric {
-    pub(in crate::metrics) name: &'static str,
-    pub(in crate::metrics) kind: Kind,
-    /// Whether its values are seconds; else they are numbers.
-    pub(in crate::metrics) seconds: bool,
-    pub(in crate::metrics) says: &'static str,
-}
 
 #[cfg(feature = "metrics")]
 mod with_the_facade {
@@ -36,8 +20,8 @@ mod with_the_facade {
 
     use ::metrics::{Counter, Gauge, Histogram, Label, Unit};
 
-    use super::{Kind, Labels, Metric};
-    use crate::metrics::names::ALL;
+    use super::{Labels, Metric};
+    use crate::metrics::names::{ALL, Kind};
 
     fn owned(labels: Labels<'_>) -> Vec<Label> {
         labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect()

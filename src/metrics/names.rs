@@ -1,6 +1,22 @@
 //! The metrics of a process, and what each says. The guide's page of metrics lists them too.
 
-use crate::metrics::facade::{Kind, Metric};
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::metrics) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A metric, as the recorder is told of it.
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "no recorder is told"))]
+#[derive(Debug)]
+pub(in crate::metrics) struct Metric {
+    pub(in crate::metrics) name: &'static str,
+    pub(in crate::metrics) kind: Kind,
+    /// Whether its values are seconds; else they are numbers.
+    pub(in crate::metrics) seconds: bool,
+    pub(in crate::metrics) says: &'static str,
+}
 
 macro_rules! metrics {
     ($($id:ident: $kind:ident $unit:ident $name:literal, $says:literal;)*) => {
