@@ -1,8 +1,8 @@
 //! Reports for an error service such as Sentry: `cargo run --example error_reports`
 //!
-//! A layer sees the error itself, with its sources, and gathers what happened in the attempt. Only the
-//! commit decides whether it was the last attempt: that is told by an event, which sends the report.
-//! A panic, a timeout or a dead worker passes no layer. The event knows those too.
+//! A layer sees the error itself, with its sources, and gathers what happened in the attempt. Only
+//! the commit decides whether it was the last attempt: that is told by an event, which sends the
+//! report. A panic, a timeout or a dead worker passes no layer. The event knows those too.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -71,10 +71,11 @@ impl JobHandler for Charge {
         match (&*card, job.attempt()) {
             ("slow bank", 1) => Err(JobError::retry("the bank did not answer")),
             ("closed", _) => Err(JobError::fail("the account is closed")),
-            ("broken", attempt) if attempt < 3 => {
+            ("broken", attempt) => {
+                // A bug.
+                assert!(attempt < 3, "the answer of the bank has no amount");
                 Err(JobError::retry(format!("no route to the bank, try {attempt}")))
             }
-            ("broken", _) => panic!("the answer of the bank has no amount"),
             _ => Ok(()),
         }
     }

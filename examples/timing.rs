@@ -1,7 +1,7 @@
 //! A layer that measures handlers: `cargo run --example timing`
 //!
-//! It counts how long each kind of job took, and names the slow ones while they are still known. The
-//! same shape serves a histogram of a metrics library, or a line of the log.
+//! It counts how long each kind of job took, and names the slow ones while they are still known.
+//! The same shape serves a histogram of a metrics library, or a line of the log.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -17,7 +17,7 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The recorder of this process.
 fn recorder() -> &'static PrometheusHandle {

@@ -224,8 +224,8 @@ impl ActiveJob {
         &self.headers
     }
 
-    /// The id of the processor that runs the job, as [`Client::processors`](crate::Client::processors)
-    /// has it.
+    /// The id of the processor that runs the job, as
+    /// [`Client::processors`](crate::Client::processors) has it.
     pub fn processor_id(&self) -> i64 {
         self.context.processor
     }

@@ -125,7 +125,7 @@ impl AttemptFacts {
                 group = self.group.as_deref(),
                 job = self.job,
                 name = self.name.as_deref(),
-                attempt = self.attempt,
+                attempt = i64::from(self.attempt),
                 otel.name = format_args!("process {}", self.queue),
                 otel.kind = "consumer",
                 otel.status_code = Empty,

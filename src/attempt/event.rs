@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::job::job::Failure;
+use crate::job::json::{optional_seconds, seconds};
 use crate::job::outcome::EndedAs;
 
 /// An ended attempt, after the commit of its outcome ([`ProcessorBuilder::on_event`]). Never the
-/// job's data.
+/// job's data. Its durations are seconds in JSON.
 ///
 /// [`ProcessorBuilder::on_event`]: crate::ProcessorBuilder::on_event
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,14 +35,18 @@ pub struct Event {
     /// [`EndedAs::Expired`].
     pub failure: Option<Failure>,
     /// The delay before the next attempt: for [`EndedAs::Retried`].
+    #[serde(serialize_with = "optional_seconds")]
     pub retry_in: Option<Duration>,
     /// How long layers and handler ran; `None` if the job ended without its handler.
+    #[serde(serialize_with = "optional_seconds")]
     pub duration: Option<Duration>,
     /// How long the job waited for its place in its group
     /// ([`ActiveJob::lane_wait`](crate::ActiveJob::lane_wait)).
+    #[serde(serialize_with = "seconds")]
     pub lane_wait: Duration,
     /// How long the job waited for a slot
     /// ([`ActiveJob::slot_wait`](crate::ActiveJob::slot_wait)).
+    #[serde(serialize_with = "seconds")]
     pub slot_wait: Duration,
 }
 

@@ -16,10 +16,10 @@ use crate::job::outcome::RunResult;
 /// Code around the handlers of a processor ([`ProcessorBuilder::layer`]): to set a tenant, to
 /// measure, to tell an error service.
 ///
-/// A layer runs inside the hold, inside the job's timeout, and where panics are caught: it is a part
-/// of the attempt. It may write through [`ActiveJob::tx`], which commits with the job. Its future is
-/// dropped when a handler's is. A job that ends without its handler (expired, cancelled, out of
-/// attempts because its workers died) meets no layer.
+/// A layer runs inside the hold, inside the job's timeout, and where panics are caught: it is a
+/// part of the attempt. It may write through [`ActiveJob::tx`], which commits with the job. Its
+/// future is dropped when a handler's is. A job that ends without its handler (expired, cancelled,
+/// out of attempts because its workers died) meets no layer.
 ///
 /// What became of the attempt is decided later, with the commit:
 /// [`ProcessorBuilder::on_event`] tells it.
@@ -118,8 +118,8 @@ impl Ended {
         matches!(self.0, RunResult::Succeeded(_))
     }
 
-    /// Returns how the handler failed; `None` after a success. A panic passes the layers as a panic,
-    /// and a timeout drops them.
+    /// Returns how the handler failed; `None` after a success. A panic passes the layers as a
+    /// panic, and a timeout drops them.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         match &self.0 {
             RunResult::Failed(error) => Some(error.kind()),
@@ -128,8 +128,8 @@ impl Ended {
         }
     }
 
-    /// Returns the error that the handler returned, or that a layer made; `None` after a success, and
-    /// if the data or the output could not be read or written.
+    /// Returns the error that the handler returned, or that a layer made; `None` after a success,
+    /// and if the data or the output could not be read or written.
     pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0 {
             RunResult::Failed(error) => Some(error.inner()),

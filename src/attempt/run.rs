@@ -264,7 +264,9 @@ impl ClaimedTurn {
     async fn run_handler(&self, job: &mut ActiveJob, held: &HeldJob) -> RunResult {
         let span = self.facts.as_ref().map_or_else(Span::none, |facts| facts.span());
         let layers = &*self.queue.hooks.layers;
-        layers.iter().for_each(|layer| layer.begin_span(job, &span));
+        for layer in layers {
+            layer.begin_span(job, &span);
+        }
         let handler = &*self.queue.handler;
         if layers.is_empty() {
             return handler.run(job, &held.data).instrument(span).await;

@@ -82,8 +82,8 @@ impl Client {
         self
     }
 
-    /// Adds a layer: a function that every enqueue through this client calls with each job, before the
-    /// job is checked. Layers run in the order in which they were added. So do those of
+    /// Adds a layer: a function that every enqueue through this client calls with each job, before
+    /// the job is checked. Layers run in the order in which they were added. So do those of
     /// [`ActiveJob::enqueue`](crate::ActiveJob::enqueue), if the processor has this
     /// [`client`](crate::ProcessorBuilder::client). The SQL function has none.
     ///

@@ -22,7 +22,7 @@ use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::metrics::receives::record_receive;
 use crate::store::{
-    ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, record_failure,
+    ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
 };
 
 /// A request to receive: `Receive::new("queue").max(10)`.
@@ -316,7 +316,7 @@ impl Client {
             rows.await?.into_iter().map(decode_row).collect::<Result<Vec<_>, ReceiveError>>()
         };
         let received = in_span(&span, received).await?;
-        span.record("messaging.batch.message_count", received.len());
+        span.record("messaging.batch.message_count", count(received.len()));
         record_receive(&queue, received.len());
         Ok(received)
     }

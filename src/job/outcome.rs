@@ -75,7 +75,8 @@ pub enum EndedAs {
     Cancelled,
     /// The job is older than its queue's [`ignore_before`](crate::QueueOptions::ignore_before).
     Ignored,
-    /// The job was given back, by a shutdown or for lack of a connection: the attempt does not count.
+    /// The job was given back, by a shutdown or for lack of a connection: the attempt does not
+    /// count.
     Released,
 }
 

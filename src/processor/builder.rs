@@ -169,15 +169,15 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Adds a [`Layer`]: code around the handlers of all queues of this processor. The first that is
-    /// added is the outermost. Default: none.
+    /// Adds a [`Layer`]: code around the handlers of all queues of this processor. The first that
+    /// is added is the outermost. Default: none.
     pub fn layer(mut self, layer: impl Layer) -> Self {
         self.config.layers.push(Box::new(layer));
         self
     }
 
-    /// Sets a hook that is called with each ended attempt, after the commit of its outcome. Default:
-    /// none.
+    /// Sets a hook that is called with each ended attempt, after the commit of its outcome.
+    /// Default: none.
     ///
     /// It runs in the processor's own tasks: it must not block, and sends what takes long to a
     /// channel. A panic of it is caught, and logged. It is never called for an attempt whose commit

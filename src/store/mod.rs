@@ -59,7 +59,7 @@ pub(crate) use settle::many::Succeeded;
 pub(crate) use settle::quick::AfterSettle;
 pub(crate) use settle::turn::UnrecordedSuccess;
 pub(crate) use spans::{
-    begin_ack, begin_nack, begin_receive, begin_send, end_send, record_failure,
+    begin_ack, begin_nack, begin_receive, begin_send, count, end_send, record_failure,
 };
 pub(crate) use store::Store;
 pub(crate) use work_connection::WorkConnection;

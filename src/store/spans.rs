@@ -51,7 +51,7 @@ pub(crate) fn begin_send(jobs: &mut [NewJob], settings: &EnqueueSettings, batch:
         "producer",
         "send",
         only_queue(jobs),
-        messaging.batch.message_count = batch.then_some(jobs.len()),
+        messaging.batch.message_count = batch.then(|| count(jobs.len())),
         messaging.message.id = Empty,
         messaging.seriatim.message.group = single().and_then(NewJob::group_id),
     );
@@ -63,6 +63,11 @@ pub(crate) fn begin_send(jobs: &mut [NewJob], settings: &EnqueueSettings, batch:
         });
     }
     span
+}
+
+/// Returns a number as an attribute has it: OpenTelemetry knows no unsigned ones.
+pub(crate) fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Returns the queue that all jobs are for.

@@ -9,8 +9,8 @@ use seriatim::TraceParent;
 pub(crate) const TRACE_STATE: &str = "tracestate";
 
 /// Returns the context of the span that enqueued a job, from the headers `traceparent` and
-/// `tracestate`. The context is invalid ([`SpanContext::is_valid`]) if there is none, or it cannot be
-/// read; a link to an invalid context is no link.
+/// `tracestate`. The context is invalid ([`SpanContext::is_valid`]) if there is none, or it cannot
+/// be read; a link to an invalid context is no link.
 ///
 /// [`layer`](crate::layer()) does it for handlers. A receiver links its own span:
 ///
@@ -18,7 +18,8 @@ pub(crate) const TRACE_STATE: &str = "tracestate";
 /// use tracing_opentelemetry::OpenTelemetrySpanExt;
 ///
 /// fn work_on(job: &seriatim::Received) {
-///     let span = tracing::info_span!(parent: None, "process", otel.kind = "consumer", job = job.id);
+///     let (kind, id) = ("consumer", job.id);
+///     let span = tracing::info_span!(parent: None, "process", otel.kind = kind, job = id);
 ///     span.add_link(seriatim_otel::extract(&job.headers));
 ///     span.in_scope(|| { /* … */ });
 /// }

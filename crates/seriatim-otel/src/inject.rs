@@ -12,8 +12,8 @@ use crate::context::{TRACE_STATE, trace_parent};
 const STATE_LIMIT: usize = 512;
 
 /// Returns a layer for [`Client::enqueue_layer`](seriatim::Client::enqueue_layer), which writes the
-/// context of the span `send` into the job's headers `traceparent` and `tracestate`. All jobs of one
-/// call get the same.
+/// context of the span `send` into the job's headers `traceparent` and `tracestate`. All jobs of
+/// one call get the same.
 ///
 /// A job that has a `traceparent` keeps it, and its own `tracestate`. Without a span nothing is
 /// written. Baggage is not: it would be stored with the job, for everybody who may read headers. A

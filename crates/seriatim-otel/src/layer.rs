@@ -1,5 +1,7 @@
 //! The handler layer: an attempt's span links to the span that enqueued the job.
 
+use std::time::Duration;
+
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt;
 use seriatim::{ActiveJob, Ended, Layer, Next, async_trait};
@@ -94,10 +96,16 @@ fn set_attributes(job: &ActiveJob, span: &Span) {
     span.set_attribute("messaging.message.id", job.id().to_string());
     span.set_attribute("messaging.client.id", job.processor_id().to_string());
     span.set_attribute("messaging.seriatim.message.attempt", i64::from(job.attempt()));
+    span.set_attribute("messaging.seriatim.lane_wait_ms", millis(job.lane_wait()));
+    span.set_attribute("messaging.seriatim.slot_wait_ms", millis(job.slot_wait()));
     if let Some(group) = job.group() {
         span.set_attribute("messaging.seriatim.message.group", group.to_owned());
     }
     if let Some(name) = job.name() {
         span.set_attribute("messaging.seriatim.message.name", name.to_owned());
     }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

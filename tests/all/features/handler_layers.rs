@@ -141,6 +141,37 @@ async fn a_failure_of_a_layer_is_one_of_its_attempt() {
     }
 }
 
+/// Never ends.
+struct Hangs(Log);
+
+#[async_trait]
+impl Layer for Hangs {
+    async fn run(&self, job: &mut ActiveJob, next: Next<'_>) -> Ended {
+        let ended = next.run(job).await;
+        self.0.add("the handler has ended");
+        job.cancelled().await;
+        self.0.add("told to stop");
+        std::future::pending::<()>().await;
+        ended
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_counts_to_the_timeout_of_its_job() {
+    for hold in HOLDS {
+        let (database, log) = (database().await, Log::default());
+        let builder = processor(&database, 10).await.layer(Hangs(log.clone()));
+        let options = queue("q").hold(hold).timeout(Duration::from_millis(50));
+        let run = handler(async |_, data| Ok(data));
+        let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+        let job = job_of("q", "g", 1).max_attempts(1);
+        let id = seriatim::enqueue(database.pool(), job).await.unwrap().id();
+        let done = ended(database.pool(), id).await;
+        assert_eq!(done.error.map(|failure| failure.kind), Some(FailureKind::Timeout));
+        assert_eq!(log.entries(), ["the handler has ended", "told to stop"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_enqueue_of_a_client_passes_its_layers() {
     let database = database().await;
@@ -199,7 +230,7 @@ async fn next_event(pool: &PgPool, events: &mut mpsc::UnboundedReceiver<Event>) 
     event
 }
 
-async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
+fn act(job: &ActiveJob, data: Value) -> Result<Value, JobError> {
     match data.as_str().unwrap_or_default() {
         "retry" if job.attempt() == 1 => {
             Err(JobError::retry_after("later", Duration::from_millis(20)))
@@ -215,8 +246,17 @@ async fn each_ended_attempt_is_told_after_its_commit() {
     for hold in HOLDS {
         let database = database().await;
         let pool = database.pool();
+        // The commit takes so long that what is told before it is seen to be.
+        by_hand(
+            pool,
+            "create function slow() returns trigger language plpgsql as $$ begin
+               perform pg_sleep(0.05); return null; end $$;
+             create constraint trigger slow after update on seriatim.job initially deferred
+               for each row when (old.status = 'started') execute function slow()",
+        )
+        .await;
         let (builder, mut events) = with_events(&database).await;
-        let run = handler(async |job, data| act(job, data).await);
+        let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold).retry(seriatim::RetryPolicy::new(2));
         let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
         let mut told = async |data: &str| {
@@ -236,6 +276,8 @@ async fn each_ended_attempt_is_told_after_its_commit() {
             (event, if more { Some(next_event(pool, &mut events).await) } else { None })
         };
         let (event, _) = told("ok").await;
+        let json = serde_json::to_value(&event).unwrap();
+        assert!(json["outcome"] == "succeeded" && json["duration"].is_f64(), "{json}");
         assert_eq!((event.outcome, event.attempt, event.failure), (EndedAs::Succeeded, 1, None));
         let (event, then) = told("retry").await;
         assert_eq!(event.failure.unwrap().message, "later");
@@ -254,7 +296,7 @@ async fn a_hook_that_panics_stops_nothing() {
         let database = database().await;
         let pool = database.pool();
         let builder = processor(&database, 10).await.on_event(|_| panic!("in the hook"));
-        let run = handler(async |job, data| act(job, data).await);
+        let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold);
         let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
         for n in 0..5 {
