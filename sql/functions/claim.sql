@@ -215,7 +215,7 @@ begin
         where j.queue = of_queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
           and (j.group_id is null or j.flagged) and j.run_at <= began and j.run_at >= ungrouped_from
         order by j.run_at limit 1) is not null,
-      (select case when q.paused_at is not null then 'paused' when q.in_flight_limit is not null then 'limited' end
+      (select case when {paused_q} then 'paused' when q.in_flight_limit is not null then 'limited' end
         from {schema}.queue q where q.name = of_queue)
       into due_at, line_at, flag_at, lapsed, aging, bound;
     reading := clock_timestamp() - began;
@@ -244,6 +244,7 @@ begin
   end if;
   if bound = 'paused' then
     more := false;
+    next := extract(epoch from (select q.paused_until from {schema}.queue q where q.name = of_queue) - clock_timestamp());
     return;
   end if;
 

@@ -28,10 +28,10 @@ create or replace function {schema}.is_paused(of_queue text, of_group text) retu
 language plpgsql stable
 as $$
 begin
-  perform from {schema}.queue q where q.name = of_queue and q.paused_at is not null;
+  perform from {schema}.queue q where q.name = of_queue and {paused_q};
   if not found then
     perform from {schema}.group_setting s
-    where s.queue = of_queue and s.group_id = of_group and s.paused_at is not null;
+    where s.queue = of_queue and s.group_id = of_group and {paused_s};
   end if;
   return found;
 end $$;

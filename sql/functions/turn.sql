@@ -79,7 +79,7 @@ begin
       and (turn.job_id is not null
         or least(j.run_at, j.expires_at) <= clock_timestamp()
           and (select s.group_id from {schema}.group_setting s
-            where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is null)
+            where s.queue = of_queue and s.group_id = turn.name and {paused_s} limit 1) is null)
     limit 1 for no key update skip locked) j on true;
   return heads;
 end $$;
@@ -203,7 +203,7 @@ begin
 end $$;
 
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
--- its head is due, or rest while it is paused, frees one whose job is gone, retires one that has no
+-- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has no
 -- job. If another transaction has the head, the next look is 20 ms later, and twice as long each
 -- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may
 -- have been set since the head was read, to wake the group.
@@ -219,7 +219,7 @@ language plpgsql volatile
 as $$
 declare
   names text[]; lines tid[]; plans text[]; ids bigint[]; due_ats timestamptz[]; priorities smallint[];
-  resting text[]; still text[]; still_from bigint[]; drained tid[];
+  resting text[]; rest_until timestamptz[]; still text[]; still_from bigint[]; drained tid[];
 begin
   select array_agg(d.name), array_agg(d.line), array_agg(d.plan), array_agg(d.id), array_agg(d.due_at), array_agg(d.priority),
       array_agg(d.name) filter (where d.plan = 'rest'), array_agg(d.name) filter (where d.plan in ('sleep', 'rest')),
@@ -245,22 +245,23 @@ begin
     left join lateral (
       select least(j.run_at, j.expires_at) as due_at, j.priority::smallint,
         (select s.group_id from {schema}.group_setting s
-          where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is not null as paused
+          where s.queue = of_queue and s.group_id = turn.name and {paused_s} limit 1) is not null as paused
       from {schema}.job j where j.id = any (array[head.id])) j on true
     where turn.head is null) d;
   if resting is not null then
-    -- The end of a pause waits for this lock, so its flag comes after the rest is written.
-    resting := array(
-      select s.group_id from {schema}.group_setting s
-      where s.queue = of_queue and s.group_id = any (resting) and s.paused_at is not null
-      for share skip locked);
+    -- A change of a pause waits for this lock, so its flag comes after the rest is written. A pause
+    -- with an end needs none: the row is due then.
+    select array_agg(s.group_id), array_agg(coalesce(s.paused_until, 'infinity')) into resting, rest_until
+    from (select s.group_id, s.paused_until from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = any (resting) and {paused_s}
+      for share skip locked) s;
   end if;
   update {schema}.queue_group g set
     ready_at = case d.plan
       when 'sleep' then d.due_at
       when 'suspect' then {schema}.suspect_until(g.suspect, g.claim)
       when 'free' then clock_timestamp()
-      when 'rest' then case when d.name = any (resting) then 'infinity' else clock_timestamp() + {retry_soon} end
+      when 'rest' then coalesce(rest_until[array_position(resting, d.name)], clock_timestamp() + {retry_soon})
       when 'retire' then clock_timestamp() + {retry_soon}
       else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end,
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,

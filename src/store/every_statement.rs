@@ -56,21 +56,29 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 29] = [
+const FUNCTIONS: [&str; 37] = [
     "abort",
     "ack",
     "adopt",
     "batch_jobs",
     "cancel",
+    "configure_queue",
+    "counts",
+    "discard_parked",
     "discard_jobs",
     "locker",
     "park",
     "pause",
     "processors",
+    "purge_groups",
+    "purge_ungrouped",
     "queue_overview",
     "record_operation",
     "redrive",
     "redrive_jobs",
+    "redrive_parked",
+    "release_node",
+    "set_group_policy",
     "retry",
     "run_now",
     "unhalt",

@@ -7,7 +7,7 @@ use crate::args::Groups;
 use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{shell, since};
+use crate::output::text::{clock, shell, since};
 use crate::output::{json_line, line};
 use crate::session::Session;
 
@@ -72,6 +72,9 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     let mut note = String::new();
     if let Some(time) = group.stopped_at {
         note = format!("for {}", since(time, now));
+    }
+    if let Some(until) = group.paused_until {
+        note = format!("{note}, until {}", clock(until));
     }
     if let Some(job) = group.halted_by {
         note = format!("by job {job}, {note}");
