@@ -19,8 +19,8 @@ use crate::config::{Access, Identity};
 use crate::data::{self, LaneFilter, LetterFilter, Shared, shown};
 use crate::error::{WebError, wrong_method};
 use crate::pages::view::{
-    AttemptView, JobLine, LetterRow, NodeRow, OperationRow, QueueRow, RowView, When, encode,
-    queue_url,
+    AttemptView, JobLine, LetterRow, NodeRow, OperationRow, PauseView, QueueRow, RowView, When,
+    encode, queue_url,
 };
 use crate::timeline::{Timeline, timeline};
 
@@ -254,7 +254,7 @@ async fn lane(
         sentence: String,
         queue_paused: bool,
         unserved: Option<When>,
-        paused: Option<(When, String)>,
+        paused: Option<PauseView>,
         halt_ends: Option<When>,
         timeline: Timeline,
         jobs: Vec<JobLine>,
@@ -278,10 +278,7 @@ async fn lane(
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,
                 unserved: lane.queue_unserved_since.map(When::new),
-                paused: lane.overview.as_ref().and_then(|group| {
-                    let reason = group.pause_reason.as_deref().map(shown).unwrap_or_default();
-                    group.paused_at.map(|at| (When::new(at), reason))
-                }),
+                paused: lane.overview.as_ref().and_then(PauseView::of_group),
                 halt_ends: lane
                     .overview
                     .as_ref()
@@ -425,9 +422,13 @@ impl StoppedPage {
             url: queue_url(&paused.queue),
             state: "paused",
             since: When::new(paused.since),
-            why: match paused.reason.as_deref() {
-                None | Some("") => String::from("No reason was given."),
-                Some(reason) => shown(reason),
+            why: match (paused.reason.as_deref(), paused.until) {
+                (None | Some(""), None) => String::from("No reason was given."),
+                (reason, until) => {
+                    let ends = |at| format!(" It ends by itself {}.", When::new(at).words);
+                    let ends = until.map(ends).unwrap_or_default();
+                    format!("{}{ends}", reason.map(shown).unwrap_or_default())
+                }
             },
             buttons: Buttons::new(app, access).queue(&paused.queue, true, false, false).made(),
             queue: shown(&paused.queue),
