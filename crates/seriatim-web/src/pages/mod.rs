@@ -20,7 +20,7 @@ use crate::data::{self, LaneFilter, LetterFilter, Shared, shown};
 use crate::error::{WebError, wrong_method};
 use crate::pages::view::{
     AttemptView, JobLine, LetterRow, NodeRow, OperationRow, PauseView, QueueRow, RowView, When,
-    encode, queue_url,
+    encode, field, queue_url,
 };
 use crate::timeline::{Timeline, timeline};
 
@@ -52,7 +52,7 @@ struct Layout<'a> {
     took_ms: u128,
     user: &'a str,
     role: &'a str,
-    find: &'a str,
+    find: String,
 }
 
 /// Shows an error that came before or instead of a page.
@@ -117,7 +117,7 @@ impl Visit<'_> {
             took_ms: rendered.took.as_millis(),
             user: &self.identity.name,
             role: access.as_str(),
-            find: self.find,
+            find: field(self.find),
         };
         Ok(Html(layout.render()?).into_response())
     }
@@ -223,7 +223,7 @@ async fn queue(
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),
                 filtered: !filter.state.is_empty() || !filter.find.is_empty(),
-                find: filter.find.clone(),
+                find: field(&filter.find),
                 next,
                 or_more: page.or_more,
             };
@@ -249,6 +249,7 @@ async fn lane(
     struct LanePage {
         queue: String,
         queue_url: String,
+        letters_url: String,
         group: String,
         state: &'static str,
         sentence: String,
@@ -273,6 +274,11 @@ async fn lane(
             let main = LanePage {
                 queue: shown(&lane.queue),
                 queue_url: queue_url(&lane.queue),
+                letters_url: format!(
+                    "failed?queue={}&group={}",
+                    encode(&lane.queue),
+                    encode(&lane.group)
+                ),
                 group: shown(&lane.group),
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
@@ -507,7 +513,11 @@ async fn failed(
     #[derive(Template)]
     #[template(path = "failed.html")]
     struct FailedPage {
-        filter: LetterFilter,
+        queue: String,
+        group: String,
+        name: String,
+        error: String,
+        about: String,
         within: Vec<Choice>,
         filtered: bool,
         rows: Vec<LetterRow>,
@@ -535,7 +545,11 @@ async fn failed(
                 within: choices(&WITHIN, within),
                 filtered: !filter.is_empty(),
                 rows: letters.jobs.iter().map(LetterRow::new).collect(),
-                filter: filter.clone(),
+                queue: field(queue),
+                group: field(group),
+                name: field(name),
+                error: field(error),
+                about: filter.about(),
                 next,
                 buttons,
             };

@@ -10,11 +10,27 @@ use seriatim::{
 use crate::action::{Button, Buttons};
 use crate::app::App;
 use crate::config::Access;
-use crate::data::{JobView, LaneRow, age, shown, span};
+use crate::data::{JobView, LaneRow, age, shown, span, turns_direction};
 
 /// Returns a text for a query string.
 pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Returns a text, escaped, for the value of a field: as it is, but with nothing in it that turns the
+/// direction of a page's source.
+pub(crate) fn field(text: &str) -> String {
+    use std::fmt::Write;
+    let mut field = String::with_capacity(text.len());
+    for char in text.chars() {
+        if matches!(char, '&' | '<' | '>' | '"' | '\'') || turns_direction(char) {
+            // A String takes whatever is written.
+            let _ = write!(field, "&#{};", u32::from(char));
+        } else {
+            field.push(char);
+        }
+    }
+    field
 }
 
 pub(crate) fn lane_url(queue: &str, group: &str) -> String {
@@ -103,7 +119,7 @@ impl PauseView {
 /// A queue in a list.
 pub(crate) struct QueueRow {
     pub(crate) name: String,
-    /// The name as it is, for a form.
+    /// The name as it is, as the value of a field.
     pub(crate) raw: String,
     pub(crate) url: String,
     /// Where its dead letters are.
@@ -129,7 +145,7 @@ impl QueueRow {
         );
         Self {
             name: shown(&queue.queue),
-            raw: queue.queue.clone(),
+            raw: field(&queue.queue),
             url: queue_url(&queue.queue),
             letters_url: format!("failed?queue={}", encode(&queue.queue)),
             unserved: queue.unserved_since().map(When::new),
