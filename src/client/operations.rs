@@ -19,10 +19,10 @@ impl Client {
         self.store.operations(executor, before, limit.into()).await
     }
 
-    /// Returns the processors, those that are gone and own a claim still included: which queues each
-    /// serves, and whether it lives. A killed one is gone at once, one whose host vanished within
-    /// 15 s. One without a [presence](crate::ProcessorBuilder::presence) counts as living for 30 s
-    /// after it was seen.
+    /// Returns the processors, those that are gone and own a claim still included: which queues
+    /// each serves, and whether it lives. A killed one is gone at once, one whose host vanished
+    /// within 15 s. One without a [presence](crate::ProcessorBuilder::presence) counts as living
+    /// for 30 s after it was seen.
     pub async fn processors(
         &self,
         executor: impl PgExecutor<'_>,

@@ -254,7 +254,8 @@ impl From<sqlx::Error> for ReceiveError {
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
     /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group. A
-    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one job.
+    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one
+    /// job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
     /// visibility, no other call returns it or other jobs of its group. Empty: nothing is due, or
@@ -336,11 +337,12 @@ impl Client {
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
-    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it. The attempt counts. Followers that were received with it go back
-    /// too, without an attempt, and their receipts become stale. If it is out of attempts, it ends
-    /// as failed, and its group does what [`set_group_policy`](Self::set_group_policy) says,
-    /// or else [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the end of a halt at its deadline, need a processor with
-    /// maintenance.
+    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it.
+    /// The attempt counts. Followers that were received with it go back too, without an attempt,
+    /// and their receipts become stale. If it is out of attempts, it ends as failed, and its group
+    /// does what [`set_group_policy`](Self::set_group_policy) says, or else
+    /// [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the
+    /// end of a halt at its deadline, need a processor with maintenance.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).

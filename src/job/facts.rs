@@ -145,7 +145,8 @@ impl Facts {
         }
     }
 
-    /// That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
+    /// That nobody serves the queue is told of jobs that wait for a worker, or whose worker is
+    /// gone.
     fn unserved_for(&self, reason: &Reason) -> Option<Unserved> {
         let served = self.unserved.clone()?;
         let tells = match reason {

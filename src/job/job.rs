@@ -112,7 +112,8 @@ pub struct Job {
     /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper
     /// than 127 levels, numbers beyond `f64`) comes as a string: its text. So does such a `result`.
     pub data: serde_json::Value,
-    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal digits.
+    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal
+    /// digits.
     #[serde(serialize_with = "optional_bytes")]
     pub payload: Option<Vec<u8>>,
     /// The format of the raw bytes, as the producer named it.
@@ -239,7 +240,8 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
-    /// The handler ended the job's transaction by hand: no further attempt. What it committed stays.
+    /// The handler ended the job's transaction by hand: no further attempt. What it committed
+    /// stays.
     TransactionEnded,
     /// The session that held the job was lost.
     ConnectionLost,

@@ -29,8 +29,8 @@ pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, susp
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
-/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would end
-/// the job at once.
+/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would
+/// end the job at once.
 pub(in crate::store) const REQUEUED: &str = "status = 'queued', finished_at = null, run_at = now(), \
      turn_at = now(), expires_at = case when j.expires_at > now() then j.expires_at end, \
      attempts_forgiven = j.attempts, parked_with = null";
@@ -50,8 +50,8 @@ pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
     ("ready_at", "clock_timestamp()"),
 ];
 
-/// Writes down what a statement does: its action, queue, group, job, reason and how much it affects,
-/// by an actor. The function decides whether there is anything to write.
+/// Writes down what a statement does: its action, queue, group, job, reason and how much it
+/// affects, by an actor. The function decides whether there is anything to write.
 pub(in crate::store) fn recorded(names: &Names, what: &str, actor: &str) -> Expr {
     sql(format!("{}({actor}::text, {what})", names.quoted("record_operation")))
 }
@@ -74,8 +74,8 @@ pub(in crate::store) fn assignments(values: &[(&str, &str)]) -> String {
 pub(in crate::store) const FLAG_AT: &str =
     "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
-/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired is
-/// no dead letter of its attempts, so it halts no group.
+/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired
+/// is no dead letter of its attempts, so it halts no group.
 pub(in crate::store) fn disposition(
     alias: &str,
     max_attempts: &str,

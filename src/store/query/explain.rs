@@ -157,8 +157,8 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
     render(query.build(PG))
 }
 
-/// What processors say of the queue (attempts, timeout), requests to cancel the job and the head, the
-/// served queues if this one is not, whether the claim's processor lives, what it is, and the
+/// What processors say of the queue (attempts, timeout), requests to cancel the job and the head,
+/// the served queues if this one is not, whether the claim's processor lives, what it is, and the
 /// group's parked jobs with the time of the first.
 fn fleet(names: &Names) -> [Expr; 11] {
     let of_queue = |column: &str, which: &str| {
@@ -375,8 +375,8 @@ fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
     }))
 }
 
-/// A query as it may be shown: the library's own literals are left out, as a success's result is one
-/// (see `literal`), and its holds as a whole, as they show the claim's token.
+/// A query as it may be shown: the library's own literals are left out, as a success's result is
+/// one (see `literal`), and its holds as a whole, as they show the claim's token.
 fn presentable(query: &str) -> String {
     if ["hold_job", "hold_next"].iter().any(|own| query.contains(own)) {
         return "(the hold of the job, by the library)".to_owned();

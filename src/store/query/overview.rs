@@ -179,7 +179,8 @@ impl Store {
         // What is flagged may have ended.
         groups.retain(|group| group.state != GroupState::Idle);
         if let Some(state) = filter.state {
-            // One that runs, or is paused, is none of those that are due. Parked jobs may be beside.
+            // One that runs, or is paused, is none of those that are due. Parked jobs may be
+            // beside.
             groups.retain(|group| {
                 group.state == state || (state == GroupState::Parked && group.parked.count > 0)
             });
