@@ -46,6 +46,10 @@ begin
     update queue q set paused_at = null, pause_reason = null
     where q.name = unpause.queue and q.paused_at is not null;
     done := found;
+    -- A row that says nothing any more would list a queue that was only mistyped.
+    delete from queue q
+    where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
+      = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false);
   else
     update group_setting s set paused_at = null, pause_reason = null
     where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;

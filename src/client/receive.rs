@@ -258,8 +258,12 @@ impl Client {
     /// job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
-    /// visibility, no other call returns it or other jobs of its group. Empty: nothing is due, or
-    /// the queue is paused. Receivers and [`Processor`](crate::Processor)s may share a queue.
+    /// visibility, no other call returns it or other jobs of its group. Receivers and
+    /// [`Processor`](crate::Processor)s may share a queue.
+    ///
+    /// It returns no job, and no error, if nothing is due, if the queue is paused or has reached its
+    /// limit of jobs in flight, or if all groups with due jobs run, are halted or are paused.
+    /// [`queues`](Self::queues) and [`explain_group`](Self::explain_group) tell which it is.
     ///
     /// On a pool or an idle connection it commits by itself. In a transaction, it keeps the groups
     /// of its jobs from all others until that ends, and the whole queue if that has a limit of jobs

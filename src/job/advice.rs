@@ -55,8 +55,12 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
             String::from("retry queues it again")
         }
+        Reason::Lapsed { queue_paused: true, .. } => {
+            String::from("unpause_queue lets a worker take it over")
+        }
         Reason::Claimed { .. }
         | Reason::Suspected { .. }
+        | Reason::Lapsed { .. }
         | Reason::WaitsForTurn { .. }
         | Reason::NotAdopted { .. }
         | Reason::Stranded
@@ -68,6 +72,14 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::WaitsForTurn { .. } | Reason::NotAdopted { .. } => {
             String::from("wait, or give the queue more slots")
         }
+        // A claim suspects it, and takes it over a grace later.
+        Reason::Lapsed { seconds, .. } if *seconds < 5.0 => {
+            String::from("nothing, it is taken over within seconds")
+        }
+        Reason::Lapsed { .. } => String::from(
+            "see whether the processors of its queue live and have free slots, or whether its \
+             receivers still ask",
+        ),
         Reason::Stranded => String::from("run_maintenance, or wait for a processor's"),
         Reason::Expired { .. } => String::from("nothing, its turn ends it"),
         Reason::Claimed { .. }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::json::{optional_bytes, optional_seconds};
 use crate::job::redact::Redacted;
 
@@ -139,7 +140,9 @@ pub struct Job {
     pub error: Option<Failure>,
     /// The number of attempts that began.
     pub attempts: u32,
-    /// The limit that the producer set; `None`: the queue's.
+    /// The number of those that do not count: released ones, and all before a retry or a redrive.
+    pub attempts_forgiven: u32,
+    /// The limit of attempts that count, as the producer set it; `None`: the queue's.
     pub max_attempts: Option<u32>,
     /// The job does not run before this time; after a retry, that of the next attempt.
     pub run_at: DateTime<Utc>,
@@ -174,6 +177,7 @@ impl fmt::Debug for Job {
             .field("result", &self.result.as_ref().map(|_| Redacted))
             .field("error", &self.error)
             .field("attempts", &self.attempts)
+            .field("attempts_forgiven", &self.attempts_forgiven)
             .field("max_attempts", &self.max_attempts)
             .field("run_at", &self.run_at)
             .field("created_at", &self.created_at)
@@ -187,6 +191,11 @@ impl fmt::Debug for Job {
 impl Job {
     /// Bounds the history of a job.
     pub const HISTORY_LIMIT: u32 = 20;
+
+    /// Returns its last attempt, and the limit if the producer set one.
+    pub fn attempt(&self) -> AttemptInfo {
+        AttemptInfo::new(self.attempts, self.attempts_forgiven, self.max_attempts)
+    }
 }
 
 /// An attempt that did not succeed.

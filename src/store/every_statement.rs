@@ -11,6 +11,7 @@ use crate::store::{
 
 const FILES: &[InFile] = &[
     admin::control::ALL,
+    admin::move_jobs::ALL,
     admin::park::ALL,
     admin::pause::ALL,
     admin::policy::ALL,
@@ -56,7 +57,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 29] = [
+const FUNCTIONS: [&str; 31] = [
     "abort",
     "ack",
     "adopt",
@@ -64,6 +65,8 @@ const FUNCTIONS: [&str; 29] = [
     "cancel",
     "discard_jobs",
     "locker",
+    "move_jobs",
+    "move_queue",
     "park",
     "pause",
     "processors",

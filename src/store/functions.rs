@@ -61,6 +61,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/park.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
+    include_str!("../../sql/functions/move.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
