@@ -40,7 +40,9 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             "end the transaction of database session {0}: commit it, or pg_terminate_backend({0})",
             session.pid
         ),
-        Reason::NotDue { .. } => format!("run_now makes {job} due at once, skip gives it up"),
+        Reason::NotDue { .. } => {
+            format!("run_now {job} to make it due at once, or skip {job} to give it up")
+        }
         Reason::Halted { by: Some(by), .. } => {
             format!("mend its cause and retry job {by}, or skip job {by} to go on without it")
         }
@@ -53,7 +55,7 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             String::from("wait, or raise the queue's in_flight_limit with configure_queue")
         }
         Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
-            String::from("retry queues it again")
+            format!("retry {job} to queue it again")
         }
         Reason::Lapsed { queue_paused: true, .. } => {
             String::from("unpause_queue lets a worker take it over")

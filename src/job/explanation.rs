@@ -108,6 +108,8 @@ pub struct ProcessorInfo {
 pub struct SessionInfo {
     /// Its process id in the server.
     pub pid: i32,
+    /// The name of its program, as that says it.
+    pub application: Option<String>,
     /// Its state (`active`, `idle in transaction`, …), if the role may see it.
     pub state: Option<String>,
     /// The current or last query, if the role may see it.
@@ -322,6 +324,9 @@ impl fmt::Display for ProcessorInfo {
 impl fmt::Display for SessionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "database session {}", self.pid)?;
+        if let Some(application) = &self.application {
+            write!(f, " ({})", one_line(application))?;
+        }
         if let Some(state) = &self.state {
             write!(f, " {state}")?;
         }

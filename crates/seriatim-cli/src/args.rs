@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use seriatim::{AfterHalt, DedupScope, GroupSort, GroupState, JobStatus, OutOfAttempts, Receipt};
@@ -278,6 +278,36 @@ pub(crate) enum Job {
     Abort(Ids),
     /// Make delayed jobs, and those that wait for a retry, due now.
     RunNow(Ids),
+    /// Move queued jobs to another queue, to the end of their groups there.
+    ///
+    /// Each gets a new id, in the order of the old ones, and keeps all else; the old job ends as
+    /// cancelled. Dead letters can be redriven first.
+    #[command(after_help = "Examples:
+  seriatim job move 17 18 --to orders
+  seriatim job move --all --from ordres --to orders --dry-run")]
+    Move(MoveJobs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveJobs {
+    /// The jobs' ids.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) ids: Vec<i64>,
+    /// The queue to move them to.
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) to: String,
+    /// All queued jobs of the queue `--from`, group by group.
+    #[arg(long, requires = "from")]
+    pub(crate) all: bool,
+    /// The queue to move all jobs from.
+    #[arg(long, value_name = "QUEUE", requires = "all")]
+    pub(crate) from: Option<String>,
+    /// Only jobs of this group, with `--all`.
+    #[arg(long, requires = "all")]
+    pub(crate) group: Option<String>,
+    /// The most jobs, with `--all`.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
 }
 
 #[derive(Debug, Args)]
@@ -653,16 +683,22 @@ fn duration(text: &str) -> Result<Duration, String> {
     time.ok_or_else(mistake)
 }
 
-/// Reads a time, or how long ago it is.
+/// Reads a time, or how long ago it is. A day begins at midnight in UTC; tables print times as
+/// they can be given here.
 fn moment(text: &str) -> Result<DateTime<Utc>, String> {
-    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
-        return Ok(time.to_utc());
+    let given = DateTime::parse_from_rfc3339(text).map(|time| time.to_utc());
+    let day = || NaiveDate::from_str(text).map(|day| day.and_time(NaiveTime::MIN).and_utc());
+    let shown = || NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S UTC");
+    if let Ok(time) = given.or_else(|_| day()).or_else(|_| shown().map(|time| time.and_utc())) {
+        return Ok(time);
     }
-    duration(text)
-        .ok()
-        .and_then(|age| chrono::Duration::from_std(age).ok())
-        .and_then(|age| Utc::now().checked_sub_signed(age))
-        .ok_or_else(|| format!("{text:?} is no time, such as 2026-11-24T03:00:00Z or 2h"))
+    let ago = duration(text).ok().and_then(|age| chrono::Duration::from_std(age).ok());
+    ago.and_then(|age| Utc::now().checked_sub_signed(age)).ok_or_else(|| {
+        String::from(
+            "it takes a time as 2026-11-24T03:00:00Z, a day in UTC as 2026-11-24, or how long ago \
+             as 90s, 5m, 2h or 1d",
+        )
+    })
 }
 
 fn group_state(text: &str) -> Result<GroupState, String> {
@@ -692,7 +728,7 @@ mod tests {
 
     use seriatim::{AfterHalt, OutOfAttempts};
 
-    use super::{Cli, Policy, duration};
+    use super::{Cli, Policy, duration, moment};
 
     #[test]
     fn the_arguments_contradict_nothing() {
@@ -707,6 +743,20 @@ mod tests {
         assert_eq!("halt".parse(), Ok(Policy(OutOfAttempts::Halt)));
         for wrong in ["", "stop", "halt:", "halt:1h", "halt:1h:stop", "halt:x:park"] {
             assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_several_forms() {
+        let time = moment("2026-11-24T03:00:00Z").unwrap();
+        for same in ["2026-11-24T04:00:00+01:00", "2026-11-24 03:00:00 UTC"] {
+            assert_eq!(moment(same), Ok(time), "{same}");
+        }
+        assert_eq!(moment("2026-11-24"), Ok(time - chrono::Duration::hours(3)));
+        let ago = chrono::Utc::now() - moment("2h").unwrap();
+        assert!((7_190..7_260).contains(&ago.num_seconds()), "{ago}");
+        for wrong in ["", "yesterday", "2026-13-01", "24.11.2026", "-2h"] {
+            assert!(moment(wrong).unwrap_err().contains("2026-11-24"), "{wrong}");
         }
     }
 

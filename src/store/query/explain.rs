@@ -239,7 +239,7 @@ fn tallies(names: &Names) -> [Expr; 5] {
 fn locker(names: &Names, table: &str) -> String {
     names.sql_with(
         "select a.pid, a.state, a.query, a.query_start, pg_catalog.host(a.client_addr), a.backend_start,
-            a.xact_start, pg_catalog.pg_blocking_pids(a.pid)
+            a.xact_start, pg_catalog.pg_blocking_pids(a.pid), nullif(a.application_name, '')
         from pg_catalog.pg_stat_activity a where a.pid = {locker}($1, {table})",
         &[("table", &format!("'{table}'"))],
     )
@@ -285,6 +285,7 @@ fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
         since: row.try_get(5)?,
         transaction_start: row.try_get(6)?,
         blocked_by: row.try_get(7)?,
+        application: row.try_get(8)?,
     })
 }
 

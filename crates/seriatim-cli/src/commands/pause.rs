@@ -1,7 +1,6 @@
 //! `seriatim pause`, `resume` and `unhalt`.
 
 use serde_json::json;
-use seriatim::ControlError;
 use sqlx::PgConnection;
 
 use crate::args::{GroupArgs, Subject};
@@ -10,10 +9,14 @@ use crate::failure::Failure;
 use crate::output::text::shell;
 use crate::session::Session;
 
+/// How many queues a list has at most.
+const LISTED: usize = 1_000;
+
 /// Pauses a queue or a group.
 pub(crate) async fn pause(session: &Session, subject: &Subject) -> Result<(), Failure> {
     let Subject { queue, group } = subject;
     let (client, reason) = (&session.client, session.reason.as_deref());
+    let is_known = is_known(session, queue).await?;
     let act = async |conn: &mut PgConnection| {
         match group {
             Some(group) => client.pause_group(conn, queue, group, reason).await?,
@@ -21,9 +24,29 @@ pub(crate) async fn pause(session: &Session, subject: &Subject) -> Result<(), Fa
         }
         let sentence =
             format!("{} is paused: jobs that run go on, and no other begins", named(subject));
-        Ok(effect(sentence, subject, "pause"))
+        let effect = effect(sentence, subject, "pause");
+        if is_known {
+            return Ok(effect);
+        }
+        let sentence = format!(
+            "{}; no job, setting or living processor names this queue: is it mistyped?",
+            effect.sentence
+        );
+        Ok(Effect { sentence, asks: true, ..effect })
     };
     session.change(act).await
+}
+
+/// Returns whether a job, a setting or a living processor names the queue. Of more queues than a
+/// list has, all are taken for known.
+async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    if queues.len() >= LISTED || queues.iter().any(|overview| overview.queue == queue) {
+        return Ok(true);
+    }
+    let processors = session.client.processors(&mut *session.read().await?).await?;
+    let mut served = processors.iter().filter_map(|processor| processor.queues.as_ref());
+    Ok(served.any(|queues| queues.iter().any(|served| served == queue)))
 }
 
 /// Ends the pause of a queue or a group.
@@ -66,14 +89,7 @@ pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), F
         let sentence = format!("{} goes on behind the job that failed", named(&subject));
         Ok(effect(sentence, &subject, "unhalt"))
     };
-    match session.change(act).await {
-        Err(Failure::NothingMatched(_)) => {
-            let message = ControlError::NotHalted { queue: queue.clone(), group: group.clone() };
-            let message = message.to_string().replace("unpause_group", "`seriatim resume`");
-            Err(Failure::NothingMatched(message))
-        }
-        done => done,
-    }
+    session.change(act).await
 }
 
 /// Returns the queue, or the group and its queue.
@@ -87,5 +103,5 @@ pub(crate) fn named(subject: &Subject) -> String {
 fn effect(sentence: String, subject: &Subject, action: &str) -> Effect {
     let Subject { queue, group } = subject;
     let data = json!({"action": action, "queue": queue, "group": group});
-    Effect { sentence, jobs: 0, data }
+    Effect::new(sentence, 0, data)
 }
