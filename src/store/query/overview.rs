@@ -15,6 +15,7 @@ use crate::job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
     QueueOverview,
 };
+use crate::job::queue_options::AfterHalt;
 use crate::store::fragments::FLAG_AT;
 use crate::store::names::Names;
 use crate::store::statement::{Statement, statements};
@@ -134,10 +135,11 @@ fn details(names: &Names, candidates: &str) -> String {
             and j.status in ('queued', 'started') limit 1001) deep),
           (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
             and j.parked_with is not null and j.status = 'parked' limit 1001) aside),
-          now(), h.attempts_forgiven, g.rechecks
+          now(), g.halt_until, g.halt_then, h.attempts_forgiven, g.rechecks
         from ({candidates}) c(name)
         left join lateral (
-          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id, g.rechecks
+          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id,
+            g.halt_until, g.halt_then, g.rechecks
           from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
         left join lateral (
           select s.paused_at, s.pause_reason from {group_setting} s
@@ -195,11 +197,8 @@ impl Store {
         // What is flagged may have ended.
         groups.retain(|group| group.state != GroupState::Idle);
         if let Some(state) = filter.state {
-            // One that runs, or is paused, is none of those that are due. Parked jobs may be
-            // beside.
-            groups.retain(|group| {
-                group.state == state || (state == GroupState::Parked && group.parked.count > 0)
-            });
+            // One that runs, or is paused, is none of those that are due.
+            groups.retain(|group| group.is_listed_as(state));
             if let Some(prefix) = find {
                 groups.retain(|group| group.group.starts_with(prefix));
             }
@@ -279,6 +278,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             paused: count(15)?,
             parked: count(16)?,
         },
+        served: row.try_get(17)?,
     })
 }
 
@@ -312,7 +312,7 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         head_status: status.and_then(JobStatus::parse),
         head_name: row.try_get(9)?,
         attempts: number(row.try_get(10)?).unwrap_or_default(),
-        attempts_forgiven: number(row.try_get(18)?).unwrap_or_default(),
+        attempts_forgiven: number(row.try_get(20)?).unwrap_or_default(),
         max_attempts: number(row.try_get(11)?),
         enqueued_at: row.try_get(12)?,
         due_at,
@@ -323,6 +323,10 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         reason: if halted.is_some() { row.try_get(3)? } else { row.try_get(6)? },
         halted_by: row.try_get(4)?,
         blocked: state == GroupState::Ready
-            && row.try_get::<Option<i16>, _>(19)?.is_some_and(|rechecks| rechecks >= BLOCKED),
+            && row.try_get::<Option<i16>, _>(21)?.is_some_and(|rechecks| rechecks >= BLOCKED),
+        halted_until: row.try_get(18)?,
+        then: row.try_get::<Option<&str>, _>(19)?.and_then(AfterHalt::parse),
+        paused_at: paused,
+        pause_reason: row.try_get(6)?,
     })
 }

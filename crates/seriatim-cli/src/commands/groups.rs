@@ -1,13 +1,13 @@
 //! `seriatim groups`: the groups of a queue.
 
 use chrono::{DateTime, Utc};
-use seriatim::{AttemptInfo, GroupFilter, GroupOverview};
+use seriatim::{AttemptInfo, GroupFilter, GroupOverview, GroupState};
 
 use crate::args::Groups;
 use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{shell, since};
+use crate::output::text::{clock, shell, since};
 use crate::output::{json_line, line};
 use crate::session::Session;
 
@@ -78,6 +78,12 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     }
     if let Some(job) = group.halted_by {
         note = format!("by job {job}, {note}");
+    }
+    if let Some(until) = group.halted_until {
+        note = format!("{note}, until {}", clock(until));
+    }
+    if group.paused_at.is_some() && group.state != GroupState::Paused {
+        note = format!("{note}, paused too");
     }
     match &group.reason {
         Some(reason) if note.is_empty() => reason.clone(),

@@ -66,6 +66,9 @@ fn note(queue: &QueueOverview) -> String {
         let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         notes.push(format!("paused for {}{reason}", in_words(pause.age)));
     }
+    if queue.unserved_since().is_some() {
+        notes.push(String::from("no living processor serves it"));
+    }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));
     }
