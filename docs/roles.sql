@@ -72,7 +72,7 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
   seriatim.operation, seriatim.queue_metrics to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
-  seriatim.locker(text, text), seriatim.queue_overview(bigint) to seriatim_observer;
+  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.counts(text, bigint) to seriatim_observer;
 -- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
 -- two; then explain_job, explain_group, halted_groups, parked_groups and failed_jobs are refused.
 grant select (error, history) on seriatim.job to seriatim_observer;

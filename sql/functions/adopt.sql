@@ -92,7 +92,7 @@ begin
             when head.id is null then 'drained'
             when head.due_at > began or (
               select s.group_id from {schema}.group_setting s
-              where s.queue = f.queue and s.group_id = f.name and s.paused_at is not null limit 1) is not null then 'resting'
+              where s.queue = f.queue and s.group_id = f.name and {paused_s} limit 1) is not null then 'resting'
             else 'new' end
           when not g.free then 'idle'
           when f.id < g.head_id then 'woken'

@@ -1,10 +1,16 @@
 -- Returns in how many seconds a claim of the queue may find something, also if another transaction
--- has locked what is due; null if nothing will be due, as far as is known. The caller has plans
--- pinned.
+-- has locked what is due; null if nothing will be due, as far as is known. Of a paused queue nothing
+-- is due before the pause ends. The caller has plans pinned.
 create or replace function {schema}.due_in(of_queue text) returns float8
 language plpgsql volatile
 as $$
+declare
+  resumes_at timestamptz;
 begin
+  select q.paused_until into resumes_at from {schema}.queue q where q.name = of_queue and {paused_q};
+  if found then
+    return extract(epoch from resumes_at - clock_timestamp());
+  end if;
   return extract(epoch from nullif(least(
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at < 'infinity'

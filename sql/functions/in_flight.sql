@@ -14,7 +14,7 @@ declare
   flight_limit integer;
 begin
   for tries in 1..20 loop
-    select q.in_flight_limit, q.paused_at is not null into flight_limit, paused from {schema}.queue q
+    select q.in_flight_limit, {paused_q} into flight_limit, paused from {schema}.queue q
     where q.name = of_queue for no key update skip locked;
     busy := not found;
     exit when found;

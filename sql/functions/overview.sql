@@ -8,7 +8,7 @@
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)
 returns table (
-  queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
+  queue text, paused_at timestamptz, paused_until timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
   queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint, paused_groups bigint,
   parked_groups bigint, served boolean)
@@ -44,7 +44,8 @@ as $$
         order by j.queue limit 1)), k.step + 1
     from known k where k.name is not null and k.step < 1000),
   alive as materialized (select p.queues from processors() p where p.alive)
-  select k.name, q.paused_at, extract(epoch from clock_timestamp() - q.paused_at)::float8, q.pause_reason, q.in_flight_limit,
+  select k.name, p.paused_at, p.paused_until, extract(epoch from clock_timestamp() - p.paused_at)::float8, p.pause_reason,
+    q.in_flight_limit,
     least(
       (select g.ready_at from queue_group g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
         and g.job_id is null order by g.ready_at limit 1),
@@ -72,18 +73,20 @@ as $$
       + flagged.due,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c),
-    (select count(*) from (
-        select from queue_group g where g.queue = k.name and g.ready_at > now() and g.ready_at < 'infinity'
-          and g.job_id is null and g.halted_at is null and g.rechecks = 0 limit up_to + 1) c)
+    case when resting.rows > up_to then resting.rows else resting.rows - (
+        select count(*) from group_setting s join queue_group g on g.queue = s.queue and g.group_id = s.group_id
+        where s.queue = k.name and s.paused_until is not null and {paused_s}
+          and g.ready_at > now() and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null) end
       + flagged.delayed,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.halted_at is not null limit up_to + 1) c),
     (select count(*) from (
-      select from group_setting s where s.queue = k.name and s.paused_at is not null limit up_to + 1) c),
+      select from group_setting s where s.queue = k.name and {paused_s} limit up_to + 1) c),
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
     exists (select from alive a where a.queues is null or k.name = any (a.queues))
   from known k left join queue q on q.name = k.name
+  left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral (
     select count(*) filter (where b.status = 'queued' and b.run_at <= now()) as due,
       count(*) filter (where b.status = 'queued' and b.run_at > now()) as delayed
@@ -103,6 +106,11 @@ as $$
     join lateral (
       select j.run_at from job j where j.queue = k.name and j.group_id = g.group_id and j.status in ('queued', 'started')
       order by j.group_id, j.id limit 1) h on g.rechecks > 0) blocked on true
+  -- With those whose pauses end by themselves, which rest until then.
+  left join lateral (
+    select count(*) as rows from (
+      select from queue_group g where g.queue = k.name and g.ready_at > now() and g.ready_at < 'infinity'
+        and g.job_id is null and g.halted_at is null and g.rechecks = 0 limit up_to + 1) c) resting on true
   -- Groups that no worker has adopted yet.
   left join lateral (
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,

@@ -1,66 +1,94 @@
--- Pauses a queue, or one group of it: no job of it starts. Running jobs go on. What is paused stays
--- paused since then, with the new reason.
+-- Pauses a queue, or one group of it: no job of it starts. Running jobs go on. With `until` the
+-- pause ends by itself then. What is paused stays paused since then, with the new reason and end.
+--
+-- A row of the group that rests until another end is looked at again.
 --
 -- Locks: the row of the queue, or of the group's setting. Waits for a claim's milliseconds. Touches
 -- no group's row: a handler may have that.
-create or replace function pause(queue text, group_id text default null, reason text default null, actor text default session_user)
+create or replace function pause(queue text, group_id text default null, reason text default null, actor text default session_user,
+  until timestamptz default null)
 returns void
 language plpgsql volatile
 set search_path from current
 as $$
 #variable_conflict use_column
+declare
+  ends_at constant timestamptz := nullif(pause.until, 'infinity');
 begin
   perform check_queue(pause.queue);
   perform check_name('group', pause.group_id, {group_limit});
+  if ends_at <= clock_timestamp() then
+    raise exception 'the pause would end at %, it is % already', ends_at, clock_timestamp()
+      using errcode = '22023', hint = 'unpause ends a pause at once.';
+  end if;
   if pause.group_id is null then
-    insert into queue as old (name, paused_at, pause_reason)
-    select pause.queue, clock_timestamp(), pause.reason
+    insert into queue as old (name, paused_at, pause_reason, paused_until)
+    select pause.queue, clock_timestamp(), pause.reason, ends_at
     on conflict (name) do update set
-      paused_at = coalesce(old.paused_at, excluded.paused_at), pause_reason = excluded.pause_reason;
+      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
+      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
   else
-    insert into group_setting as old (queue, group_id, paused_at, pause_reason)
-    select pause.queue, pause.group_id, clock_timestamp(), pause.reason
+    insert into group_setting as old (queue, group_id, paused_at, pause_reason, paused_until)
+    select pause.queue, pause.group_id, clock_timestamp(), pause.reason, ends_at
     on conflict (queue, group_id) do update set
-      paused_at = coalesce(old.paused_at, excluded.paused_at), pause_reason = excluded.pause_reason;
+      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
+      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
+    if ends_at is not null then
+      perform flag_next(pause.queue, pause.group_id);
+    end if;
+  end if;
+  if ends_at is not null then
+    perform pg_notify(current_schema() || '.wake', pause.queue);
   end if;
   perform record_operation(actor, 'pause', pause.queue, pause.group_id, null, reason, 1);
 end $$;
 
+-- Flags the next job of a group whose pause this transaction has changed, if it is queued.
+--
+-- By a snapshot younger than the setting's lock. A claim that saw the group paused has either
+-- written that already, and the flag wakes the group; or it will find the setting locked or
+-- changed.
+--
+-- Locks: the job NO KEY UPDATE, skips.
+create or replace function flag_next(of_queue text, of_group text) returns void
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+begin
+  update job j set flagged = true
+  where j.id = (
+      select f.id from job f
+      where f.queue = of_queue and f.group_id >= of_group and f.group_id <= of_group
+        and f.group_id is not null and f.status in ('queued', 'started') and f.status = 'queued'
+      order by f.group_id, f.id limit 1 for no key update skip locked)
+    and j.status::text in ('queued');
+end $$;
+
 -- Ends the pause of a queue, or of one group of it, and wakes its workers. Returns whether it was
 -- paused.
---
--- A group's next job is flagged by a snapshot younger than the setting's lock. A claim that saw the
--- group paused has either written that already, and the flag wakes the group; or it will find the
--- setting locked or gone.
 create or replace function unpause(queue text, group_id text default null, reason text default null, actor text default session_user)
 returns boolean
 language plpgsql volatile
 set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
   done boolean;
 begin
   if unpause.group_id is null then
-    update queue q set paused_at = null, pause_reason = null
-    where q.name = unpause.queue and q.paused_at is not null;
+    update queue q set paused_at = null, pause_reason = null, paused_until = null
+    where q.name = unpause.queue and {paused_q};
     done := found;
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
     where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
       = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false);
   else
-    update group_setting s set paused_at = null, pause_reason = null
-    where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
+    update group_setting s set paused_at = null, pause_reason = null, paused_until = null
+    where s.queue = unpause.queue and s.group_id = unpause.group_id and {paused_s};
     done := found;
-    update job j set flagged = true
-    where j.id = (
-        select f.id from job f
-        where f.queue = unpause.queue and f.group_id >= unpause.group_id and f.group_id <= unpause.group_id
-          and f.group_id is not null and f.status in ('queued', 'started') and f.status = 'queued'
-        order by f.group_id, f.id limit 1 for no key update skip locked)
-      and j.status::text in ('queued');
+    perform flag_next(unpause.queue, unpause.group_id);
   end if;
   if done then
     perform pg_notify(current_schema() || '.wake', unpause.queue);

@@ -79,7 +79,7 @@ begin
       and (turn.job_id is not null
         or least(j.run_at, j.expires_at) <= clock_timestamp()
           and (select s.group_id from {schema}.group_setting s
-            where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is null)
+            where s.queue = of_queue and s.group_id = turn.name and {paused_s} limit 1) is null)
     limit 1 for no key update skip locked) j on true;
   return heads;
 end $$;
@@ -97,11 +97,16 @@ end $$;
 -- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
 -- begun before, and may expire; only a claim that it takes over comes alone.
 --
+-- `ready_ats` is since when each group was ready, with the aging of its head's priority; of a claim
+-- that is taken over, since when it could be. `lost_by` says whose that claim was, and is null for
+-- others. Both are null for followers.
+--
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads, slots integer,
   default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, receiver boolean,
-  out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint)
+  out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint,
+  out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
 declare
@@ -170,7 +175,10 @@ begin
       into ids, words, ends, sizes, lines, size from (select ours.* from ours order by ours.place, ours.id) o;
   end if;
   with turn as materialized (
-    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token
+    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token,
+      (select w.ready_at - w.aging_priority * {priority_aging} from {schema}.queue_group w where w.ctid = t.line) as ready_at,
+      (select case when w.job_id is not null then case when w.claimed_by is null then 'receiver' else 'worker' end end
+        from {schema}.queue_group w where w.ctid = t.line) as lost_by
     from unnest(ids, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
   started as (
     {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
@@ -184,8 +192,9 @@ begin
         secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
     from started where g.ctid = started.line
     returning 1)
-  select (select array_agg(turn.token) from turn), (select count(*) from started), (select count(*) from claimed)
-    into tokens, begun, claims;
+  select o.tokens, o.ready_ats, o.lost_by, (select count(*) from started), (select count(*) from claimed)
+    into tokens, ready_ats, lost_by, begun, claims
+  from (select array_agg(t.token) as tokens, array_agg(t.ready_at) as ready_ats, array_agg(t.lost_by) as lost_by from turn t) o;
   if begun < cardinality(ids) or claims < n then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
   end if;
@@ -194,7 +203,7 @@ begin
 end $$;
 
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
--- its head is due, or rest while it is paused, frees one whose job is gone, retires one that has no
+-- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has no
 -- job. If another transaction has the head, the next look is 20 ms later, and twice as long each
 -- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may
 -- have been set since the head was read, to wake the group.
@@ -210,7 +219,7 @@ language plpgsql volatile
 as $$
 declare
   names text[]; lines tid[]; plans text[]; ids bigint[]; due_ats timestamptz[]; priorities smallint[];
-  resting text[]; still text[]; still_from bigint[]; drained tid[];
+  resting text[]; rest_until timestamptz[]; still text[]; still_from bigint[]; drained tid[];
 begin
   select array_agg(d.name), array_agg(d.line), array_agg(d.plan), array_agg(d.id), array_agg(d.due_at), array_agg(d.priority),
       array_agg(d.name) filter (where d.plan = 'rest'), array_agg(d.name) filter (where d.plan in ('sleep', 'rest')),
@@ -236,22 +245,23 @@ begin
     left join lateral (
       select least(j.run_at, j.expires_at) as due_at, j.priority::smallint,
         (select s.group_id from {schema}.group_setting s
-          where s.queue = of_queue and s.group_id = turn.name and s.paused_at is not null limit 1) is not null as paused
+          where s.queue = of_queue and s.group_id = turn.name and {paused_s} limit 1) is not null as paused
       from {schema}.job j where j.id = any (array[head.id])) j on true
     where turn.head is null) d;
   if resting is not null then
-    -- The end of a pause waits for this lock, so its flag comes after the rest is written.
-    resting := array(
-      select s.group_id from {schema}.group_setting s
-      where s.queue = of_queue and s.group_id = any (resting) and s.paused_at is not null
-      for share skip locked);
+    -- A change of a pause waits for this lock, so its flag comes after the rest is written. A pause
+    -- with an end needs none: the row is due then.
+    select array_agg(s.group_id), array_agg(coalesce(s.paused_until, 'infinity')) into resting, rest_until
+    from (select s.group_id, s.paused_until from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = any (resting) and {paused_s}
+      for share skip locked) s;
   end if;
   update {schema}.queue_group g set
     ready_at = case d.plan
       when 'sleep' then d.due_at
       when 'suspect' then {schema}.suspect_until(g.suspect, g.claim)
       when 'free' then clock_timestamp()
-      when 'rest' then case when d.name = any (resting) then 'infinity' else clock_timestamp() + {retry_soon} end
+      when 'rest' then coalesce(rest_until[array_position(resting, d.name)], clock_timestamp() + {retry_soon})
       when 'retire' then clock_timestamp() + {retry_soon}
       else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end,
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,

@@ -1,5 +1,6 @@
 //! Pauses of queues and groups.
 
+use chrono::{DateTime, Utc};
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
@@ -14,7 +15,7 @@ impl Client {
     /// are being claimed, or were prefetched (0.1 s before at most), may still start. A job whose
     /// worker dies meanwhile waits for the end of the pause.
     ///
-    /// A paused queue stays paused, with the new `reason`. In a transaction it takes effect when
+    /// A paused queue stays paused, with the new `reason` and no end. In a transaction it takes effect when
     /// that commits; until then a queue with a limit of jobs in flight claims nothing.
     ///
     /// # Errors
@@ -26,9 +27,26 @@ impl Client {
         queue: &str,
         reason: Option<&str>,
     ) -> Result<(), ControlError> {
-        name::check_queue(queue)?;
-        let acting = self.pausing(reason)?;
-        Ok(self.store.pause(executor, queue, None, acting).await?)
+        self.start_pause(executor, queue, None, None, reason).await
+    }
+
+    /// Pauses a queue as [`pause_queue`](Self::pause_queue) does, until `until` by the database's
+    /// clock: then it resumes by itself, never sooner, and within the poll of an idle worker (0.5 s
+    /// by default). Nothing has to run for it but a worker or a receiver.
+    ///
+    /// A queue that is paused gets this end instead of its own.
+    ///
+    /// # Errors
+    /// As [`pause_queue`](Self::pause_queue), and [`ControlError::OutOfRange`] for an `until` that
+    /// is over.
+    pub async fn pause_queue_until(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        until: DateTime<Utc>,
+        reason: Option<&str>,
+    ) -> Result<(), ControlError> {
+        self.start_pause(executor, queue, None, Some(until), reason).await
     }
 
     /// Ends the pause of a queue, and wakes its workers.
@@ -51,7 +69,7 @@ impl Client {
     /// need not have any jobs yet. Enqueues go on, and so does the running job, also on another
     /// worker if its own dies. A claim that is under way may still start a job.
     ///
-    /// A paused group stays paused, with the new `reason`. A pause is not a halt: each ends by its
+    /// A paused group stays paused, with the new `reason` and no end. A pause is not a halt: each ends by its
     /// own request.
     ///
     /// # Errors
@@ -64,10 +82,50 @@ impl Client {
         group: &str,
         reason: Option<&str>,
     ) -> Result<(), ControlError> {
+        self.start_pause(executor, queue, Some(group), None, reason).await
+    }
+
+    /// Pauses a group as [`pause_group`](Self::pause_group) does, until `until` by the database's
+    /// clock: then it resumes by itself, never sooner, as a job does that is delayed until then.
+    ///
+    /// A group that is paused gets this end instead of its own.
+    ///
+    /// # Errors
+    /// As [`pause_group`](Self::pause_group), and [`ControlError::OutOfRange`] for an `until` that
+    /// is over.
+    pub async fn pause_group_until(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: &str,
+        until: DateTime<Utc>,
+        reason: Option<&str>,
+    ) -> Result<(), ControlError> {
+        self.start_pause(executor, queue, Some(group), Some(until), reason).await
+    }
+
+    async fn start_pause(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        group: Option<&str>,
+        until: Option<DateTime<Utc>>,
+        reason: Option<&str>,
+    ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        name::check("group", group, name::GROUP_LIMIT)?;
+        if let Some(group) = group {
+            name::check("group", group, name::GROUP_LIMIT)?;
+        }
         let acting = self.pausing(reason)?;
-        Ok(self.store.pause(executor, queue, Some(group), acting).await?)
+        let paused = self.store.pause(executor, queue, group, until, acting).await;
+        paused.map_err(|error| match until {
+            Some(until) if is_over(&error) => ControlError::OutOfRange {
+                setting: "the end of the pause",
+                value: until.to_rfc3339(),
+                range: "a time to come, by the database's clock",
+            },
+            _ => error.into(),
+        })
     }
 
     /// Ends the pause of a group, which goes on with its next job.
@@ -117,6 +175,12 @@ impl Client {
         check_reason(reason)?;
         Ok(Acting { actor, reason })
     }
+}
+
+/// Returns whether the pause was refused for its end (22023): all else was checked before.
+fn is_over(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.as_deref() == Some("22023")
 }
 
 /// Accepts any text that `PostgreSQL` can hold, up to `LIMIT` characters.

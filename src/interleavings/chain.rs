@@ -68,6 +68,25 @@ async fn a_turn_is_chained_to_the_next_head_if_that_may_start() {
             "insert into seriatim.group_setting (queue, group_id, paused_at) values ('q', 'h', now())",
             Some(1),
         ),
+        // Pauses that end by themselves: one is not over, one is.
+        (
+            "insert into seriatim.queue (name, paused_at, paused_until) values ('q', now(), now() + interval '1 h')",
+            None,
+        ),
+        (
+            "insert into seriatim.queue (name, paused_at, paused_until) values ('q', now(), clock_timestamp())",
+            Some(1),
+        ),
+        (
+            "insert into seriatim.group_setting (queue, group_id, paused_at, paused_until) \
+             values ('q', 'g', now(), now() + interval '1 h')",
+            None,
+        ),
+        (
+            "insert into seriatim.group_setting (queue, group_id, paused_at, paused_until) \
+             values ('q', 'g', now(), clock_timestamp())",
+            Some(1),
+        ),
         ("locked", None),
     ];
     let beside = beside.map(|(what, next)| (what.to_owned(), next));

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
+
 use crate::Client;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
@@ -155,5 +158,157 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     assert!(rests(&scene).await && !scene.rescue("g").await);
     Client::default().unpause_group(&mut other, Q, "g").await.unwrap();
     assert_eq!(scene.drain().await, [second]);
+    scene.end().await;
+}
+
+/// Pauses the group until so many seconds from now.
+async fn pause_until(conn: &mut PgConnection, seconds: i64) {
+    let now = sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut *conn).await;
+    let now: DateTime<Utc> = now.unwrap();
+    let until = now + TimeDelta::seconds(seconds);
+    Client::default().pause_group_until(conn, Q, "g", until, None).await.unwrap();
+}
+
+/// A job of a group that is paused for an hour, with its row in line and no flag.
+async fn paused_for_an_hour(scene: &Scene) -> i64 {
+    let mut me = scene.session().await;
+    let job = paused(scene).await;
+    pause_until(&mut me, 3600).await;
+    scene.run("update seriatim.job set flagged = false").await;
+    job
+}
+
+/// Lets the hour pass for the setting alone.
+const PASS: &str = "update seriatim.group_setting set paused_until = clock_timestamp()";
+
+/// Returns whether the group's row is due at the end of the pause, and not sooner.
+async fn rests_until_the_end(scene: &Scene) -> bool {
+    let sql = "select count(*) from seriatim.queue_group g join seriatim.group_setting s \
+               using (queue, group_id) where g.ready_at = s.paused_until and s.paused_until > now()";
+    scene.number(sql).await == 1
+}
+
+#[tokio::test]
+async fn a_paused_group_is_due_at_the_end_of_its_pause() {
+    let scene = Scene::new().await;
+    let job = paused_for_an_hour(&scene).await;
+    let mut worker = scene.session().await;
+    for _ in 0..2 {
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        assert!(rests_until_the_end(&scene).await && !scene.rescue("g").await);
+        // A row that is due sooner only rests again.
+        scene.lease("g", -1).await;
+    }
+    // Nothing but the clock ends it.
+    scene.run(PASS).await;
+    assert_eq!(scene.drain().await, [job]);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_pause_that_ends_between_heads_and_their_write_keeps_nothing() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = paused_for_an_hour(&scene).await;
+        let mut worker = scene.session().await;
+        begin(&mut worker).await;
+        let turns = scene.lock_turns(&mut worker, 10).await;
+        let heads = scene.read_heads(&mut worker, &turns).await;
+        assert_eq!(heads.jobs, [None], "it is paused");
+        scene.run(PASS).await;
+        if wrong {
+            // The rest that the first read called for: nothing comes to end it.
+            run(&mut worker, "update seriatim.queue_group set ready_at = 'infinity'").await;
+            commit(&mut worker).await;
+            assert!(scene.claim(&mut worker, 10).await.is_empty() && scene.rescue("g").await);
+        } else {
+            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
+            assert!(!rests(&scene).await && !scene.rescue("g").await);
+        }
+        assert_eq!(scene.drain().await, [job]);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sooner_end_of_a_pause_wakes_a_row_that_rests_until_a_later_one() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = paused_for_an_hour(&scene).await;
+        let (mut worker, mut operator) = (scene.session().await, scene.session().await);
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        if wrong {
+            scene
+                .run("update seriatim.group_setting set paused_until = now() + interval '30 s'")
+                .await;
+        } else {
+            pause_until(&mut operator, 30).await;
+        }
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        assert_eq!(rests_until_the_end(&scene).await, !wrong);
+        if !wrong {
+            // A later end, and then none: the row finds that when it is due.
+            pause_until(&mut operator, 7200).await;
+            scene.lease("g", -1).await;
+            assert!(scene.claim(&mut worker, 10).await.is_empty());
+            assert!(rests_until_the_end(&scene).await);
+            Client::default().pause_group(&mut operator, Q, "g", None).await.unwrap();
+            scene.lease("g", -1).await;
+            assert!(scene.claim(&mut worker, 10).await.is_empty() && rests(&scene).await);
+            Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
+            assert_eq!(scene.drain().await, [job]);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sooner_end_beside_a_claim_is_not_lost() {
+    let scene = Scene::new().await;
+    let job = paused_for_an_hour(&scene).await;
+    let (mut worker, mut operator) = (scene.session().await, scene.session().await);
+    // Between the heads and their write: the write reads the setting again, locked.
+    begin(&mut worker).await;
+    let turns = scene.lock_turns(&mut worker, 10).await;
+    let heads = scene.read_heads(&mut worker, &turns).await;
+    pause_until(&mut operator, 1800).await;
+    scene.write(&mut worker, &turns, &heads).await;
+    assert!(rests_until_the_end(&scene).await);
+    // After the write: the change waits for the commit, and its flag wakes the row.
+    scene.lease("g", -1).await;
+    begin(&mut worker).await;
+    let turns = scene.lock_turns(&mut worker, 10).await;
+    let heads = scene.read_heads(&mut worker, &turns).await;
+    scene.defer(&mut worker, &turns, &heads).await;
+    let operator_pid = pid(&mut operator).await;
+    let sooner = tokio::spawn(async move { pause_until(&mut operator, 60).await });
+    scene.until_waits(operator_pid, "transactionid").await;
+    commit(&mut worker).await;
+    sooner.await.unwrap();
+    assert!(scene.flagged(job).await && !rests_until_the_end(&scene).await);
+    assert!(scene.claim(&mut worker, 10).await.is_empty());
+    assert!(rests_until_the_end(&scene).await && !scene.rescue("g").await);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_claim_of_a_paused_queue_says_when_the_pause_ends() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let job = scene.enqueue("g").await;
+    scene.run("insert into seriatim.queue (name, paused_at) values ('q', now())").await;
+    let due = "select coalesce(seriatim.due_in('q'), 1e9)::int8";
+    for (until, seconds) in [("null", None), ("clock_timestamp() + interval '1 h'", Some(3600))] {
+        scene.run(&format!("update seriatim.queue set paused_until = {until}")).await;
+        let claimed = scene.claim_all(&mut worker, 10).await;
+        assert!(claimed.jobs.is_empty() && !claimed.more);
+        let near = |next: u64| seconds.is_some_and(|s| (s - 60..=s).contains(&next));
+        assert!(claimed.next.map_or(seconds.is_none(), |next| near(next.as_secs() + 1)));
+        let next = scene.number(due).await.unsigned_abs();
+        assert!(near(next) || seconds.is_none() && next == 1_000_000_000, "{next}");
+    }
+    scene.run("update seriatim.queue set paused_until = clock_timestamp()").await;
+    assert!(scene.number(due).await <= 0);
+    assert_eq!(scene.drain().await, [job]);
     scene.end().await;
 }

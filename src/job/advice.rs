@@ -49,8 +49,10 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::Halted { by: None, .. } => String::from("unhalt_group lets it go on"),
         Reason::Parking { .. } => format!("wait for maintenance, then: {UNPARK}"),
         Reason::Parked { .. } | Reason::Ended { parked: true, .. } => UNPARK.to_owned(),
-        Reason::GroupPaused { .. } => String::from("unpause_group lets it go on"),
-        Reason::QueuePaused { .. } => String::from("unpause_queue lets it go on"),
+        Reason::GroupPaused { until: None, .. } => String::from("unpause_group lets it go on"),
+        Reason::QueuePaused { until: None, .. } => String::from("unpause_queue lets it go on"),
+        Reason::GroupPaused { .. } => String::from("nothing, or unpause_group lets it go on now"),
+        Reason::QueuePaused { .. } => String::from("nothing, or unpause_queue lets it go on now"),
         Reason::AtLimit { .. } => {
             String::from("wait, or raise the queue's in_flight_limit with configure_queue")
         }

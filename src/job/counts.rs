@@ -52,6 +52,8 @@ pub struct PausedQueue {
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
+    /// When it ends by itself; `None`: only an operator ends it.
+    pub until: Option<DateTime<Utc>>,
 }
 
 /// A group that is paused.
@@ -69,6 +71,8 @@ pub struct PausedGroup {
     pub age: Duration,
     /// The reason that the operator gave.
     pub reason: Option<String>,
+    /// When it ends by itself; `None`: only an operator ends it.
+    pub until: Option<DateTime<Utc>>,
 }
 
 /// A halted group, and why it stopped.

@@ -233,6 +233,8 @@ pub enum Reason {
         since: DateTime<Utc>,
         /// The reason that the operator gave.
         why: Option<String>,
+        /// When it ends by itself; `None`: only an operator ends it.
+        until: Option<DateTime<Utc>>,
     },
     /// Its queue is paused.
     QueuePaused {
@@ -240,6 +242,8 @@ pub enum Reason {
         since: DateTime<Utc>,
         /// The reason that the operator gave.
         why: Option<String>,
+        /// When it ends by itself; `None`: only an operator ends it.
+        until: Option<DateTime<Utc>>,
     },
     /// The limit of jobs in flight of its queue is reached.
     AtLimit {
@@ -443,13 +447,15 @@ impl fmt::Display for Reason {
                 f.write_str("waits while jobs of its group are being parked")?;
                 by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
             }
-            Self::GroupPaused { since, why } => {
+            Self::GroupPaused { since, why, until } => {
                 write!(f, "waits because its group has been paused since {}", clock_time(since))?;
-                f.write_str(&reason_suffix(why.as_ref()))
+                f.write_str(&reason_suffix(why.as_ref()))?;
+                write_resumption(f, until.as_ref())
             }
-            Self::QueuePaused { since, why } => {
+            Self::QueuePaused { since, why, until } => {
                 write!(f, "waits because its queue has been paused since {}", clock_time(since))?;
-                f.write_str(&reason_suffix(why.as_ref()))
+                f.write_str(&reason_suffix(why.as_ref()))?;
+                write_resumption(f, until.as_ref())
             }
             Self::AtLimit { in_flight, limit } => write!(
                 f,
@@ -581,6 +587,10 @@ fn write_until(f: &mut fmt::Formatter<'_>, until: Option<&DateTime<Utc>>) -> fmt
         Some(until) => write!(f, ", until {} or until an operator decides", clock_time(until)),
         None => f.write_str(", until an operator decides"),
     }
+}
+
+fn write_resumption(f: &mut fmt::Formatter<'_>, until: Option<&DateTime<Utc>>) -> fmt::Result {
+    until.map_or(Ok(()), |until| write!(f, ", until {}: it resumes by itself", clock_time(until)))
 }
 
 fn write_cancel(f: &mut fmt::Formatter<'_>, since: Option<&DateTime<Utc>>) -> fmt::Result {

@@ -21,8 +21,8 @@ pub(crate) struct Facts {
     /// head.
     pub(crate) head: Option<JobFacts>,
     pub(crate) line: Option<LineFacts>,
-    pub(crate) queue_paused: Option<(DateTime<Utc>, Option<String>)>,
-    pub(crate) group_paused: Option<(DateTime<Utc>, Option<String>)>,
+    pub(crate) queue_paused: Option<Pause>,
+    pub(crate) group_paused: Option<Pause>,
     pub(crate) limit: Option<u64>,
     pub(crate) in_flight: u64,
     pub(crate) due_before: u64,
@@ -62,6 +62,14 @@ pub(crate) struct JobFacts {
     /// Of a job without a group: the end of its lease, and whether its claim is suspected.
     pub(crate) lease_until: Option<DateTime<Utc>>,
     pub(crate) suspected: bool,
+}
+
+/// A pause that is not over.
+#[derive(Debug, Clone)]
+pub(crate) struct Pause {
+    pub(crate) since: DateTime<Utc>,
+    pub(crate) why: Option<String>,
+    pub(crate) until: Option<DateTime<Utc>>,
 }
 
 /// The group's row.
@@ -223,11 +231,11 @@ impl Facts {
 
     /// Returns why a job without a claim waits, the strongest reason first.
     fn wait_reason(&self, head: &JobFacts, session: Option<SessionInfo>) -> Reason {
-        if let Some((since, why)) = self.queue_paused.clone() {
-            return Reason::QueuePaused { since, why };
+        if let Some(Pause { since, why, until }) = self.queue_paused.clone() {
+            return Reason::QueuePaused { since, why, until };
         }
-        if let Some((since, why)) = self.group_paused.clone() {
-            return Reason::GroupPaused { since, why };
+        if let Some(Pause { since, why, until }) = self.group_paused.clone() {
+            return Reason::GroupPaused { since, why, until };
         }
         if let Some(at) = head.expires_at.filter(|at| *at <= self.now) {
             return Reason::Expired { at };

@@ -242,6 +242,8 @@ pub struct GroupOverview {
     pub paused_at: Option<DateTime<Utc>>,
     /// The reason of its pause.
     pub pause_reason: Option<String>,
+    /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
+    pub paused_until: Option<DateTime<Utc>>,
 }
 
 impl GroupOverview {

@@ -57,12 +57,15 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 31] = [
+const FUNCTIONS: [&str; 39] = [
     "abort",
     "ack",
     "adopt",
     "batch_jobs",
     "cancel",
+    "configure_queue",
+    "counts",
+    "discard_parked",
     "discard_jobs",
     "locker",
     "move_jobs",
@@ -70,10 +73,15 @@ const FUNCTIONS: [&str; 31] = [
     "park",
     "pause",
     "processors",
+    "purge_groups",
+    "purge_ungrouped",
     "queue_overview",
     "record_operation",
     "redrive",
     "redrive_jobs",
+    "redrive_parked",
+    "release_node",
+    "set_group_policy",
     "retry",
     "run_now",
     "unhalt",

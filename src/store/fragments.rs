@@ -6,7 +6,6 @@ use sea_query::Expr;
 
 use crate::job::job::Job;
 use crate::store::builder::sql;
-use crate::store::names::Names;
 
 /// How long after it was suspected a claim is taken over: longer than any worker needs to notice
 /// that it lost its hold.
@@ -50,12 +49,6 @@ pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
     ("ready_at", "clock_timestamp()"),
 ];
 
-/// Writes down what a statement does: its action, queue, group, job, reason and how much it
-/// affects, by an actor. The function decides whether there is anything to write.
-pub(in crate::store) fn recorded(names: &Names, what: &str, actor: &str) -> Expr {
-    sql(format!("{}({actor}::text, {what})", names.quoted("record_operation")))
-}
-
 /// The same values for an update of sea-query's.
 pub(in crate::store) fn values(
     pairs: &[(&'static str, &'static str)],
@@ -67,6 +60,14 @@ pub(in crate::store) fn values(
 pub(in crate::store) fn assignments(values: &[(&str, &str)]) -> String {
     let pairs = values.iter().map(|(column, value)| format!("{column} = {value}"));
     pairs.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns whether the queue or the group setting of this alias is paused now. Every reader of a
+/// pause asks this, so that a pause with an end is over exactly then.
+pub(in crate::store) fn paused(alias: &str) -> String {
+    format!(
+        "({alias}.paused_at is not null and coalesce({alias}.paused_until > clock_timestamp(), true))"
+    )
 }
 
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be

@@ -7,14 +7,16 @@ use std::time::Duration;
 use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
+use crate::job::counts::QueueCounts;
 use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::queue_settings::QueueSettings;
+use crate::job::retry::MAX_DELAY;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
     CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, REQUEUED, RESTART_GRACE,
-    UNHALTED, assignments, disposition, lost_attempt,
+    UNHALTED, assignments, disposition, lost_attempt, paused,
 };
 use crate::store::names::Names;
 
@@ -62,6 +64,11 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/move.sql"),
+    include_str!("../../sql/functions/parked.sql"),
+    include_str!("../../sql/functions/purge.sql"),
+    include_str!("../../sql/functions/settings.sql"),
+    include_str!("../../sql/functions/node.sql"),
+    include_str!("../../sql/functions/counts.sql"),
 ];
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
@@ -76,7 +83,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 27] {
+fn constants() -> [(&'static str, String); 32] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -91,6 +98,9 @@ fn constants() -> [(&'static str, String); 27] {
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
+        ("{paused_q}", paused("q")),
+        ("{paused_s}", paused("s")),
+        ("{paused_old}", paused("old")),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),
@@ -99,6 +109,8 @@ fn constants() -> [(&'static str, String); 27] {
         ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
         ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
+        ("{max_delay_ms}", MAX_DELAY.as_millis().to_string()),
+        ("{finished_limit}", QueueCounts::FINISHED_LIMIT.to_string()),
         ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
         ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
         ("{group_limit}", name::GROUP_LIMIT.to_string()),

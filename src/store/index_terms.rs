@@ -37,14 +37,6 @@ pub(in crate::store) fn keyed(column: &str, value: &str) -> String {
     format!("{column} = any (array[{value}])")
 }
 
-/// That a row is the one of the group that `of` names. Both are columns of a batch: a literal queue
-/// would do for reading all of its groups. A range, as a second array could be taken for a mere
-/// filter of the first one's rows.
-pub(in crate::store) fn same_group(alias: &str, of: &str) -> String {
-    let queue = keyed(&format!("{alias}.queue"), &format!("{of}.queue"));
-    format!("{queue} and {alias}.group_id between {of}.group_id and {of}.group_id")
-}
-
 /// The jobs of a group, from an id on if one is given, as in `">= ?3"`. By the group and the id
 /// together, as in the groups' own indexes: the id alone could be searched by the primary key,
 /// among all jobs. The id must not be null, or the whole group is read. There is no upper id, as

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 4] = [
     Step {
         version: 1,
         description: "schema",
@@ -47,6 +47,13 @@ const STEPS: [Step; 3] = [
         description: "operations",
         sql: include_str!("../../migrations/0003_operations.sql"),
         compatible_from: 2,
+    },
+    // Version 2 pauses by statements of its own, which know no end of a pause.
+    Step {
+        version: 4,
+        description: "pause until",
+        sql: include_str!("../../migrations/0004_pause_until.sql"),
+        compatible_from: 3,
     },
 ];
 

@@ -6,8 +6,6 @@
 // A test says what it expects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
-#[path = "../../examples/check_history/checker/mod.rs"]
-mod checker;
 mod documents;
 mod examples;
 mod faults;

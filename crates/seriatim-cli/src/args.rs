@@ -1,6 +1,7 @@
 //! The arguments of the command line.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Job(Job),
     /// Pause a queue or a group: jobs that run go on, and no other begins.
-    Pause(Subject),
+    Pause(Pause),
     /// End the pause of a queue or a group.
     Resume(Subject),
     /// End the halt of a group: it goes on behind the job that failed.
@@ -162,6 +163,10 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
+    /// Decide from a history of a queue whether its promises were kept. Needs no database.
+    ///
+    /// Exit code 1: a promise is broken. 2: the history cannot be read.
+    CheckHistory(CheckHistory),
     /// Run a small shop on a private PostgreSQL, until Ctrl-C.
     Demo,
     /// Print the completions of a shell.
@@ -189,6 +194,7 @@ impl Command {
             | Self::Groups(_)
             | Self::Lane(_)
             | Self::Explain { .. }
+            | Self::CheckHistory(_)
             | Self::Demo
             | Self::Completions { .. } => false,
             Self::Pause(_)
@@ -215,6 +221,15 @@ pub(crate) struct Migrate {
     /// Print the SQL, for a role that has the rights.
     #[arg(long)]
     pub(crate) sql: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckHistory {
+    /// One JSON event per line; `-` for the standard input.
+    pub(crate) file: PathBuf,
+    /// Only count, tell no stories.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -363,6 +378,15 @@ pub(crate) struct Subject {
     pub(crate) queue: String,
     /// The group. Without it: the whole queue.
     pub(crate) group: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pause {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+    /// The pause ends by itself after this time, such as 10m.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) lasts: Option<Duration>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -318,10 +318,25 @@ async fn a_pause_has_a_reason_and_an_end() {
     cli.ends(DONE, &["resume", "orders", "ann"]).await;
     cli.ends(DONE, &["resume", "orders"]).await;
     cli.ends(NOTHING, &["resume", "orders"]).await;
+    let paused = cli.ends(DONE, &["pause", "orders", "--for", "10m"]).await;
+    assert!(paused.out.contains("resumes by itself at "), "{}", paused.out);
+    let queues = cli.ends(DONE, &["queues"]).await;
+    assert!(
+        queues.out.contains("paused for ") && queues.out.contains(", until 20"),
+        "{}",
+        queues.out
+    );
+    cli.ends(DONE, &["resume", "orders"]).await;
+    let until = cli.json(&["pause", "orders", "ann", "--for", "2h"]).await[0]["until"].clone();
+    let paused = cli.client.paused_groups(cli.database.pool(), "orders").await.unwrap();
+    assert_eq!(json!(paused[0].until), until);
+    let groups = cli.ends(DONE, &["groups", "orders", "--state", "paused"]).await;
+    assert!(groups.out.contains(", until 20"), "{}", groups.out);
+    cli.ends(USAGE, &["pause", "orders", "--for", "0s"]).await;
     let operations = cli.client.operations(cli.database.pool(), None, 10).await.unwrap();
-    assert_eq!(operations.len(), 4, "a dry run is not written down: {operations:?}");
+    assert_eq!(operations.len(), 7, "a dry run is not written down: {operations:?}");
     assert!(operations.iter().all(|operation| operation.actor == "ann"), "{operations:?}");
-    assert_eq!(operations[3].reason.as_deref(), Some("the bank moves"));
+    assert_eq!(operations[6].reason.as_deref(), Some("the bank moves"));
     cli.remove().await;
 }
 
@@ -1203,4 +1218,37 @@ async fn json_of_nothing_is_no_line_and_an_error() {
         several.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&jobs[0]["job"], &jobs[1]["job"]), (&json!(4711), &json!(4712)));
     cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_history_is_checked_without_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("history.jsonl");
+    let file = file.to_str().unwrap();
+    let check = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        command.env_remove("DATABASE_URL").args(args).arg("check-history").arg(file);
+        ran(command.output().await.unwrap())
+    };
+    let missing = check(&[]).await;
+    assert_eq!(missing.code, USAGE, "{}", missing.err);
+    assert!(missing.err.contains("cannot be read"), "{}", missing.err);
+
+    let document = include_str!("../../../docs/history.md");
+    let good = document.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(file, good).unwrap();
+    let kept = check(&[]).await;
+    assert_eq!(kept.code, DONE, "{}", kept.out);
+    assert!(kept.out.ends_with("no violation of P1, P2, P3, P4, P9 or P10\n"), "{}", kept.out);
+
+    // The second job of the group runs while the first one does.
+    let early = good.replace("\"at\":2202000", "\"at\":2106500");
+    assert_ne!(early, good);
+    std::fs::write(file, early).unwrap();
+    let broken = check(&[]).await;
+    assert_eq!(broken.code, 1, "{}", broken.out);
+    assert!(broken.out.contains("P2 one at a time"), "{}", broken.out);
+    assert_eq!(broken.err, "", "the stories have told it");
+    let stories = check(&["--json"]).await;
+    assert!(stories.json().iter().any(|story| story["promise"] == "P2 one at a time"));
 }

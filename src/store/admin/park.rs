@@ -4,14 +4,14 @@
 //! A large group is parked in batches, while it is halted with `park_to`: none of its jobs runs
 //! before the last is parked.
 
-use sea_query::{Expr, ExprTrait, LockBehavior, LockType, Order, Query, UpdateStatement};
+use sea_query::{Expr, LockBehavior, LockType, Order, Query, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::counts::ParkedUnit;
 use crate::store::admin::control::Acting;
-use crate::store::admin::redrive::{RedriveReport, is_first, redriven};
+use crate::store::admin::redrive::RedriveReport;
 use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
-use crate::store::fragments::{CANCELLED, UNHALTED, recorded, values};
+use crate::store::fragments::{UNHALTED, values};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -23,8 +23,10 @@ statements! {
     BEGIN = begin;
     UNHALT = |names| set(names, values(&UNHALTED));
     KEEP_PARKING = keep_parking;
-    REDRIVE = redrive;
-    DISCARD = discard;
+    REDRIVE = |names| names.sql(
+        "select r.jobs, r.groups, r.overtaken, r.busy from {redrive_parked}($1, $2, $3, $4, $5) r",
+    );
+    DISCARD = |names| names.sql("select {discard_parked}($1, $2, $3, $4, $5)");
     UNITS = units;
 }
 
@@ -129,108 +131,6 @@ fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> String {
         .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
         .to_owned();
     render(query.build(PG))
-}
-
-/// The jobs that are parked with one (argument 3), or with any of their group, and whether all of
-/// them could be locked. While jobs are still stepping aside they are left alone: those that follow
-/// would stay behind.
-fn unit(names: &Names) -> [sea_query::CommonTableExpression; 3] {
-    let unit = select()
-        .column(("j", "id"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.group_id = ?2 and j.parked_with is not null"))
-        .and_where(sql("(?3::int8 is null or j.parked_with = ?3)"))
-        .and_where(sql("j.status in ('failed', 'parked')"))
-        .to_owned();
-    let locked = select()
-        .columns([("j", "id"), ("j", "group_id")])
-        .from_as(names.job(), "j")
-        .and_where(sql("j.id in (select id from unit) and j.parked_with is not null"))
-        .and_where(sql("j.status in ('failed', 'parked')"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let parking = select()
-        .expr(sql("1"))
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.queue = ?1 and g.group_id = ?2 and g.park_to is not null"))
-        .and_where(sql("(?3::int8 is null or g.halt_job_id = ?3)"))
-        .to_owned();
-    let parking = Expr::exists(parking);
-    let busy = select()
-        .expr_as(
-            sql("(select count(*) from unit) <> (select count(*) from locked)").or(parking),
-            "busy",
-        )
-        .to_owned();
-    [cte("unit", unit), cte("locked", locked), cte("answer", busy)]
-}
-
-/// Queues all parked jobs at once. The lowest id, the failed one, is flagged and so goes first
-/// (P1).
-fn redrive(names: &Names) -> String {
-    let written = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(
-            [
-                ("status", "'queued'"),
-                ("finished_at", "null"),
-                ("parked_with", "null"),
-                ("run_at", "case when j.status = 'failed' then now() else j.run_at end"),
-                ("turn_at", "case when j.status = 'failed' then now() else j.turn_at end"),
-                ("expires_at", "null"),
-                (
-                    "attempts_forgiven",
-                    "case when j.status = 'failed' then j.attempts else j.attempts_forgiven end",
-                ),
-            ]
-            .map(|(column, value)| (column, sql(value))),
-        )
-        .value("flagged", is_first("locked"))
-        .from("locked")
-        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
-        .returning(Query::returning().columns([("j", "id"), ("j", "queue"), ("j", "group_id")]))
-        .to_owned();
-    let query = redriven(names)
-        .expr(sql("(select busy from answer)"))
-        .expr(recorded(
-            names,
-            "'redrive_parked', ?1, ?2, ?3, ?4, (select count(*) from written)",
-            "?5",
-        ))
-        .to_owned();
-    with(unit(names).into_iter().chain([cte("written", written)]), query)
-}
-
-/// Cancels what is parked; the failed job stays a dead letter of its own.
-fn discard(names: &Names) -> String {
-    let mut changes = values(&CANCELLED);
-    for (column, value) in &mut changes {
-        match *column {
-            "status" => {
-                *value = sql("case when j.status = 'failed' then j.status else 'cancelled' end");
-            }
-            "finished_at" => *value = sql("coalesce(j.finished_at, clock_timestamp())"),
-            _ => {}
-        }
-    }
-    let written = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(changes)
-        .from("locked")
-        .and_where(sql(format!("{} and not (select busy from answer)", keyed("j.id", "locked.id"))))
-        .returning(Query::returning().exprs([sql("j.id"), sql("j.status")]))
-        .to_owned();
-    let query = select()
-        .expr(sql("(select count(*) from written where status = 'cancelled')"))
-        .expr(sql("(select busy from answer)"))
-        .expr(recorded(
-            names,
-            "'discard_parked', ?1, ?2, ?3, ?4, \
-             (select count(*) from written where status = 'cancelled')",
-            "?5",
-        ))
-        .to_owned();
-    with(unit(names).into_iter().chain([cte("written", written)]), query)
 }
 
 fn units(names: &Names) -> String {
@@ -341,8 +241,7 @@ impl Store {
     ) -> Result<Option<u64>, sqlx::Error> {
         let discard = self.query(&DISCARD).bind(queue).bind(group).bind(job);
         let row = discard.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?;
-        let busy: bool = row.try_get(1)?;
-        Ok((!busy).then_some(row.try_get::<i64, _>(0)?.unsigned_abs()))
+        Ok(row.try_get::<Option<i64>, _>(0)?.map(i64::unsigned_abs))
     }
 
     pub(crate) async fn parked_units(

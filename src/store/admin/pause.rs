@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sea_query::Order;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::store::admin::control::Acting;
 use crate::store::builder::{PG, render, select, sql};
+use crate::store::fragments::paused;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    PAUSE = |names| names.sql("select {pause}($1, $2, $3, $4)");
+    PAUSE = |names| names.sql("select {pause}($1, $2, $3, $4, $5)");
     UNPAUSE = |names| names.sql("select {unpause}($1, $2, $3, $4)");
     PAUSED_QUEUE = paused_queue;
     PAUSED_GROUPS = paused_groups;
@@ -22,36 +24,39 @@ statements! {
 
 fn paused_queue(names: &Names) -> String {
     let query = select()
-        .columns(["name", "paused_at", "pause_reason"])
+        .columns(["name", "paused_at", "pause_reason", "paused_until"])
         .expr(sql("extract(epoch from clock_timestamp() - q.paused_at)::float8"))
         .from_as(names.queue(), "q")
-        .and_where(sql("q.name = ?1 and q.paused_at is not null"))
+        .and_where(sql(format!("q.name = ?1 and {}", paused("q"))))
         .to_owned();
     render(query.build(PG))
 }
 
 fn paused_groups(names: &Names) -> String {
     let query = select()
-        .columns(["group_id", "paused_at", "pause_reason"])
+        .columns(["group_id", "paused_at", "pause_reason", "paused_until"])
         .expr(sql("extract(epoch from clock_timestamp() - s.paused_at)::float8"))
         .from_as(names.group_setting(), "s")
-        .and_where(sql("s.queue = ?1 and s.paused_at is not null"))
+        .and_where(sql(format!("s.queue = ?1 and {}", paused("s"))))
         .order_by("paused_at", Order::Asc)
         .to_owned();
     render(query.build(PG))
 }
 
 impl Store {
-    /// Pauses the queue, or one group of it, for the reason of `acting`.
+    /// Pauses the queue, or one group of it, for the reason of `acting`, until an operator or
+    /// `until` ends it.
     pub(crate) async fn pause(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: Option<&str>,
+        until: Option<DateTime<Utc>>,
         acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let pause = self.query(&PAUSE).bind(queue).bind(group);
-        pause.bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
+        let pause = pause.bind(acting.reason).bind(acting.actor).bind(until);
+        pause.execute(executor).await.map(drop)
     }
 
     /// Ends the pause of the queue, or of one group of it; returns whether it was paused.
@@ -77,7 +82,8 @@ impl Store {
                 queue: row.try_get(0)?,
                 since: row.try_get(1)?,
                 reason: row.try_get(2)?,
-                age: age(row.try_get(3)?),
+                until: row.try_get(3)?,
+                age: age(row.try_get(4)?),
             })
         })
         .transpose()
@@ -96,7 +102,8 @@ impl Store {
                     group: row.try_get(0)?,
                     since: row.try_get(1)?,
                     reason: row.try_get(2)?,
-                    age: age(row.try_get(3)?),
+                    until: row.try_get(3)?,
+                    age: age(row.try_get(4)?),
                 })
             })
             .collect()

@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use sea_query::{DeleteStatement, InsertStatement, OnConflict, SelectStatement, UpdateStatement};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::queue_options::{AfterHalt, OutOfAttempts};
 use crate::store::admin::control::Acting;
-use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
-use crate::store::fragments::recorded;
+use crate::store::builder::{PG, render, select, sql};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
     GET = get;
-    SET = set;
-    UNSET = unset;
+    SET = |names| names.sql(
+        "select {set_group_policy}($1, $2, $3, make_interval(secs => $4), $5, $6, $7)",
+    );
 }
 
 const COLUMNS: [&str; 3] = ["out_of_attempts", "halt_for_ms", "halt_then"];
@@ -29,37 +28,6 @@ fn get(names: &Names) -> String {
         .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.out_of_attempts is not null"))
         .to_owned();
     render(query.build(PG))
-}
-
-fn set(names: &Names) -> String {
-    let mut insert = InsertStatement::new();
-    insert
-        .into_table(names.group_setting())
-        .columns(["queue", "group_id"].into_iter().chain(COLUMNS))
-        .on_conflict(OnConflict::columns(["queue", "group_id"]).update_columns(COLUMNS).to_owned());
-    let row = ["?1::text", "?2::text", "?3::text", "?4::int8", "?5::text"].map(sql);
-    select_into(&mut insert, select().exprs(row).to_owned());
-    with([cte("written", insert)], record(names, "?6", "?7"))
-}
-
-fn record(names: &Names, reason: &str, actor: &str) -> SelectStatement {
-    let what = format!("'set_group_policy', ?1::text, ?2::text, null, {reason}::text, 1");
-    select().expr(recorded(names, &what, actor)).to_owned()
-}
-
-/// Unsets a group's policy; its row goes unless the group is paused.
-fn unset(names: &Names) -> String {
-    let key = "queue = ?1 and group_id = ?2";
-    let delete = DeleteStatement::new()
-        .from_table(names.group_setting())
-        .and_where(sql(format!("{key} and paused_at is null")))
-        .to_owned();
-    let update = UpdateStatement::new()
-        .table(names.group_setting())
-        .values(COLUMNS.map(|column| (column, sql("null"))))
-        .and_where(sql(format!("{key} and paused_at is not null")))
-        .to_owned();
-    with([cte("gone", delete), cte("written", update)], record(names, "?3", "?4"))
 }
 
 impl Store {
@@ -83,13 +51,12 @@ impl Store {
         policy: Option<OutOfAttempts>,
         acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
-        let Some(policy) = policy else {
-            let unset = self.query(&UNSET).bind(queue).bind(group);
-            let unset = unset.bind(acting.reason).bind(acting.actor);
-            return unset.execute(executor).await.map(drop);
-        };
-        let (word, ms, then) = policy_columns(policy);
-        let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(ms);
+        let (word, ms, then) = policy.map_or((None, None, None), |policy| {
+            let (word, ms, then) = policy_columns(policy);
+            (Some(word), ms, then)
+        });
+        let time = ms.map(|ms| Duration::from_millis(ms.unsigned_abs()).as_secs_f64());
+        let set = self.query(&SET).bind(queue).bind(group).bind(word).bind(time);
         set.bind(then).bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
     }
 }

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::job::JobStatus;
 use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
-use crate::store::fragments::{CANCELLED, values};
+use crate::store::fragments::{CANCELLED, paused, values};
 use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, PINNED_PLANS};
@@ -149,17 +149,17 @@ fn stranded(names: &Names) -> String {
              and g.ready_at <= greatest(lowest.run_at, clock_timestamp()) + interval '5 s')",
         ))
         .to_owned();
-    let paused = select()
+    let pause = select()
         .expr(sql("1"))
         .from_as(names.group_setting(), "s")
-        .and_where(sql("s.queue = ?1 and s.group_id = ?2 and s.paused_at is not null"))
+        .and_where(sql(format!("s.queue = ?1 and s.group_id = ?2 and {}", paused("s"))))
         .to_owned();
     let query = select()
         .column(("lowest", "id"))
         .from("lowest")
         .and_where(Expr::cust_with_expr("coalesce($1 > lowest.id, true)", sub(flag)))
         .and_where(Expr::not_exists(covered))
-        .and_where(Expr::not_exists(paused))
+        .and_where(Expr::not_exists(pause))
         .to_owned();
     with([cte("lowest", lowest)], query)
 }

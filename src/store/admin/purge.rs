@@ -1,31 +1,30 @@
 //! Purge: cancels queued jobs of a queue or a group, in batches. Waits for no handler.
 
 use chrono::{DateTime, Utc};
-use sea_query::{
-    Expr, LockBehavior, LockType, Order, Query, SelectStatement, UnionType, UpdateStatement,
-};
+use sea_query::{Expr, SelectStatement, UnionType};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::store::admin::control::Acting;
-use crate::store::admin::redrive::is_first;
-use crate::store::builder::{PG, cte, limit, render, select, sql, with};
-use crate::store::fragments::{CANCELLED, recorded, values};
-use crate::store::index_terms::{keyed, unfinished, ungrouped};
+use crate::store::builder::{PG, render, select, sql};
+use crate::store::index_terms::{unfinished, ungrouped};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    GROUPS = groups;
-    GROUP = group;
-    UNGROUPED = ungrouped_jobs;
+    GROUPS = |names| names.sql(
+        "select p.cancelled, p.last_group, p.last_id from {purge_groups}($1, $2, $3, $4, $5, $6, $7, $8) p",
+    );
+    UNGROUPED = |names| names.sql(
+        "select p.cancelled, p.last_at, p.last_id from {purge_ungrouped}($1, $2, $3, $4, $5, $6, $7) p",
+    );
     LEFT = |names| left(names, true);
     LEFT_IN_GROUP = |names| left(names, false);
 }
 
 /// How many jobs one batch cancels.
-const BATCH: i64 = 1000;
+const BATCH: i32 = 1000;
 
 /// What one batch did, and behind which job the next one begins; `None` after the last batch. By
 /// group and id, or by `turn_at` and id for jobs without a group.
@@ -33,62 +32,6 @@ const BATCH: i64 = 1000;
 pub(crate) struct Purge<T> {
     pub(crate) cancelled: u64,
     pub(crate) next: Option<(T, i64)>,
-}
-
-fn groups(names: &Names) -> String {
-    let after = "(j.group_id, j.id) > (?3, ?4) and ?5::text is null";
-    purge(names, "group_id", unfinished("j"), after)
-}
-
-fn group(names: &Names) -> String {
-    let after = "(j.group_id, j.id) > (?5, ?4) and j.group_id <= ?5 and ?3::text is not null";
-    purge(names, "group_id", unfinished("j"), after)
-}
-
-fn ungrouped_jobs(names: &Names) -> String {
-    let after =
-        "(j.turn_at, j.id) > (coalesce(?3::timestamptz, '-infinity'), ?4) and ?5::text is null";
-    purge(names, "turn_at", ungrouped("j", "queued"), after)
-}
-
-/// Cancels a batch of queued jobs up to an id (argument 2), behind a place (3) and id (4), perhaps
-/// of one group (5). Locks them, skipping locked ones.
-fn purge(names: &Names, place: &'static str, which: Expr, condition: &'static str) -> String {
-    let target = select()
-        .columns([("j", "id"), ("j", "group_id")])
-        .expr_as(Expr::col(("j", place)), "place")
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.status = 'queued' and j.id <= ?2"))
-        .and_where(which)
-        .and_where(sql(condition))
-        .order_by(("j", place), Order::Asc)
-        .order_by(("j", "id"), Order::Asc)
-        .limit(limit(6))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let written = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(values(&CANCELLED))
-        // One flag per group is enough.
-        .value("flagged", is_first("target"))
-        .from("target")
-        .and_where(sql(keyed("j.id", "target.id")))
-        .returning(Query::returning().columns([("j", "id")]))
-        .to_owned();
-    let query = select()
-        .expr(sql("(select count(*) from written)"))
-        .expr(sql("(select count(*) from target)"))
-        .expr(sql("(select max(place) from target)"))
-        .expr(sql(
-            "(select max(id) from target where place is not distinct from (select max(place) from target))",
-        ))
-        .expr(recorded(
-            names,
-            "'purge', ?1, ?5, null, ?7, (select count(*) from written)",
-            "?8",
-        ))
-        .to_owned();
-    with([cte("target", target), cte("written", written)], query)
 }
 
 /// What a purge has left: running jobs, and locked queued ones up to an id (argument 2). Of one
@@ -130,9 +73,9 @@ impl Store {
         after: &(String, i64),
         acting: Acting<'_>,
     ) -> Result<Purge<String>, sqlx::Error> {
-        let purge = if group.is_some() { &GROUP } else { &GROUPS };
-        let purge = self.query(purge).bind(queue).bind(to).bind(&after.0).bind(after.1);
-        let purge = purge.bind(group).bind(BATCH).bind(acting.reason).bind(acting.actor);
+        let purge = self.query(&GROUPS).bind(queue).bind(group).bind(to);
+        let purge = purge.bind(&after.0).bind(after.1).bind(BATCH);
+        let purge = purge.bind(acting.reason).bind(acting.actor);
         batch(&purge.fetch_one(conn).await?)
     }
 
@@ -146,7 +89,7 @@ impl Store {
         acting: Acting<'_>,
     ) -> Result<Purge<Option<DateTime<Utc>>>, sqlx::Error> {
         let purge = self.query(&UNGROUPED).bind(queue).bind(to).bind(after.0).bind(after.1);
-        let purge = purge.bind(None::<&str>).bind(BATCH).bind(acting.reason).bind(acting.actor);
+        let purge = purge.bind(BATCH).bind(acting.reason).bind(acting.actor);
         let row = purge.fetch_one(conn).await?;
         let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
@@ -172,11 +115,6 @@ where
     T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
 {
     let cancelled = row.try_get::<i64, _>(0)?.unsigned_abs();
-    let locked: i64 = row.try_get(1)?;
-    let last: (Option<T>, Option<i64>) = (row.try_get(2)?, row.try_get(3)?);
-    let next = match last {
-        (Some(place), Some(id)) if locked == BATCH => Some((place, id)),
-        _ => None,
-    };
-    Ok(Purge { cancelled, next })
+    let last: (Option<T>, Option<i64>) = (row.try_get(1)?, row.try_get(2)?);
+    Ok(Purge { cancelled, next: last.0.zip(last.1) })
 }

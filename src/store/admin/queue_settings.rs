@@ -2,63 +2,41 @@
 
 use std::time::Duration;
 
-use sea_query::{InsertStatement, OnConflict};
+use serde_json::{Map, Value};
+use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::queue_settings::{CheckedSettings, DedupScope, QueueSettings, StoredQueueSettings};
 use crate::store::admin::control::Acting;
 use crate::store::admin::policy::{policy, policy_columns};
-use crate::store::builder::{PG, cte, render, select, select_into, sql, with};
-use crate::store::fragments::recorded;
+use crate::store::builder::{PG, render, select, sql};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    CONFIGURE = configure;
+    CONFIGURE = |names| names.sql("select {configure_queue}($1, $2, $3, $4)");
     READ = read;
 }
 
-/// (column, its value, whether it is named).
-const SETTINGS: [(&str, &str, &str); 11] = [
-    ("delay_ms", "?3", "?2"),
-    ("dedup_window_ms", "?5", "?4"),
-    ("dedup_scope", "coalesce(?6, 'queue')", "?6 is not null"),
-    ("dedup_by_content", "coalesce(?7, false)", "?7 is not null"),
-    ("in_flight_limit", "?9", "?8"),
-    ("max_attempts", "?11", "?10"),
-    ("backoff_ms", "?13", "?12"),
-    ("backoff_cap_ms", "?15", "?14"),
-    ("out_of_attempts", "?17", "?16"),
-    ("halt_for_ms", "?18", "?16"),
-    ("halt_then", "?19", "?16"),
+/// The columns, in the order in which they are read.
+const SETTINGS: [&str; 11] = [
+    "delay_ms",
+    "dedup_window_ms",
+    "dedup_scope",
+    "dedup_by_content",
+    "in_flight_limit",
+    "max_attempts",
+    "backoff_ms",
+    "backoff_cap_ms",
+    "out_of_attempts",
+    "halt_for_ms",
+    "halt_then",
 ];
 
-/// Inserts or changes one row, and locks it. A setting that is not named stays.
-fn configure(names: &Names) -> String {
-    let mut changed = OnConflict::column("name");
-    for (column, _, named) in SETTINGS {
-        let value = format!("case when {named} then excluded.{column} else queue.{column} end");
-        changed.value(column, sql(value));
-    }
-    let mut insert = InsertStatement::new();
-    insert
-        .into_table(names.queue())
-        .columns(["name"].into_iter().chain(SETTINGS.map(|(column, _, _)| column)))
-        .on_conflict(changed);
-    let row = select().expr(sql("?1")).exprs(SETTINGS.map(|(_, value, _)| sql(value))).to_owned();
-    select_into(&mut insert, row);
-    let what = "'configure_queue', ?1::text, null, null, ?20::text, 1";
-    let record = select().expr(recorded(names, what, "?21")).to_owned();
-    with([cte("written", insert)], record)
-}
-
 fn read(names: &Names) -> String {
-    let query = select()
-        .columns(SETTINGS.map(|(column, _, _)| column))
-        .from(names.queue())
-        .and_where(sql("name = ?1"))
-        .to_owned();
+    let query =
+        select().columns(SETTINGS).from(names.queue()).and_where(sql("name = ?1")).to_owned();
     render(query.build(PG))
 }
 
@@ -81,33 +59,30 @@ impl Store {
             backoff_ms,
             backoff_cap_ms,
         } = change;
-        let policy = out_of_attempts.flatten().map(policy_columns);
-        let query = self.query(&CONFIGURE);
-        query
-            .bind(queue)
-            .bind(delay_ms.is_some())
-            .bind(delay_ms.flatten())
-            .bind(dedup_window_ms.is_some())
-            .bind(dedup_window_ms.flatten())
-            .bind(dedup_scope.map(DedupScope::as_str))
-            .bind(dedup_by_content)
-            .bind(in_flight_limit.is_some())
-            .bind(in_flight_limit.flatten())
-            .bind(max_attempts.is_some())
-            .bind(max_attempts.flatten())
-            .bind(backoff_ms.is_some())
-            .bind(backoff_ms.flatten())
-            .bind(backoff_cap_ms.is_some())
-            .bind(backoff_cap_ms.flatten())
-            .bind(out_of_attempts.is_some())
-            .bind(policy.map(|(word, _, _)| word))
-            .bind(policy.and_then(|(_, ms, _)| ms))
-            .bind(policy.and_then(|(_, _, then)| then))
-            .bind(acting.reason)
-            .bind(acting.actor)
-            .execute(executor)
-            .await
-            .map(drop)
+        let time = |ms: Option<i64>| ms.map_or(Value::Null, in_ms);
+        let mut settings = Map::new();
+        let mut name = |setting: &str, value: Option<Value>| {
+            settings.extend(value.map(|value| (setting.to_owned(), value)));
+        };
+        name("delay", delay_ms.map(time));
+        name("dedup_window", dedup_window_ms.map(time));
+        name("dedup_scope", dedup_scope.map(|scope| scope.as_str().into()));
+        name("dedup_by_content", dedup_by_content.map(Value::from));
+        name("in_flight_limit", in_flight_limit.map(Value::from));
+        name("max_attempts", max_attempts.map(Value::from));
+        name("backoff", backoff_ms.map(time));
+        name("backoff_cap", backoff_cap_ms.map(time));
+        if let Some(policy) = out_of_attempts {
+            let (word, ms, then) = policy.map_or((None, None, None), |policy| {
+                let (word, ms, then) = policy_columns(policy);
+                (Some(word), ms, then)
+            });
+            name("out_of_attempts", Some(word.into()));
+            name("halt_for", Some(time(ms)));
+            name("halt_then", Some(then.into()));
+        }
+        let query = self.query(&CONFIGURE).bind(queue).bind(Json(settings));
+        query.bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
     }
 
     pub(crate) async fn queue_settings(
@@ -146,4 +121,9 @@ impl Store {
             out_of_attempts: policy(&row, 8)?,
         })
     }
+}
+
+/// As the SQL functions of settings take a time.
+fn in_ms(ms: i64) -> Value {
+    format!("{ms} ms").into()
 }

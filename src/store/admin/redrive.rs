@@ -1,17 +1,9 @@
 //! Operations on many jobs at once: redrive, release a node. Each statement waits for no handler.
 
-use sea_query::{
-    CommonTableExpression, Expr, JoinType, LockBehavior, LockType, Query, SelectStatement,
-    UpdateStatement,
-};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::store::admin::control::Acting;
-use crate::store::builder::{cte, select, sql, sub, with};
-use crate::store::fragments::{GRACE, recorded};
-use crate::store::index_terms::{keyed, same_group};
-use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -24,7 +16,7 @@ statements! {
     );
     DISCARD_JOBS = |names| names.sql("select {discard_jobs}($1, $2, $3)");
     LAST_JOB = |names| names.sql("select coalesce(max(id), 0) from {job}");
-    RELEASE = release;
+    RELEASE = |names| names.sql("select r.groups, r.jobs from {release_node}($1, $2, $3) r");
 }
 
 /// What a redrive queued.
@@ -35,108 +27,6 @@ pub(crate) struct RedriveReport {
     pub(crate) overtaken: u64,
     /// Nothing was done: another transaction has a row of the unit.
     pub(crate) busy: bool,
-}
-
-/// Whether `j` is the first job of its group among `of`: its flag is enough for all of them.
-pub(in crate::store) fn is_first(of: &str) -> Expr {
-    sql(format!(
-        "j.flagged or j.id in (select min(id) from {of} where group_id is not null group by group_id)"
-    ))
-}
-
-/// Later jobs, in the groups of `of` and behind the first of them, that have begun to run and are
-/// none of them.
-pub(in crate::store) fn overtaken(names: &Names, of: &'static str) -> Expr {
-    let first = select()
-        .columns(["queue", "group_id"])
-        .expr_as(sql("min(id)"), "id")
-        .from(of)
-        .group_by_columns(["queue", "group_id"])
-        .to_owned();
-    let later = select()
-        .expr(sql("count(*)"))
-        .from_as(names.job(), "l")
-        .join_subquery(
-            JoinType::InnerJoin,
-            first,
-            "first",
-            sql("l.queue = first.queue and l.group_id = first.group_id"),
-        )
-        .and_where(sql("l.id > first.id and l.attempts > 0"))
-        .and_where(sql(format!("l.id not in (select id from {of})")))
-        .to_owned();
-    sub(later)
-}
-
-/// The numbers of jobs and groups written, and of later jobs that have run.
-pub(in crate::store) fn redriven(names: &Names) -> SelectStatement {
-    select()
-        .expr(sql("(select count(*) from written)"))
-        .expr(sql("(select count(distinct group_id) from written)"))
-        .expr(overtaken(names, "written"))
-        .to_owned()
-}
-
-/// Suspects the claims of a node's processors, which are taken over a grace later. Locks group
-/// rows, then the rows of jobs without a group, skipping those that a transaction holds. A claim
-/// that is suspected already keeps its time.
-fn release(names: &Names) -> String {
-    let suspect = |table: sea_query::TableRef, until: &'static str| {
-        UpdateStatement::new()
-            .table(table)
-            .value("suspect", sql("t.claim"))
-            .value(until, sql("clock_timestamp() + make_interval(secs => ?2)"))
-            .to_owned()
-    };
-    let node = select()
-        .column("id")
-        .from_as(names.processor(), "p")
-        .and_where(sql("p.node = ?1"))
-        .to_owned();
-    let groups = select()
-        .columns([("g", "queue"), ("g", "group_id")])
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("g.claimed_by in (select id from node) and g.job_id is not null"))
-        .and_where(sql("g.suspect is distinct from g.claim"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    let groups_written = suspect(names.queue_group().alias("t"), "ready_at")
-        .from("groups")
-        .and_where(sql(same_group("t", "groups")))
-        .and_where(sql("coalesce(t.job_id, 0) > 0"))
-        .returning(Query::returning().columns([("t", "group_id")]))
-        .to_owned();
-    let jobs = select()
-        .column(("j", "id"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.claimed_by in (select id from node)"))
-        .and_where(sql("j.group_id is null and j.status = 'started'"))
-        .and_where(sql("j.suspect is distinct from j.claim"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let jobs_written = suspect(names.job().alias("t"), "lease_until")
-        .from("jobs")
-        .and_where(sql(keyed("t.id", "jobs.id")))
-        .returning(Query::returning().columns([("t", "id")]))
-        .to_owned();
-    let ctes: [CommonTableExpression; 5] = [
-        cte("node", node),
-        cte("groups", groups),
-        cte("groups_written", groups_written),
-        cte("jobs", jobs),
-        cte("jobs_written", jobs_written),
-    ];
-    let query = select()
-        .expr(sql("(select count(*) from groups_written)"))
-        .expr(sql("(select count(*) from jobs_written)"))
-        .expr(recorded(
-            names,
-            "'release_node', null, null, null, coalesce(?3::text || ' ', '') || '(node ' || ?1 || ')', \
-             (select count(*) from groups_written) + (select count(*) from jobs_written)",
-            "?4",
-        ))
-        .to_owned();
-    with(ctes, query)
 }
 
 impl Store {
@@ -188,8 +78,7 @@ impl Store {
         node: &str,
         acting: Acting<'_>,
     ) -> Result<(u64, u64), sqlx::Error> {
-        let release = self.query(&RELEASE).bind(node).bind(GRACE.as_secs_f64());
-        let release = release.bind(acting.reason).bind(acting.actor);
+        let release = self.query(&RELEASE).bind(node).bind(acting.reason).bind(acting.actor);
         let row = release.fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok((count(0)?, count(1)?))

@@ -6,9 +6,10 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::job::explanation::{BoundedCount, ProcessorInfo, SessionInfo};
-use crate::job::facts::{Facts, JobFacts, LineFacts};
+use crate::job::facts::{Facts, JobFacts, LineFacts, Pause};
 use crate::job::job::JobStatus;
 use crate::store::builder::{PG, render, select, sql, sub};
+use crate::store::fragments::paused;
 use crate::store::index_terms::{in_group, in_order, unfinished};
 use crate::store::names::Names;
 use crate::store::statement::statements;
@@ -94,6 +95,7 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
         "h.id = case when k.group_id is null then k.job_id else coalesce($1, g.job_id, $2) end",
         [claimed, sub(lowest)],
     );
+    let since = |paused: &str, at: &str| format!("case when {paused} then {at} end");
     let mut query = select();
     query
         .from_subquery(subject, "k")
@@ -137,10 +139,12 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
             "clock_timestamp()",
             "k.queue",
             "k.group_id",
-            "q.paused_at",
+            &since(&paused("q"), "q.paused_at"),
             "q.pause_reason",
-            "s.paused_at",
+            "q.paused_until",
+            &since(&paused("s"), "s.paused_at"),
             "s.pause_reason",
+            "s.paused_until",
             "q.in_flight_limit::int8",
             "p.id",
             "p.node",
@@ -149,7 +153,7 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
             "case when k.group_id is null then h.xmax::text else g.xmax::text end",
             "h.xmax::text",
         ]
-        .map(sql),
+        .map(|column| sql(column.to_owned())),
     );
     for tally in tallies(names).into_iter().chain(fleet(names)) {
         query.expr(tally);
@@ -306,26 +310,26 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
         None
     };
     let rest = REST + 1;
-    let fleet = rest + 19;
+    let fleet = rest + 21;
     let paused = |at: usize| -> Result<_, sqlx::Error> {
+        let (why, until) = (row.try_get(at + 1)?, row.try_get(at + 2)?);
         let since: Option<_> = row.try_get(at)?;
-        let why: Option<String> = row.try_get(at + 1)?;
-        Ok(since.map(|since| (since, why)))
+        Ok(since.map(|since| Pause { since, why, until }))
     };
-    let processor = match row.try_get(rest + 8)? {
+    let processor = match row.try_get(rest + 10)? {
         None => None,
         Some(id) => Some(ProcessorInfo {
             id,
-            node: row.try_get(rest + 9)?,
-            host: row.try_get(rest + 10)?,
-            pid: row.try_get(rest + 11)?,
+            node: row.try_get(rest + 11)?,
+            host: row.try_get(rest + 12)?,
+            pid: row.try_get(rest + 13)?,
             alive: row.try_get::<Option<bool>, _>(fleet + 5)?.unwrap_or_default(),
             queues: row.try_get(fleet + 6)?,
             started_at: row.try_get(fleet + 7)?,
             seen_at: row.try_get(fleet + 8)?,
         }),
     };
-    let tally = |n: usize| row.try_get::<i64, _>(rest + 14 + n).map(i64::unsigned_abs);
+    let tally = |n: usize| row.try_get::<i64, _>(rest + 16 + n).map(i64::unsigned_abs);
     Ok(Facts {
         now: row.try_get(rest)?,
         queue: row.try_get(rest + 1)?,
@@ -334,14 +338,14 @@ fn read(row: &PgRow) -> Result<Facts, sqlx::Error> {
         head: job(row, JOB.len())?,
         line,
         queue_paused: paused(rest + 3)?,
-        group_paused: paused(rest + 5)?,
-        limit: row.try_get::<Option<i64>, _>(rest + 7)?.map(i64::unsigned_abs),
+        group_paused: paused(rest + 6)?,
+        limit: row.try_get::<Option<i64>, _>(rest + 9)?.map(i64::unsigned_abs),
         in_flight: tally(0)? + tally(1)?,
         due_before: tally(2)? + tally(3)?,
         behind: tally(4)?,
         processor,
-        locked_by: row.try_get(rest + 12)?,
-        head_locked_by: row.try_get(rest + 13)?,
+        locked_by: row.try_get(rest + 14)?,
+        head_locked_by: row.try_get(rest + 15)?,
         attempts: row.try_get::<Option<i32>, _>(fleet)?.map(i32::unsigned_abs),
         timeout: row.try_get::<Option<i64>, _>(fleet + 1)?.and_then(TimeDelta::try_milliseconds),
         job_cancel: row.try_get(fleet + 2)?,

@@ -1,7 +1,7 @@
 //! Jobs, lists and counts, without locks and without scanning history.
 
 use chrono::{DateTime, Utc};
-use sea_query::{Expr, Order, SelectStatement};
+use sea_query::{Order, SelectStatement};
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
@@ -11,9 +11,9 @@ use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
-use crate::store::builder::{PG, limit, render, select, sql, sub};
+use crate::store::builder::{PG, limit, render, select, sql};
 use crate::store::hold::headers;
-use crate::store::index_terms::{in_group, in_order, unfinished, ungrouped};
+use crate::store::index_terms::{in_group, in_order, unfinished};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -26,7 +26,9 @@ statements! {
     BARE_GROUP_JOBS = |names| of_group(bare_jobs(names));
     BARE_BY_REFERENCE = |names| of_reference(bare_jobs(names));
     HALTED = halted;
-    COUNTS = counts;
+    COUNTS = |names| names.sql(
+        "select c.queued, c.delayed, c.started, c.succeeded, c.failed, c.cancelled, c.parked from {counts}($1) c",
+    );
     FAILED = failed;
     STATUS = |names| names.sql("select status::text from {job} where id = $1");
 }
@@ -152,47 +154,6 @@ fn failed(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Unfinished jobs are counted in their partial indexes; finished ones only up to the limit that
-/// argument 2 gives.
-fn counts(names: &Names) -> String {
-    let count = |which: Expr, condition: String| {
-        let count = select()
-            .expr(sql("count(*)"))
-            .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1"))
-            .and_where(which)
-            .and_where(sql(condition))
-            .to_owned();
-        sub(count)
-    };
-    let backlog = |status: &'static str, condition: &'static str| {
-        let of_status = format!("j.status = '{status}' and {condition}");
-        let counts = [unfinished("j"), ungrouped("j", status)];
-        let counts = counts.map(|which| count(which, of_status.clone()));
-        Expr::cust_with_exprs("$1 + $2", counts)
-    };
-    let finished = |condition: &'static str| {
-        let some = select()
-            .expr(sql("1"))
-            .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1"))
-            .and_where(sql(condition))
-            .limit(limit(2))
-            .to_owned();
-        sub(select().expr(sql("count(*)")).from_subquery(some, "some").to_owned())
-    };
-    let query = select()
-        .expr(backlog("queued", "j.run_at <= now()"))
-        .expr(backlog("queued", "j.run_at > now()"))
-        .expr(backlog("started", "true"))
-        .expr(finished("j.status = 'succeeded'"))
-        .expr(finished("j.status = 'failed'"))
-        .expr(finished("j.status = 'cancelled'"))
-        .expr(finished("j.status = 'parked' and j.parked_with is not null"))
-        .to_owned();
-    render(query.build(PG))
-}
-
 impl Store {
     pub(crate) async fn job(
         &self,
@@ -283,8 +244,7 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
-        let limit = i64::try_from(QueueCounts::FINISHED_LIMIT).unwrap_or(i64::MAX);
-        let row = self.query(&COUNTS).bind(queue).bind(limit).fetch_one(executor).await?;
+        let row = self.query(&COUNTS).bind(queue).fetch_one(executor).await?;
         let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         Ok(QueueCounts {
             queued: count(0)?,

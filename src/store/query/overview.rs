@@ -16,7 +16,7 @@ use crate::job::overview::{
     QueueOverview,
 };
 use crate::job::queue_options::AfterHalt;
-use crate::store::fragments::FLAG_AT;
+use crate::store::fragments::{FLAG_AT, paused};
 use crate::store::names::Names;
 use crate::store::statement::{Statement, statements};
 use crate::store::store::Store;
@@ -31,7 +31,7 @@ statements! {
         order by g.claimed_by limit $2");
     HALTED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null
         order by g.halted_at limit $2");
-    PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and s.paused_at is not null
+    PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
         order by s.paused_at limit $2");
     RESTING = |names| details(names, RESTING_SQL);
     READY = |names| details(names, READY_SQL);
@@ -44,7 +44,7 @@ statements! {
 const NEXT_GROUP: &str = "
     least(
       (select g.group_id from {queue_group} g where g.queue = $1 and g.group_id > {after} order by g.group_id limit 1),
-      (select s.group_id from {group_setting} s where s.queue = $1 and s.group_id > {after} and s.paused_at is not null
+      (select s.group_id from {group_setting} s where s.queue = $1 and s.group_id > {after} and {paused}
         order by s.group_id limit 1),
       (select j.group_id from {job} j where j.queue = $1 and j.group_id > {after} and j.status in ('queued', 'started')
         order by j.group_id limit 1),
@@ -106,7 +106,7 @@ const ANY_SQL: &str = "
     union
     (select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null order by g.halted_at limit $2)
     union
-    (select s.group_id from {group_setting} s where s.queue = $1 and s.paused_at is not null limit $2)
+    (select s.group_id from {group_setting} s where s.queue = $1 and {paused} limit $2)
     union
     (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged
       order by {flag_at}, j.id limit $2) f)";
@@ -118,16 +118,22 @@ fn queues(names: &Names) -> String {
 /// What there is to say of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how
 /// many, `$3`: behind which name, `$4`: a prefix.
 fn details(names: &Names, candidates: &str) -> String {
-    let next = |after: &str| names.sql_with(NEXT_GROUP, &[("after", after)]);
+    let paused = paused("s");
+    let next = |after: &str| names.sql_with(NEXT_GROUP, &[("after", after), ("paused", &paused)]);
     let (first, following) = (next("coalesce($3::text, '')"), next("k.name"));
     // A prefix is where the names begin that begin so.
     let first = first.replace(
         "coalesce($3::text, '')",
         "greatest(coalesce($3::text, ''), coalesce($4::text, ''))",
     );
+    let pieces = [
+        ("first", first.as_str()),
+        ("next", &following),
+        ("flag_at", FLAG_AT),
+        ("paused", &paused),
+    ];
     let candidates = candidates.replace("{rechecked}", RECHECKED);
-    let candidates = names
-        .sql_with(&candidates, &[("first", &first), ("next", &following), ("flag_at", FLAG_AT)]);
+    let candidates = names.sql_with(&candidates, &pieces);
     let body = "
         select c.name, g.job_id is not null, g.halted_at, g.halt_reason, g.halt_job_id, s.paused_at, s.pause_reason,
           h.id, h.status::text, h.name, h.attempts, h.max_attempts, h.created_at, h.run_at, h.last_started_at,
@@ -135,15 +141,15 @@ fn details(names: &Names, candidates: &str) -> String {
             and j.status in ('queued', 'started') limit 1001) deep),
           (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
             and j.parked_with is not null and j.status = 'parked' limit 1001) aside),
-          now(), g.halt_until, g.halt_then, h.attempts_forgiven, g.rechecks
+          now(), g.halt_until, g.halt_then, s.paused_until, h.attempts_forgiven, g.rechecks
         from ({candidates}) c(name)
         left join lateral (
           select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id,
             g.halt_until, g.halt_then, g.rechecks
           from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
         left join lateral (
-          select s.paused_at, s.pause_reason from {group_setting} s
-          where s.queue = $1 and s.group_id = c.name and s.paused_at is not null) s on true
+          select s.paused_at, s.pause_reason, s.paused_until from {group_setting} s
+          where s.queue = $1 and s.group_id = c.name and {paused}) s on true
         left join lateral (
           -- Named, as an observer may not read what a job carries.
           select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at
@@ -153,7 +159,7 @@ fn details(names: &Names, candidates: &str) -> String {
             (select l.id from {job} l where l.queue = $1 and l.group_id = c.name and l.status in ('queued', 'started')
               order by l.group_id, l.id limit 1))) h on true
         where $3::text is not distinct from $3 and $4::text is not distinct from $4";
-    names.sql_with(body, &[("candidates", &candidates)])
+    names.sql_with(body, &[("candidates", &candidates), ("paused", &paused)])
 }
 
 impl Store {
@@ -244,14 +250,15 @@ impl Store {
 
 fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
     let name: String = row.try_get(0)?;
-    let age: Option<f64> = row.try_get(2)?;
+    let age: Option<f64> = row.try_get(3)?;
     let paused = match row.try_get(1)? {
         None => None,
         Some(since) => Some(PausedQueue {
             queue: name.clone(),
             since,
             age: Duration::try_from_secs_f64(age.unwrap_or(0.0).max(0.0)).unwrap_or_default(),
-            reason: row.try_get(3)?,
+            reason: row.try_get(4)?,
+            until: row.try_get(2)?,
         }),
     };
     let count =
@@ -260,25 +267,25 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         queue: name,
         paused,
         in_flight_limit: row
-            .try_get::<Option<i32>, _>(4)?
+            .try_get::<Option<i32>, _>(5)?
             .and_then(|limit| u32::try_from(limit).ok()),
-        oldest_due: row.try_get(5)?,
+        oldest_due: row.try_get(6)?,
         jobs: JobCounts {
-            queued: count(6)?,
-            delayed: count(7)?,
-            started: count(8)?,
-            parked: count(9)?,
-            failed: count(10)?,
+            queued: count(7)?,
+            delayed: count(8)?,
+            started: count(9)?,
+            parked: count(10)?,
+            failed: count(11)?,
         },
         groups: GroupCounts {
-            ready: count(11)?,
-            running: count(12)?,
-            resting: count(13)?,
-            halted: count(14)?,
-            paused: count(15)?,
-            parked: count(16)?,
+            ready: count(12)?,
+            running: count(13)?,
+            resting: count(14)?,
+            halted: count(15)?,
+            paused: count(16)?,
+            parked: count(17)?,
         },
-        served: row.try_get(17)?,
+        served: row.try_get(18)?,
     })
 }
 
@@ -312,7 +319,7 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         head_status: status.and_then(JobStatus::parse),
         head_name: row.try_get(9)?,
         attempts: number(row.try_get(10)?).unwrap_or_default(),
-        attempts_forgiven: number(row.try_get(20)?).unwrap_or_default(),
+        attempts_forgiven: number(row.try_get(21)?).unwrap_or_default(),
         max_attempts: number(row.try_get(11)?),
         enqueued_at: row.try_get(12)?,
         due_at,
@@ -323,10 +330,11 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         reason: if halted.is_some() { row.try_get(3)? } else { row.try_get(6)? },
         halted_by: row.try_get(4)?,
         blocked: state == GroupState::Ready
-            && row.try_get::<Option<i16>, _>(21)?.is_some_and(|rechecks| rechecks >= BLOCKED),
+            && row.try_get::<Option<i16>, _>(22)?.is_some_and(|rechecks| rechecks >= BLOCKED),
         halted_until: row.try_get(18)?,
         then: row.try_get::<Option<&str>, _>(19)?.and_then(AfterHalt::parse),
         paused_at: paused,
         pause_reason: row.try_get(6)?,
+        paused_until: row.try_get(20)?,
     })
 }

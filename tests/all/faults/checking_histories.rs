@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use crate::checker::{History, check, tell};
 use cases::cases;
+use seriatim_history::{History, check, tell};
 
 /// A word of a case as a value: a number if it is one.
 fn value(word: &str) -> Value {

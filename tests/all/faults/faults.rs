@@ -1,5 +1,5 @@
 //! Faults, done to a server, its network, workers and producers while jobs run: nothing that was
-//! acknowledged is lost, no effect is doubled, as the checker of `examples/check_history` decides,
+//! acknowledged is lost, no effect is doubled, as the checker of `crates/seriatim-history` decides,
 //! and work goes on. `docs/faults.md` has the figures.
 //!
 //! The long run:

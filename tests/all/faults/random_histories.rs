@@ -1,5 +1,5 @@
 //! Random programs on the real thing: producers, worker processes and the disturber write
-//! down what they see, and the checker of `examples/check_history` decides.
+//! down what they see, and the checker of `crates/seriatim-history` decides.
 //!
 //! `cargo test --test all random_histories -- --nocapture` runs them. `SERIATIM_HISTORY_SEED=…`
 //! repeats a run, `SERIATIM_HISTORY_RUNS=…` runs more. `SERIATIM_HISTORY_SIZE=4` makes the programs

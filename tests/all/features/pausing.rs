@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, JobStatus, NewJob, Running};
+use seriatim::{Client, ControlError, JobStatus, NewJob, Receive, Running};
 use sqlx::PgPool;
 
 use crate::support::{
-    Gate, Log, database, ended, enqueue, eventually, handler_with, job, nothing_remains, processor,
-    queue, until_groups, until_jobs, value,
+    Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, nothing_remains,
+    processor, queue, until_groups, until_jobs, value,
 };
 
 struct Bench {
@@ -195,4 +196,141 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;
     assert_eq!(settings, 1);
     bench.end().await;
+}
+
+/// Returns the time in so many milliseconds, by the database's clock.
+async fn in_ms(pool: &PgPool, ms: i64) -> DateTime<Utc> {
+    let now: DateTime<Utc> = value(pool, "select clock_timestamp()").await;
+    now + TimeDelta::milliseconds(ms)
+}
+
+/// Pauses the queue `q`, or its group.
+async fn pause_until(pool: &PgPool, group: Option<&str>, until: DateTime<Utc>) {
+    let (client, why) = (client(), Some("for a while"));
+    match group {
+        Some(group) => client.pause_group_until(pool, "q", group, until, why).await.unwrap(),
+        None => client.pause_queue_until(pool, "q", until, why).await.unwrap(),
+    }
+}
+
+/// Returns the end of the pause of the queue `q`, or of its one paused group.
+async fn paused_until(pool: &PgPool, group: Option<&str>) -> Option<DateTime<Utc>> {
+    match group {
+        Some(_) => client().paused_groups(pool, "q").await.unwrap().pop()?.until,
+        None => client().paused_queue(pool, "q").await.unwrap()?.until,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_with_an_end_ends_by_itself_and_never_sooner() {
+    for group in [None, Some("g")] {
+        let bench = Bench::new().await;
+        let pool = bench.pool();
+        // Jobs of a turn that goes on stop at the pause as well.
+        enqueue(pool, "q", "g", "slow").await;
+        bench.log.wait_for(1).await;
+        let chained = enqueue(pool, "q", "g", 1).await;
+        let until = in_ms(pool, 1_500).await;
+        pause_until(pool, group, until).await;
+        assert_eq!(paused_until(pool, group).await, Some(until));
+        let last = enqueue(pool, "q", "g", 2).await;
+        bench.gate.pass(1);
+        for id in [chained, last] {
+            let started = ended(pool, id).await.last_started_at;
+            assert!(started >= Some(until), "{started:?} is before {until}");
+        }
+        assert_eq!(bench.ran(), ["g \"slow\"", "g 1", "g 2"]);
+        // It is over for all who ask.
+        assert_eq!(paused_until(pool, group).await, None);
+        let over = match group {
+            Some(group) => client().unpause_group(pool, "q", group).await,
+            None => client().unpause_queue(pool, "q").await,
+        };
+        assert!(matches!(over, Err(ControlError::NotPaused { .. })), "{over:?}");
+        // The next pause is a new one.
+        pause_until(pool, group, in_ms(pool, 3_600_000).await).await;
+        let since: DateTime<Utc> = match group {
+            Some(_) => client().paused_groups(pool, "q").await.unwrap()[0].since,
+            None => client().paused_queue(pool, "q").await.unwrap().unwrap().since,
+        };
+        assert!(since >= until);
+        bench.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
+    for group in [None, Some("g")] {
+        let bench = Bench::new().await;
+        let pool = bench.pool();
+        pause_until(pool, group, in_ms(pool, 3_600_000).await).await;
+        let first = enqueue(pool, "q", "g", 1).await;
+        if group.is_some() {
+            until_groups(pool, "ready_at > now() + interval '30 min'", 1).await;
+        }
+        // A sooner end wakes what rests until the later one.
+        let sooner = in_ms(pool, 700).await;
+        pause_until(pool, group, sooner).await;
+        assert!(ended(pool, first).await.last_started_at >= Some(sooner));
+        // An unpause goes before the end, and a later end, or none, before a sooner one.
+        let end = in_ms(pool, 300).await;
+        pause_until(pool, group, end).await;
+        match group {
+            Some(group) => client().pause_group(pool, "q", group, None).await.unwrap(),
+            None => client().pause_queue(pool, "q", None).await.unwrap(),
+        }
+        let second = enqueue(pool, "q", "g", 2).await;
+        while in_ms(pool, 0).await <= end {
+            bench.others_go_on("other").await;
+        }
+        bench.others_go_on("other").await;
+        assert_eq!(job(pool, second).await.status, JobStatus::Queued);
+        match group {
+            Some(group) => client().unpause_group(pool, "q", group).await.unwrap(),
+            None => client().unpause_queue(pool, "q").await.unwrap(),
+        }
+        ended(pool, second).await;
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_gets_nothing_before_the_end_of_a_pause() {
+    for group in [None, Some("g")] {
+        let database = database().await;
+        let pool = database.pool();
+        let until = in_ms(pool, 400).await;
+        pause_until(pool, group, until).await;
+        let id = enqueue(pool, "q", "g", 1).await;
+        let received = loop {
+            let before = in_ms(pool, 0).await;
+            if let Some(job) = client().receive(pool, Receive::new("q")).await.unwrap().pop() {
+                break job;
+            }
+            // It rests 20 ms at most if it was looked at just before the end.
+            assert!(before <= until + TimeDelta::seconds(10), "nothing came");
+        };
+        assert_eq!(received.receipt.job(), id);
+        assert!(job(pool, id).await.last_started_at >= Some(until));
+        database.remove().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pause_that_would_be_over_is_refused() {
+    let database = database().await;
+    let pool = database.pool();
+    let past = in_ms(pool, -1).await;
+    for refused in [
+        client().pause_queue_until(pool, "q", past, None).await,
+        client().pause_group_until(pool, "q", "g", past, None).await,
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, ControlError::OutOfRange { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("a time to come"), "{refused}");
+    }
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.operation").await, 0);
+    by_hand(pool, "select seriatim.pause('q', until => 'infinity')").await;
+    assert_eq!(client().paused_queue(pool, "q").await.unwrap().unwrap().until, None);
+    database.remove().await.unwrap();
 }

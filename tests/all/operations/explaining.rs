@@ -240,6 +240,9 @@ async fn what_waits_for_a_worker_is_told_apart() {
     )
     .await;
     says(pool, second, &["which waits because its group has been paused since ", "(audit)"]).await;
+    by_hand(pool, "update seriatim.group_setting set paused_until = '2100-01-01'").await;
+    let until = ["(audit), until 2100-01-01 00:00:00 UTC: it resumes by itself", "unpause_group"];
+    says(pool, second, &until).await;
     by_hand(pool, "update seriatim.queue set paused_at = now(), pause_reason = 'deploy'").await;
     says(pool, first, &["because its queue has been paused since ", "(deploy)"]).await;
     says(pool, ungrouped[0], &["because its queue has been paused since ", "(deploy)"]).await;

@@ -92,9 +92,22 @@ async fn groups_are_listed_by_state() {
     assert_eq!([q.jobs.started, q.jobs.delayed, q.jobs.failed].map(|count| count.count), [1, 1, 1]);
     assert_eq!(q.jobs.queued.count, 4);
     assert!(q.oldest_due.is_some_and(|at| at <= Utc::now()));
+    // Adopted, it rests until the end of its pause, and counts as paused alone.
+    by_hand(
+        pool,
+        "update seriatim.group_setting set paused_until = now() + interval '1 h'; \
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+         values ('q', 'paused', now() + interval '1 h', 0)",
+    )
+    .await;
+    let groups = client.queues(pool).await.unwrap()[0].groups;
+    assert_eq!([groups.ready, groups.resting, groups.paused].map(|count| count.count), [1, 1, 1]);
+    let paused = client.group(pool, "q", "paused").await.unwrap().unwrap();
+    assert!(paused.state == GroupState::Paused && paused.paused_until > Some(Utc::now()));
     client.pause_queue(pool, "other", Some("closed")).await.unwrap();
     let overview = client.queues(pool).await.unwrap();
     let paused = overview[0].paused.as_ref().unwrap();
+    assert_eq!(paused.until, None);
     assert_eq!((&*overview[0].queue, paused.reason.as_deref()), ("other", Some("closed")));
 
     // Both its halt and its pause are told, and it is listed under both.

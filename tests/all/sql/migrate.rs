@@ -64,7 +64,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 3);
+    assert_eq!(applied, 4);
 }
 
 fn host(sql: &'static str) -> Migrator {
@@ -85,7 +85,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 3)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 4)] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
@@ -141,18 +141,18 @@ async fn a_newer_schema_is_refused_with_both_versions() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         select n, 'of the future', checksum, 4 from seriatim.migration m, unnest('{4, 5}'::int[]) n where m.version = 3",
+         select n, 'of the future', checksum, 5 from seriatim.migration m, unnest('{5, 6}'::int[]) n where m.version = 4",
     )
     .await;
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
         assert!(
-            matches!(error, MigrateError::Newer { found: 5, known: 3, compatible_from: 4, .. }),
+            matches!(error, MigrateError::Newer { found: 6, known: 4, compatible_from: 5, .. }),
             "{error:?}"
         );
         let text = chain(&error);
-        assert!(text.contains("version 5") && text.contains("up to 3"), "{text}");
+        assert!(text.contains("version 6") && text.contains("up to 4"), "{text}");
     }
     role.remove(&database).await;
 }
@@ -163,7 +163,7 @@ async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
     let role = Role::create(database).await;
     for pool in [database.pool(), &role.pool] {
         let error = seriatim::migrate(pool).await.expect_err(what);
-        assert!(matches!(error, MigrateError::Different { version: 1 | 3, .. }), "{error:?}");
+        assert!(matches!(error, MigrateError::Different { version: 1 | 4, .. }), "{error:?}");
         let text = chain(&error);
         assert!(text.contains(what) && text.contains(advice), "{what}, {advice} in {text}");
     }
@@ -180,7 +180,7 @@ async fn a_changed_migration_is_refused() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (4, 'of the future', '\\x01', 2)",
+         values (5, 'of the future', '\\x01', 2)",
     )
     .await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
@@ -355,7 +355,7 @@ async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
 async fn a_processor_waits_for_a_schema_that_is_too_old() {
     waits_for_another_schema(
         "update seriatim.migration set version = -version; update seriatim.migration set version = -1 - version",
-        ["OldSchema", "is at version 2, and this seriatim needs 3", "call migrate()"],
+        ["OldSchema", "is at version 3, and this seriatim needs 4", "call migrate()"],
         "update seriatim.migration set version = -version; update seriatim.migration set version = 1 - version",
     )
     .await;
@@ -365,9 +365,9 @@ async fn a_processor_waits_for_a_schema_that_is_too_old() {
 async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
     waits_for_another_schema(
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (5, 'of the future', '', 4)",
-        ["UnusableSchema", "is at version 5", "upgrade seriatim in this program"],
-        "delete from seriatim.migration where version = 5",
+         values (6, 'of the future', '', 5)",
+        ["UnusableSchema", "is at version 6", "upgrade seriatim in this program"],
+        "delete from seriatim.migration where version = 6",
     )
     .await;
 }
@@ -379,12 +379,12 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     by_hand(
         pool,
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (4, 'of the future', '', 2)",
+         values (5, 'of the future', '', 2)",
     )
     .await;
     let logged = Logged::default();
     let _guard = logged.start();
-    let words = "is at version 4; this program has version 3, and can run on it";
+    let words = "is at version 5; this program has version 4, and can run on it";
 
     seriatim::migrate(pool).await.expect("it can run on it");
     assert_eq!(logged.text().matches(words).count(), 1, "{}", logged.text());

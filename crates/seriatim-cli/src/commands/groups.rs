@@ -76,6 +76,9 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if let Some(time) = group.stopped_at {
         note = format!("for {}", since(time, now));
     }
+    if let Some(until) = group.paused_until {
+        note = format!("{note}, until {}", clock(until));
+    }
     if let Some(job) = group.halted_by {
         note = format!("by job {job}, {note}");
     }

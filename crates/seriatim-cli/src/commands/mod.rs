@@ -1,5 +1,6 @@
 //! The commands, a file for each family.
 
+mod check_history;
 pub(crate) mod configure;
 mod doctor;
 mod enqueue;
@@ -36,6 +37,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut script);
         return Ok(stdout().write_all(&script)?);
     }
+    if let Command::CheckHistory(check) = command {
+        return check_history::run(&check, global.json);
+    }
     if global.read_only && command.changes() {
         return Err(Failure::Refused(String::from(
             "--read-only refuses a command that changes something",
@@ -59,7 +63,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Lane(lane) => explain::lane(&session, &lane).await,
         Command::Explain { job } => explain::job(&session, job).await,
         Command::Job(job) => jobs::run(&session, job).await,
-        Command::Pause(subject) => pause::pause(&session, &subject).await,
+        Command::Pause(pause) => pause::pause(&session, &pause).await,
         Command::Resume(subject) => pause::resume(&session, &subject).await,
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,
         Command::Park(group) => parked::park(&session, &group).await,
@@ -77,6 +81,6 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }
-        Command::Demo | Command::Completions { .. } => Ok(()),
+        Command::CheckHistory(_) | Command::Demo | Command::Completions { .. } => Ok(()),
     }
 }

@@ -1,38 +1,52 @@
 //! `seriatim pause`, `resume` and `unhalt`.
 
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use serde_json::json;
 use sqlx::PgConnection;
 
-use crate::args::{GroupArgs, Subject};
+use crate::args::{GroupArgs, Pause, Subject};
 use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::text::shell;
+use crate::output::text::{clock, shell};
 use crate::session::Session;
 
 /// How many queues a list has at most.
 const LISTED: usize = 1_000;
 
 /// Pauses a queue or a group.
-pub(crate) async fn pause(session: &Session, subject: &Subject) -> Result<(), Failure> {
+pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failure> {
+    let Pause { subject, lasts } = pause;
     let Subject { queue, group } = subject;
     let (client, reason) = (&session.client, session.reason.as_deref());
     let is_known = is_known(session, queue).await?;
+    let until = match lasts {
+        Some(lasts) => Some(end_of(session, *lasts).await?),
+        None => None,
+    };
     let act = async |conn: &mut PgConnection| {
-        match group {
-            Some(group) => client.pause_group(conn, queue, group, reason).await?,
-            None => client.pause_queue(conn, queue, reason).await?,
+        match (group, until) {
+            (Some(group), Some(until)) => {
+                client.pause_group_until(conn, queue, group, until, reason).await?;
+            }
+            (Some(group), None) => client.pause_group(conn, queue, group, reason).await?,
+            (None, Some(until)) => client.pause_queue_until(conn, queue, until, reason).await?,
+            (None, None) => client.pause_queue(conn, queue, reason).await?,
         }
-        let sentence =
-            format!("{} is paused: jobs that run go on, and no other begins", named(subject));
-        let effect = effect(sentence, subject, "pause");
-        if is_known {
-            return Ok(effect);
-        }
+        let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
+        let doubt = if is_known {
+            ""
+        } else {
+            "; no job, setting or living processor names this queue: is it mistyped?"
+        };
         let sentence = format!(
-            "{}; no job, setting or living processor names this queue: is it mistyped?",
-            effect.sentence
+            "{} is paused: jobs that run go on, and no other begins{}{doubt}",
+            named(subject),
+            resumption.unwrap_or_default()
         );
-        Ok(Effect { sentence, asks: true, ..effect })
+        let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
+        Ok(Effect { sentence, asks: !is_known, data })
     };
     session.change(act).await
 }
@@ -47,6 +61,14 @@ async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
     let processors = session.client.processors(&mut *session.read().await?).await?;
     let mut served = processors.iter().filter_map(|processor| processor.queues.as_ref());
     Ok(served.any(|queues| queues.iter().any(|served| served == queue)))
+}
+
+/// Returns when a pause of this length ends, by the database's clock.
+async fn end_of(session: &Session, lasts: Duration) -> Result<DateTime<Utc>, Failure> {
+    let end = chrono::Duration::from_std(lasts).ok();
+    let now = session.now().await?;
+    let end = end.and_then(|lasts| now.checked_add_signed(lasts));
+    end.ok_or_else(|| Failure::Usage(format!("--for {} s is too long", lasts.as_secs())))
 }
 
 /// Ends the pause of a queue or a group.

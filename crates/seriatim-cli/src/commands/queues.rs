@@ -5,7 +5,7 @@ use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{in_words, since};
+use crate::output::text::{clock, in_words, since};
 use crate::session::Session;
 
 /// Lists the queues.
@@ -64,7 +64,9 @@ fn note(queue: &QueueOverview) -> String {
     let mut notes = Vec::new();
     if let Some(pause) = &queue.paused {
         let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        notes.push(format!("paused for {}{reason}", in_words(pause.age)));
+        let until = pause.until.map(|until| format!(", until {}", clock(until)));
+        let until = until.unwrap_or_default();
+        notes.push(format!("paused for {}{until}{reason}", in_words(pause.age)));
     }
     if queue.unserved_since().is_some() {
         notes.push(String::from("no living processor serves it"));

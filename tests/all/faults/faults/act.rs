@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 use super::drive::Driver;
 use super::produce::Load;
 use super::worker::HOGGED;
-use crate::checker::event::{Event, Left, Name, Time};
 use crate::faults::random_histories::recorder::now;
 use crate::support::network::Weather;
+use seriatim_history::event::{Event, Left, Name, Time};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

@@ -19,12 +19,12 @@ use super::clock::Clock;
 use super::disk::Disk;
 use super::produce::{Load, Producer, Shared};
 use super::worker::Settings;
-use crate::checker::event::{Event, Time};
 use crate::faults::random_histories::recorder::{Recorder, now};
 use crate::support::network::Network;
 use crate::support::standby::Standby;
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{Log, by_hand};
+use seriatim_history::event::{Event, Time};
 
 #[derive(Debug, Clone)]
 pub struct Setup {

@@ -10,11 +10,11 @@ use sqlx::PgPool;
 use super::act::Kind;
 use super::drive::{Injected, Round};
 use super::waits::Waits;
-use crate::checker::event::{Delayed, Ended, Event, Found, Time};
-use crate::checker::violation::Promise;
-use crate::checker::{History, check, tell};
 use crate::faults::random_histories::read_back::{line, read_back};
 use crate::faults::random_histories::recorder::path;
+use seriatim_history::Promise;
+use seriatim_history::event::{Delayed, Ended, Event, Found, Time};
+use seriatim_history::{History, check, tell};
 
 /// What rounds came to, added up.
 #[derive(Debug, Default)]
@@ -166,13 +166,13 @@ impl Figures {
     }
 
     fn add(&mut self, history: &History, round: &Round) {
-        let enqueued = |job: &&crate::checker::history::Job| {
+        let enqueued = |job: &&seriatim_history::history::Job| {
             job.status.is_some_and(|status| status != Found::Missing)
         };
         self.jobs += history.jobs.iter().filter(enqueued).count();
-        let unknown = |job: &&crate::checker::history::Job| {
+        let unknown = |job: &&seriatim_history::history::Job| {
             let outcome = job.enqueue.as_ref().map(|enqueue| enqueue.outcome);
-            outcome == Some(crate::checker::event::Enqueued::Unknown)
+            outcome == Some(seriatim_history::event::Enqueued::Unknown)
         };
         self.unanswered += history.jobs.iter().filter(unknown).count();
         self.drains.extend(round.drained);

@@ -13,8 +13,8 @@ use sqlx::{ConnectOptions, PgConnection};
 use tokio::time::{sleep, timeout};
 
 use super::worker::Does;
-use crate::checker::event::{Enqueued, Event, Name};
 use crate::faults::random_histories::recorder::{Recorder, now};
+use seriatim_history::event::{Enqueued, Event, Name};
 
 pub const QUEUE: &str = "q";
 /// So many that no job runs out of them by a fault.

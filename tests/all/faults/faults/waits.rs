@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::judge::{Went, micros};
-use crate::checker::event::{Ended, Time};
+use seriatim_history::event::{Ended, Time};
 
 /// What follows sooner, in the same process, is of the same turn.
 const TURN: Time = 100_000;

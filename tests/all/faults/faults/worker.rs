@@ -12,11 +12,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::produce::ATTEMPTS;
-use crate::checker::event::Ended;
 use crate::faults::random_histories::recorder::{Recorder, Run, now};
 use crate::faults::random_histories::worker::{queue, until_told};
 use crate::support::worker_process::say;
 use crate::support::{chain, handler_with};
+use seriatim_history::event::Ended;
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -13,9 +13,9 @@ use super::produce::{QUEUE, cancel, group};
 use super::program::{Act, Program, Sabotage};
 use super::recorder::{Recorder, now};
 use super::worker::Settings;
-use crate::checker::event::{Event, Name, Time};
 use crate::support::Log;
 use crate::support::worker_process::WorkerProcess;
+use seriatim_history::event::{Event, Name, Time};
 
 /// The worker processes of a run, and what disturbs them.
 pub struct Chaos {

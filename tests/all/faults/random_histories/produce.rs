@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::program::{End, Job, Part, Step};
 use super::recorder::{Recorder, now};
-use crate::checker::event::{self, Event, Left, Name, Time};
+use seriatim_history::event::{self, Event, Left, Name, Time};
 
 pub const QUEUE: &str = "q";
 /// How often a job is tried that says nothing else.

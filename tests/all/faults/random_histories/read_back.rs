@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use sqlx::PgPool;
 
-use crate::checker::History;
-use crate::checker::event::{Event, Found, Name};
+use seriatim_history::History;
+use seriatim_history::event::{Event, Found, Name};
 
 pub fn line(text: &mut String, event: &Event) {
     writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::produce::{ATTEMPTS, QUEUE, group};
 use super::program::{Receives, Then, Turn};
 use super::recorder::{Recorder, Run, now};
-use crate::checker::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
+use seriatim_history::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
 
 /// What is received is this receiver's alone for so long, and a grace.
 const VISIBILITY: Duration = Duration::from_secs(1);

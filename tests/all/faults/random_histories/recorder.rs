@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::checker::event::{Ended, Event, Name, Time};
+use seriatim_history::event::{Ended, Event, Name, Time};
 
 /// The file of one process.
 #[derive(Debug, Clone)]

@@ -14,9 +14,9 @@ use super::read_back::{line, read_back};
 use super::receivers::Receiver;
 use super::recorder::{Recorder, now, path};
 use super::shrink::candidates;
-use crate::checker::event::Event;
-use crate::checker::{History, check, tell};
 use crate::support::{PATIENCE, by_hand, database};
+use seriatim_history::event::Event;
+use seriatim_history::{History, check, tell};
 
 /// What a run came to.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ fn head(program: &Program) -> String {
     let event = Event::History {
         version: 1,
         uncertainty: 0,
-        delayed: crate::checker::event::Delayed::Hold,
+        delayed: seriatim_history::event::Delayed::Hold,
         followers: program.followers(),
     };
     line(&mut text, &event);

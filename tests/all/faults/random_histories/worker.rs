@@ -15,9 +15,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use super::produce::{ATTEMPTS, QUEUE, group};
 use super::program::{Sabotage, Then, Turn};
 use super::recorder::{Recorder, Run, now};
-use crate::checker::event::{Ended, Enqueued, Event, Name, Of};
 use crate::support::worker_process::{input_is_closed, say};
 use crate::support::{chain, handler_with};
+use seriatim_history::event::{Ended, Enqueued, Event, Name, Of};
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -5,112 +5,173 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Microseconds since any moment, the same for the whole history.
-pub(crate) type Time = i64;
+pub type Time = i64;
 
 /// The recorder's name for a job, a process or an effect. Numbers are read as text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub(crate) struct Name(pub(crate) String);
+pub struct Name(
+    /// As the recorder wrote it.
+    pub String,
+);
 
+/// An observation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Event {
+pub enum Event {
     /// Settings of the whole history.
     History {
+        /// The version of the format.
         version: u32,
         /// How far a time may be from the true one, either way.
         #[serde(default)]
         uncertainty: Time,
+        /// What delayed jobs do to those behind them.
         #[serde(default)]
         delayed: Delayed,
         /// Jobs may be claimed while earlier ones run.
         #[serde(default)]
         followers: bool,
     },
+    /// What its producer was told of a job.
     Enqueue {
+        /// The job.
         job: Name,
+        /// Its queue.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         queue: String,
+        /// Its group.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<Name>,
+        /// The process.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<Name>,
+        /// When the call began.
         begin: Time,
         /// When the commit was acknowledged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
+        /// How it ended.
         outcome: Enqueued,
         /// With the outcome `with`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         with: Option<Of>,
+        /// The queue's own number of the job, by which it orders a group.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<i64>,
+        /// Its limit of attempts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
+        /// When it is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run_at: Option<Time>,
     },
+    /// A handler began.
     Start {
+        /// The job.
         job: Name,
+        /// The number of the attempt.
         attempt: u32,
+        /// The process.
         process: Name,
+        /// When.
         at: Time,
     },
+    /// A handler ended.
     End {
+        /// The job.
         job: Name,
+        /// The number of the attempt.
         attempt: u32,
+        /// The process.
         process: Name,
+        /// When.
         at: Time,
+        /// How it ended.
         outcome: Ended,
     },
+    /// The answer to a settle by receipt.
     Settle {
+        /// The job.
         job: Name,
+        /// The number of the attempt.
         attempt: u32,
+        /// When the call began.
         begin: Time,
+        /// When the call had returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
+        /// What the queue answered.
         answer: Said,
     },
+    /// The job left the line, other than by a handler.
     Leave {
+        /// The job.
         job: Name,
+        /// How it left.
         #[serde(rename = "as")]
         left: Left,
+        /// When the call began.
         begin: Time,
         /// `None`: whether it had an effect is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
     },
+    /// A job that had left the line was put back.
     Return {
+        /// The job.
         job: Name,
+        /// When the call began.
         begin: Time,
         /// `None`: whether it had an effect is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
     },
+    /// A process ended.
     Gone {
+        /// The process.
         process: Name,
+        /// When the call began.
         begin: Time,
+        /// When the call had returned.
         end: Time,
     },
+    /// Something else went wrong that may have cost attempts.
     Fault {
+        /// What it was.
         what: String,
+        /// When the call began.
         begin: Time,
+        /// When the call had returned.
         end: Time,
     },
+    /// A handler is about to write something.
     Effect {
+        /// The job.
         job: Name,
+        /// The number of the attempt.
         attempt: u32,
+        /// Its name.
         key: Name,
+        /// When.
         at: Time,
     },
+    /// How often an effect is there at the end.
     Found {
+        /// Its name.
         key: Name,
+        /// How often.
         count: u64,
     },
+    /// What the queue says of a job at the end.
     Status {
+        /// The job.
         job: Name,
+        /// The status.
         status: Found,
     },
+    /// The queue was read, and nothing was left to do.
     Drained {
+        /// When.
         at: Time,
     },
 }
@@ -118,7 +179,7 @@ pub(crate) enum Event {
 /// What a job that waits for its time or its retry does to the jobs behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Delayed {
+pub enum Delayed {
     /// It holds them up.
     #[default]
     Hold,
@@ -126,12 +187,17 @@ pub(crate) enum Delayed {
     Pass,
 }
 
+/// What a producer was told of its enqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Enqueued {
+pub enum Enqueued {
+    /// It is committed.
     Committed,
+    /// Its transaction was rolled back.
     RolledBack,
+    /// It was a duplicate of another job.
     Duplicate,
+    /// Nothing: there was no answer.
     Unknown,
     /// In the transaction of an attempt.
     With,
@@ -140,18 +206,22 @@ pub(crate) enum Enqueued {
 /// An attempt of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Of {
-    pub(crate) job: Name,
-    pub(crate) attempt: u32,
+pub struct Of {
+    /// The job.
+    pub job: Name,
+    /// The number of the attempt.
+    pub attempt: u32,
 }
 
 /// How a handler ended, by its own report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Ended {
+pub enum Ended {
+    /// It succeeded.
     Succeeded,
     /// For good: no further attempt.
     Failed,
+    /// With an error, to be tried again.
     Retry,
     /// Told to stop, or dropped: a timeout, a lost claim.
     Dropped,
@@ -159,37 +229,53 @@ pub(crate) enum Ended {
     Released,
 }
 
+/// The answer to a settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Said {
+pub enum Said {
+    /// It is settled.
     Done,
+    /// Another claim has the job.
     Stale,
+    /// There was none.
     Unknown,
 }
 
+/// How a job left the line, other than by a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Left {
+pub enum Left {
+    /// It was cancelled.
     Cancelled,
+    /// It was given up.
     Failed,
+    /// It expired.
     Expired,
+    /// It stepped aside with a job that failed.
     Parked,
 }
 
 /// The queue's answer about a job at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Found {
+pub enum Found {
+    /// It has succeeded.
     Succeeded,
+    /// It has failed.
     Failed,
+    /// It was cancelled.
     Cancelled,
+    /// It waits still.
     Waiting,
+    /// It is parked.
     Parked,
+    /// There is no such job.
     Missing,
 }
 
 impl Found {
-    pub(crate) fn is_final(self) -> bool {
+    /// Returns whether the job has ended.
+    pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
 }

@@ -1,7 +1,7 @@
 //! The lives of a job: from its enqueue, or its return to its place, until it is out of the way.
 
-use super::event::{Ended, Enqueued, Found, Time};
-use super::history::{Enqueue, History, Job, Return, Run};
+use crate::event::{Ended, Enqueued, Found, Time};
+use crate::history::{Enqueue, History, Job, Return, Run};
 
 /// In its place, and in the way of the jobs behind it.
 #[derive(Debug)]

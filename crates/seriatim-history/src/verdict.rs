@@ -1,8 +1,8 @@
 //! Whether an attempt must have its effects.
 
-use super::event::{Ended, Found, Said};
-use super::history::{History, Job, Run};
-use super::violation::Promise;
+use crate::event::{Ended, Found, Said};
+use crate::history::{History, Job, Run};
+use crate::violation::Promise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {

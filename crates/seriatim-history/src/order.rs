@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::event::{Delayed, Ended, Time};
-use super::history::{Enqueue, Group, History, Job, Run};
-use super::life::{known_by, lives};
-use super::prefix_max::PrefixMax;
-use super::violation::{Promise, Violations};
+use crate::event::{Delayed, Ended, Time};
+use crate::history::{Enqueue, Group, History, Job, Run};
+use crate::life::{known_by, lives};
+use crate::prefix_max::PrefixMax;
+use crate::violation::{Promise, Violations};
 
 /// A job that has its place in a group.
 struct Placed {

@@ -1,10 +1,10 @@
 //! P3: every enqueued job comes to an end, or is still there.
 
-use super::event::{Ended, Enqueued, Found, Said, Time};
-use super::history::{Enqueue, History, Job};
-use super::life::may_have_ended;
-use super::verdict::{Verdict, verdict};
-use super::violation::{Promise, Violations};
+use crate::event::{Ended, Enqueued, Found, Said, Time};
+use crate::history::{Enqueue, History, Job};
+use crate::life::may_have_ended;
+use crate::verdict::{Verdict, verdict};
+use crate::violation::{Promise, Violations};
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     for (at, job) in history.jobs.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! P9: attempts are counted before their handlers start, so their numbers rise by one, and none
 //! comes twice.
 
-use super::event::{Ended, Time};
-use super::history::{History, Job, Run};
-use super::life::last_life;
-use super::violation::{Promise, Violations};
+use crate::event::{Ended, Time};
+use crate::history::{History, Job, Run};
+use crate::life::last_life;
+use crate::violation::{Promise, Violations};
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     let faults = Faults::new(history);
@@ -81,7 +81,7 @@ struct Faults {
 
 impl Faults {
     fn new(history: &History) -> Self {
-        let latest = |latest: &mut Time, fault: &super::history::Fault| {
+        let latest = |latest: &mut Time, fault: &crate::history::Fault| {
             *latest = fault.end.max(*latest);
             Some(*latest)
         };

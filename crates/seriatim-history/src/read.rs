@@ -1,10 +1,12 @@
 //! Reads a history, line by line.
 
 use std::collections::hash_map::Entry;
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
-use super::event::{Delayed, Enqueued, Event, Name, Time};
-use super::history::{
+use crate::event::{Delayed, Enqueued, Event, Name, Time};
+use crate::history::{
     Effect, Enqueue, Fault, Group, History, Job, Leave, Process, Return, Run, Settle,
 };
 
@@ -13,20 +15,54 @@ const FARTHEST: Time = 1 << 60;
 
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
+    /// The line could not be read, or the file could not be opened.
     #[error("line {line} cannot be read")]
-    Line { line: usize, source: std::io::Error },
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The line is no event.
     #[error("line {line} is no event")]
-    Event { line: usize, source: serde_json::Error },
+    Event {
+        /// Its number, from 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The event cannot have been.
     #[error("line {line}: {what}")]
-    Sense { line: usize, what: String },
+    Sense {
+        /// Its number, from 1.
+        line: usize,
+        /// Why.
+        what: String,
+    },
+    /// The events do not fit together.
     #[error("{0}")]
     Whole(String),
 }
 
 impl History {
+    /// Reads the events of a file; `-` is the standard input.
+    ///
+    /// # Errors
+    /// [`ReadError`], also if the file cannot be opened.
+    pub fn read_file(file: &Path) -> Result<Self, ReadError> {
+        if file.as_os_str() == "-" {
+            return Self::read(std::io::stdin().lock());
+        }
+        let opened = File::open(file).map_err(|source| ReadError::Line { line: 1, source })?;
+        Self::read(BufReader::new(opened))
+    }
+
     /// Reads events, one per line. Skips empty lines.
-    pub(crate) fn read(lines: impl BufRead) -> Result<Self, ReadError> {
+    ///
+    /// # Errors
+    /// [`ReadError`] names the first line that is no event, or what cannot have been.
+    pub fn read(lines: impl BufRead) -> Result<Self, ReadError> {
         let mut history = Self { first: Time::MAX, last: Time::MIN, ..Self::default() };
         for (at, text) in lines.lines().enumerate() {
             let line = at + 1;
@@ -263,7 +299,8 @@ impl Job {
         }
     }
 
-    pub(crate) fn order_runs(&mut self) {
+    /// Puts the runs in order again, after their times were changed.
+    pub fn order_runs(&mut self) {
         self.runs.sort_by_key(|run| (run.start, run.attempt));
         self.newest = (0..self.runs.len()).max_by_key(|&at| self.runs[at].attempt);
     }

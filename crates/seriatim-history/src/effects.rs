@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::event::{Ended, Enqueued, Found, Name, Said};
-use super::history::{Effect, History, Job};
-use super::verdict::{Verdict, verdict};
-use super::violation::{Promise, Violations};
+use crate::event::{Ended, Enqueued, Found, Name, Said};
+use crate::history::{Effect, History, Job};
+use crate::verdict::{Verdict, verdict};
+use crate::violation::{Promise, Violations};
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     let mut written = HashSet::new();

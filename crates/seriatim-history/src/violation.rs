@@ -3,34 +3,45 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::event::Time;
+use crate::event::Time;
 
+/// A promise of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Promise {
+pub enum Promise {
+    /// Jobs of a group run in order.
     P1,
+    /// They run one at a time.
     P2,
+    /// No job is lost.
     P3,
+    /// The effects of a success are there exactly once.
     P4,
+    /// Attempts are counted before they begin.
     P9,
+    /// A stale worker does no harm.
     P10,
 }
 
 /// A broken promise, and where its story is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Violation {
-    pub(crate) promise: Promise,
-    pub(crate) what: String,
+pub struct Violation {
+    /// The promise.
+    pub promise: Promise,
+    /// What broke it, in a sentence.
+    pub what: String,
     /// The jobs that it is about, by their index.
-    pub(crate) jobs: Vec<usize>,
+    pub jobs: Vec<usize>,
     /// When it shows.
-    pub(crate) at: Time,
+    pub at: Time,
 }
 
 /// The first violations of each promise, and their number.
 #[derive(Debug, Default)]
-pub(crate) struct Violations {
-    pub(crate) kept: Vec<Violation>,
-    pub(crate) counts: BTreeMap<Promise, usize>,
+pub struct Violations {
+    /// The first of each promise.
+    pub kept: Vec<Violation>,
+    /// The number of all.
+    pub counts: BTreeMap<Promise, usize>,
 }
 
 /// Bounds the violations that are kept: a broken queue breaks its promise for every job, and the
@@ -53,7 +64,8 @@ impl Violations {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether no promise is broken.
+    pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 }

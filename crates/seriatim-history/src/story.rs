@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::event::{Enqueued, Time};
-use super::history::{Enqueue, History, Job, Run};
-use super::violation::{Promise, Violation};
+use crate::event::{Enqueued, Time};
+use crate::history::{Enqueue, History, Job, Run};
+use crate::violation::{Promise, Violation};
 
 /// The number of lines at the begin and at the end of a long story.
 const TOLD: (usize, usize) = (12, 20);
@@ -15,7 +15,8 @@ pub(crate) fn milliseconds(time: Time) -> f64 {
     time as f64 / 1000.0
 }
 
-pub(crate) fn tell(history: &History, violation: &Violation) -> String {
+/// Tells a violation as a short story of its group.
+pub fn tell(history: &History, violation: &Violation) -> String {
     let mut lines = Vec::new();
     for &at in &violation.jobs {
         of_job(history, &history.jobs[at], violation.promise, &mut lines);

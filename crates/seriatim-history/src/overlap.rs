@@ -1,8 +1,8 @@
 //! P2: two handlers of a group, or of one job, never run at the same moment.
 
-use super::event::Time;
-use super::history::{History, Run};
-use super::violation::{Promise, Violations};
+use crate::event::Time;
+use crate::history::{History, Run};
+use crate::violation::{Promise, Violations};
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     for group in &history.groups {
@@ -56,7 +56,7 @@ fn report(
             its.attempt,
             name(inside),
             history.processes[its.process].name,
-            super::story::milliseconds(until - run.start),
+            crate::story::milliseconds(until - run.start),
         )
     });
 }

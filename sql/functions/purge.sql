@@ -1,0 +1,95 @@
+-- Purge: cancels queued jobs, and waits for no handler.
+
+-- Cancels up to `n` queued jobs of a queue's groups, or of one group, up to the id `up_to` and
+-- behind a group and an id. Returns how many it cancelled, and the last one if there may be more.
+--
+-- Locks: the jobs NO KEY UPDATE, skips.
+create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text, after_id bigint, n integer,
+  reason text, actor text, out cancelled bigint, out last_group text, out last_id bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+declare
+  ids bigint[]; names text[];
+begin
+  if of_group is null then
+    select array_agg(t.id), array_agg(t.group_id) into ids, names from (
+      select j.id, j.group_id from job j
+      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+        and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
+      order by j.group_id, j.id limit n for no key update skip locked) t;
+  else
+    select array_agg(t.id), array_agg(t.group_id) into ids, names from (
+      select j.id, j.group_id from job j
+      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+        and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group and j.status = 'queued' and j.id <= up_to
+      order by j.group_id, j.id limit n for no key update skip locked) t;
+  end if;
+  cancelled := cancel_jobs(of_queue, of_group, ids, names, reason, actor);
+  if cardinality(ids) >= n then
+    last_group := names[n];
+    last_id := ids[n];
+  end if;
+end $$;
+
+-- The same for jobs without a group, behind a time and an id.
+create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz, after_id bigint, n integer,
+  reason text, actor text, out cancelled bigint, out last_at timestamptz, out last_id bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+declare
+  ids bigint[]; times timestamptz[];
+begin
+  select array_agg(t.id), array_agg(t.turn_at) into ids, times from (
+    select j.id, j.turn_at from job j
+    where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+      and (j.turn_at, j.id) > (coalesce(after_at, '-infinity'), after_id) and j.id <= up_to
+    order by j.turn_at, j.id limit n for no key update skip locked) t;
+  cancelled := cancel_jobs(of_queue, null, ids, null, reason, actor);
+  if cardinality(ids) >= n then
+    last_at := times[n];
+    last_id := ids[n];
+  end if;
+end $$;
+
+-- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
+-- how many.
+create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[], reason text, actor text)
+returns bigint
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+  firsts bigint[] := array(select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null group by t.name);
+begin
+  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (ids);
+  perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
+  return coalesce(cardinality(ids), 0);
+end $$;
+
+-- Cancels up to `n` queued jobs of a queue, or of one group of it, in this transaction. Returns how
+-- many: with fewer than `n` all were cancelled that no other transaction has locked. Running and
+-- parked jobs are left alone, and a halted group stays halted.
+--
+-- Locks: the jobs NO KEY UPDATE, skips.
+create or replace function purge(queue text, group_id text default null, n integer default 1000, reason text default null,
+  actor text default session_user) returns bigint
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  up_to constant bigint := (select coalesce(max(j.id), 0) from job j);
+  done bigint;
+begin
+  perform check_queue(purge.queue);
+  perform check_name('group', purge.group_id, {group_limit});
+  done := (select p.cancelled from purge_groups(purge.queue, purge.group_id, up_to, '', 0, n, reason, actor) p);
+  if purge.group_id is null and done < n then
+    done := done + (select p.cancelled from purge_ungrouped(purge.queue, up_to, null, 0, (n - done)::integer, reason, actor) p);
+  end if;
+  return done;
+end $$;

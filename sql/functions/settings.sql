@@ -1,0 +1,89 @@
+-- The settings of queues and groups, for the whole fleet.
+
+-- Returns a time of the settings in milliseconds, 100 years at most.
+create or replace function setting_ms(setting text, given text, at_least interval) returns bigint
+language plpgsql stable
+as $$
+begin
+  if given::interval < at_least or extract(epoch from given::interval) * 1000 > {max_delay_ms} then
+    raise exception '% is %, it must be from % to 100 years', setting, given, at_least using errcode = '22023',
+      hint = 'Name an interval such as 15 s.';
+  end if;
+  return extract(epoch from given::interval) * 1000;
+end $$;
+
+-- Changes the settings of a queue that `settings` names; null resets one. Times are intervals:
+-- `delay`, `dedup_window`, `backoff`, `backoff_cap`, `halt_for`. `dedup_scope` is queue or group.
+-- `out_of_attempts` is continue, halt or park, and `halt_for` with `halt_then` (park, continue) is
+-- the deadline of that halt.
+--
+-- Locks: the queue's row; waits for a claim's milliseconds.
+create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)
+returns void
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  unknown text; given constant jsonb := settings;
+begin
+  perform check_queue(configure_queue.queue);
+  select k.key into unknown from jsonb_object_keys(given) k(key)
+  where k.key not in ('delay', 'dedup_window', 'dedup_scope', 'dedup_by_content', 'in_flight_limit', 'max_attempts',
+    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then') limit 1;
+  if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then') then
+    raise exception '%', coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
+      using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
+  end if;
+  insert into queue as old (name, delay_ms, dedup_window_ms, dedup_scope, dedup_by_content, in_flight_limit, max_attempts,
+    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then)
+  select configure_queue.queue, setting_ms('delay', given->>'delay', '0'),
+    setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(given->>'dedup_scope', 'queue'),
+    coalesce((given->>'dedup_by_content')::boolean, false), (given->>'in_flight_limit')::integer,
+    (given->>'max_attempts')::integer, setting_ms('backoff', given->>'backoff', '0'),
+    setting_ms('backoff_cap', given->>'backoff_cap', '0'), given->>'out_of_attempts',
+    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then'
+  on conflict (name) do update set
+    delay_ms = case when given ? 'delay' then excluded.delay_ms else old.delay_ms end,
+    dedup_window_ms = case when given ? 'dedup_window' then excluded.dedup_window_ms else old.dedup_window_ms end,
+    dedup_scope = case when given ? 'dedup_scope' then excluded.dedup_scope else old.dedup_scope end,
+    dedup_by_content = case when given ? 'dedup_by_content' then excluded.dedup_by_content else old.dedup_by_content end,
+    in_flight_limit = case when given ? 'in_flight_limit' then excluded.in_flight_limit else old.in_flight_limit end,
+    max_attempts = case when given ? 'max_attempts' then excluded.max_attempts else old.max_attempts end,
+    backoff_ms = case when given ? 'backoff' then excluded.backoff_ms else old.backoff_ms end,
+    backoff_cap_ms = case when given ? 'backoff_cap' then excluded.backoff_cap_ms else old.backoff_cap_ms end,
+    out_of_attempts = case when given ? 'out_of_attempts' then excluded.out_of_attempts else old.out_of_attempts end,
+    halt_for_ms = case when given ? 'out_of_attempts' then excluded.halt_for_ms else old.halt_for_ms end,
+    halt_then = case when given ? 'out_of_attempts' then excluded.halt_then else old.halt_then end;
+  perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
+end $$;
+
+-- Sets what a group does with a job that is out of attempts, instead of what its queue says:
+-- continue, halt or park, and the deadline of a halt. Null unsets it; its row goes unless the group
+-- is paused.
+--
+-- Locks: the group's setting; waits for a claim's milliseconds.
+create or replace function set_group_policy(queue text, group_id text, out_of_attempts text, halt_for interval default null,
+  halt_then text default null, reason text default null, actor text default session_user)
+returns void
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+begin
+  perform check_queue(set_group_policy.queue);
+  perform check_name('group', set_group_policy.group_id, {group_limit});
+  if set_group_policy.out_of_attempts is not null then
+    insert into group_setting (queue, group_id, out_of_attempts, halt_for_ms, halt_then)
+    select set_group_policy.queue, set_group_policy.group_id, set_group_policy.out_of_attempts,
+      setting_ms('halt_for', set_group_policy.halt_for::text, '1 ms'), set_group_policy.halt_then
+    on conflict (queue, group_id) do update set
+      out_of_attempts = excluded.out_of_attempts, halt_for_ms = excluded.halt_for_ms, halt_then = excluded.halt_then;
+  else
+    update group_setting s set out_of_attempts = null, halt_for_ms = null, halt_then = null
+    where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id;
+    delete from group_setting s
+    where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id and not {paused_s};
+  end if;
+  perform record_operation(actor, 'set_group_policy', set_group_policy.queue, set_group_policy.group_id, null, reason, 1);
+end $$;
