@@ -503,6 +503,35 @@ pub enum BackgroundError {
 }
 
 impl BackgroundError {
+    /// Returns the word by which metrics tell where the error comes from.
+    pub(crate) fn source_word(&self) -> &'static str {
+        match self {
+            Self::Connection { .. } => "connection",
+            Self::PoolExhausted { .. } => "pool_exhausted",
+            Self::Claim { .. } => "claim",
+            Self::NotMigrated { .. } => "not_migrated",
+            Self::OldSchema { .. } => "old_schema",
+            Self::UnusableSchema(_) => "unusable_schema",
+            Self::Hold { .. } => "hold",
+            Self::HoldLost { .. } => "hold_lost",
+            Self::Settle { .. } => "settle",
+            Self::SessionMonitor(_) => "session_monitor",
+            Self::Presence(_) => "presence",
+            Self::NoMonitor(_) => "no_monitor",
+            Self::Listener(_) => "listener",
+            Self::TransactionPooler => "transaction_pooler",
+            Self::StatementPooler(_) => "statement_pooler",
+            Self::ReadOnly => "read_only",
+            Self::Maintenance(_) => "maintenance",
+            Self::Stranded { .. } => "stranded",
+            Self::Unserved { .. } => "unserved",
+            Self::Stalled(_) => "stalled",
+            Self::NoWatchdog(_) => "no_watchdog",
+            Self::HandlerBlocks { .. } => "handler_blocks",
+            Self::TooSlow { .. } => "too_slow",
+        }
+    }
+
     /// Returns the words by which errors of one kind are told apart in the log: the queue, and the
     /// code of the cause.
     pub(crate) fn cause(&self) -> String {

@@ -8,6 +8,7 @@ mod interleavings;
 mod job;
 mod liveness;
 mod maintenance;
+mod metrics;
 mod processor;
 mod slots;
 mod store;

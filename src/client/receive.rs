@@ -20,6 +20,7 @@ use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
+use crate::metrics::receives::record_receive;
 use crate::store::{
     ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
 };
@@ -321,6 +322,7 @@ impl Client {
         };
         let received = in_span(&span, received).await?;
         span.record("messaging.batch.message_count", count(received.len()));
+        record_receive(&queue, received.len());
         Ok(received)
     }
 

@@ -161,7 +161,7 @@ impl Processor {
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             let heartbeat = Arc::new(LoopHeartbeat::default());
             loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
-            let vitals = Arc::new(QueueVitals::default());
+            let vitals = Arc::new(QueueVitals::new(queue.name(), queue.concurrency));
             shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
             let worker = Worker {
                 context: Arc::clone(&context),

@@ -702,6 +702,11 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
         assert!(Instant::now() < deadline, "the poisoned customer is not halted");
     }
     assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
+    // Of the fleet, and of the demo's own workers.
+    let scrape = get(&format!("{}metrics", told["page"].as_str().unwrap()), "").await;
+    for metric in ["seriatim_queue_jobs{", "seriatim_slot_wait_seconds_bucket{"] {
+        assert!(scrape.contains(metric), "{scrape}");
+    }
     let pid = demo.id().unwrap().to_string();
     let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
     assert!(interrupted.success());
@@ -768,10 +773,11 @@ async fn doctor_sees_a_transaction_pooler() {
 
 /// The answer of a page to a GET of `/`, with these headers.
 async fn get(address: &str, headers: &str) -> String {
-    let host = address.trim_start_matches("http://").trim_end_matches('/');
+    let (host, path) = address.trim_start_matches("http://").split_once('/').unwrap();
     let port: u16 = host.rsplit_once(':').unwrap().1.parse().unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+    let request =
+        format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
