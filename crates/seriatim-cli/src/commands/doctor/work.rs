@@ -32,8 +32,11 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
                 queue.queue,
                 since(due, now)
             ),
-            "start a processor with that queue, or see whether the name is mistyped where jobs are \
-             enqueued (seriatim nodes lists the processors)",
+            format!(
+                "start a processor with that queue; if the name is mistyped (seriatim nodes lists \
+                 the processors): seriatim job move --all --from {} --to QUEUE",
+                shell(&queue.queue)
+            ),
         );
     }
     for dead in processors.iter().filter(|processor| !processor.alive) {
