@@ -51,7 +51,8 @@ pub enum MigrateError {
         /// The first of its tables that is distributed.
         table: String,
     },
-    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used on.
+    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used
+    /// on.
     #[error(
         "Citus would not keep schema {schema:?} on this node: call migrate() through connections with {option} = off, by `PgConnectOptions::options([({option:?}, \"off\")])` or `ALTER ROLE ... SET {option} = off`"
     )]
@@ -322,9 +323,9 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
-    /// Handlers under a lease wait in [`ActiveJob::tx`](crate::ActiveJob::tx) for connections of the
-    /// pool, longer than its `acquire_timeout`. They wait on, until their jobs' timeouts. Reported at
-    /// most once a minute.
+    /// Handlers under a lease wait in [`ActiveJob::tx`](crate::ActiveJob::tx) for connections of
+    /// the pool, longer than its `acquire_timeout`. They wait on, until their jobs' timeouts.
+    /// Reported at most once a minute.
     #[error(
         "handlers of queue {queue:?} wait in tx() for a connection: all {connections} connections of the pool are in use. Raise its max_connections, or lower the queue's concurrency"
     )]
@@ -358,8 +359,8 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
-    /// The schema is of a version before this program's. No job is claimed until it is migrated; the
-    /// version is checked each second.
+    /// The schema is of a version before this program's. No job is claimed until it is migrated;
+    /// the version is checked each second.
     #[error(
         "schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database, no job is claimed before"
     )]

@@ -105,9 +105,9 @@ impl Context {
         self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
-    /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most once
-    /// a minute for each cause. That the server is
-    /// read-only is said once: every part of the processor meets that at each of its tries.
+    /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
+    /// once a minute for each cause. That the server is read-only is said once: every part of the
+    /// processor meets that at each of its tries.
     pub(crate) fn report(&self, error: &BackgroundError) {
         if is_of_read_only(error) {
             tracing::debug!(target: "seriatim::node", "{error}");

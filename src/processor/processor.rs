@@ -85,8 +85,8 @@ impl Processor {
     /// rights. Takes some milliseconds, 15 s at most.
     ///
     /// # Errors
-    /// [`StartError`] says what to do. Nothing runs then. [`start_when_ready`](Self::start_when_ready)
-    /// waits instead.
+    /// [`StartError`] says what to do. Nothing runs then.
+    /// [`start_when_ready`](Self::start_when_ready) waits instead.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing runs.

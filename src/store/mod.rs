@@ -34,6 +34,7 @@ mod store;
 mod work_connection;
 
 pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
+pub(crate) use admin::move_jobs::MoveReport;
 pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart};

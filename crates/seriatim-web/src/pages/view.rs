@@ -199,7 +199,7 @@ impl JobLine {
             id: job.id,
             state,
             name: job.name.as_deref().map(shown).unwrap_or_default(),
-            attempt: attempt(job.attempts, job.max_attempts),
+            attempt: attempt(job.attempts, job.attempt_limit),
             created: When::new(job.created_at),
             due: When::new(job.run_at),
             queue: shown(&job.queue),
@@ -265,7 +265,7 @@ impl RowView {
         };
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
-            (head, name, attempt(group.attempts, group.max_attempts))
+            (head, name, attempt(group.attempts, group.attempt().of))
         });
         Self {
             url: lane_url(&row.queue, &group.group),
