@@ -2,9 +2,10 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{
-    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason,
-    SessionInfo, Unserved,
+    BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason, SessionInfo,
+    Unserved,
 };
 use crate::job::job::JobStatus;
 
@@ -87,8 +88,7 @@ pub(crate) struct LineFacts {
 
 impl JobFacts {
     fn attempt(&self, queue: Option<u32>) -> AttemptInfo {
-        let of = self.max_attempts.or(queue).map(|max| max + self.forgiven);
-        AttemptInfo { attempt: self.attempts, of }
+        AttemptInfo::new(self.attempts, self.forgiven, self.max_attempts.or(queue))
     }
 }
 
@@ -153,7 +153,8 @@ impl Facts {
         }
     }
 
-    /// That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
+    /// That nobody serves the queue is told of jobs that wait for a worker, or whose worker is
+    /// gone.
     fn unserved_for(&self, reason: &Reason) -> Option<Unserved> {
         let served = self.unserved.clone()?;
         let tells = match reason {
@@ -164,6 +165,7 @@ impl Facts {
             Reason::WaitsForTurn { .. }
             | Reason::NotAdopted { .. }
             | Reason::Stranded
+            | Reason::Lapsed { .. }
             | Reason::Expired { .. } => true,
             _ => false,
         };
@@ -213,6 +215,13 @@ impl Facts {
         let seconds = self.seconds_since(job.started_at.unwrap_or(self.now));
         match session {
             Some(session) => Reason::Running { attempt, seconds, processor, session, timeout_at },
+            None if lease_until <= self.now => Reason::Lapsed {
+                attempt,
+                processor,
+                since: lease_until,
+                seconds: self.seconds_since(lease_until),
+                queue_paused: self.queue_paused.is_some(),
+            },
             None if suspected => {
                 Reason::Suspected { attempt, processor, taken_over_at: lease_until }
             }

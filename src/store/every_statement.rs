@@ -11,6 +11,7 @@ use crate::store::{
 
 const FILES: &[InFile] = &[
     admin::control::ALL,
+    admin::move_jobs::ALL,
     admin::park::ALL,
     admin::pause::ALL,
     admin::policy::ALL,
@@ -56,7 +57,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 37] = [
+const FUNCTIONS: [&str; 39] = [
     "abort",
     "ack",
     "adopt",
@@ -67,6 +68,8 @@ const FUNCTIONS: [&str; 37] = [
     "discard_parked",
     "discard_jobs",
     "locker",
+    "move_jobs",
+    "move_queue",
     "park",
     "pause",
     "processors",

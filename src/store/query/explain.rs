@@ -161,8 +161,8 @@ fn facts(names: &Names, subject: SelectStatement) -> String {
     render(query.build(PG))
 }
 
-/// What processors say of the queue (attempts, timeout), requests to cancel the job and the head, the
-/// served queues if this one is not, whether the claim's processor lives, what it is, and the
+/// What processors say of the queue (attempts, timeout), requests to cancel the job and the head,
+/// the served queues if this one is not, whether the claim's processor lives, what it is, and the
 /// group's parked jobs with the time of the first.
 fn fleet(names: &Names) -> [Expr; 11] {
     let of_queue = |column: &str, which: &str| {
@@ -243,7 +243,7 @@ fn tallies(names: &Names) -> [Expr; 5] {
 fn locker(names: &Names, table: &str) -> String {
     names.sql_with(
         "select a.pid, a.state, a.query, a.query_start, pg_catalog.host(a.client_addr), a.backend_start,
-            a.xact_start, pg_catalog.pg_blocking_pids(a.pid)
+            a.xact_start, pg_catalog.pg_blocking_pids(a.pid), nullif(a.application_name, '')
         from pg_catalog.pg_stat_activity a where a.pid = {locker}($1, {table})",
         &[("table", &format!("'{table}'"))],
     )
@@ -289,6 +289,7 @@ fn session(row: &PgRow) -> Result<SessionInfo, sqlx::Error> {
         since: row.try_get(5)?,
         transaction_start: row.try_get(6)?,
         blocked_by: row.try_get(7)?,
+        application: row.try_get(8)?,
     })
 }
 
@@ -379,8 +380,8 @@ fn job(row: &PgRow, at: usize) -> Result<Option<JobFacts>, sqlx::Error> {
     }))
 }
 
-/// A query as it may be shown: the library's own literals are left out, as a success's result is one
-/// (see `literal`), and its holds as a whole, as they show the claim's token.
+/// A query as it may be shown: the library's own literals are left out, as a success's result is
+/// one (see `literal`), and its holds as a whole, as they show the claim's token.
 fn presentable(query: &str) -> String {
     if ["hold_job", "hold_next"].iter().any(|own| query.contains(own)) {
         return "(the hold of the job, by the library)".to_owned();
