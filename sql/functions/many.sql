@@ -130,3 +130,31 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set j
 as $$
   select q.name from unnest(queues) q(name) where due_in(q.name) <= 0
 $$;
+
+-- Releases jobs that no receiver has seen, as its client was gone when they were claimed, at most
+-- 1000: they are due at once, and the attempt is not held against them. Answers as ack_many does.
+create or replace function release_many(receipts text[]) returns table (receipt text, answer text)
+language plpgsql volatile
+set search_path from current
+set lock_timeout = {lock_timeout}
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  r record;
+  shown record;
+  answers text[] := '{}';
+begin
+  perform check_isolation('release_many');
+  for r in
+    select o.place, o.receipt from receipts_in_order(receipts) with ordinality o(place, receipt, turn) order by o.turn desc
+  loop
+    select * into shown from parse_receipt(r.receipt);
+    answers[r.place] := (select h.state from receive_hold(shown.job, shown.token) h);
+    if answers[r.place] = 'held' then
+      update job j set attempts_forgiven = attempts_forgiven + 1 where j.id = shown.job;
+      answers[r.place] := nack(r.receipt, interval '0', 'its client was gone');
+    end if;
+  end loop;
+  return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
+end $$;

@@ -381,6 +381,17 @@ impl Database {
         self.client.receive(pool, what).await.map_err(refusal)
     }
 
+    /// Releases messages that were received for a client that is gone.
+    pub(crate) async fn release(&self, pool: &PgPool, unseen: &[Received]) -> Result<(), SqsError> {
+        if unseen.is_empty() {
+            return Ok(());
+        }
+        let receipts: Vec<String> = unseen.iter().map(|job| job.receipt.to_string()).collect();
+        let sql = self.sql("select from {schema}.release_many($1)");
+        sqlx::query(sql).bind(receipts).execute(pool).await?;
+        Ok(())
+    }
+
     /// Returns which of these queues may have a message now.
     pub(crate) async fn due_queues(&self, queues: &[String]) -> Result<Vec<String>, SqsError> {
         let sql = self.sql("select * from {schema}.due_queues($1)");

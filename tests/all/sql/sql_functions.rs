@@ -436,6 +436,18 @@ async fn what_is_no_receipt_hurts_no_other() {
     assert_eq!(answers, ["invalid", "invalid", "invalid", "stale", "invalid", "done"]);
     let none: i64 = value(pool, "select count(*) from seriatim.nack_many('{}')").await;
     assert_eq!(none, 0);
+    // Released, an attempt is not held against its job, also behind another one.
+    by_hand(pool, "select seriatim.enqueue('q', '1', 'h'), seriatim.enqueue('q', '2', 'h')").await;
+    let jobs = Client::default().receive(pool, Receive::new("q").max(2)).await.unwrap();
+    let receipts: Vec<String> = jobs.iter().map(|job| job.receipt.to_string()).collect();
+    for expected in ["done", "stale"] {
+        let sql = "select array_agg(answer) from seriatim.release_many($1)";
+        let answers: Vec<String> =
+            sqlx::query_scalar(sql).bind(&receipts).fetch_one(pool).await.unwrap();
+        assert_eq!(answers, [expected; 2]);
+    }
+    let counted = "select array_agg(attempts - attempts_forgiven order by id) from seriatim.job where status = 'queued'";
+    assert_eq!(value::<Vec<i32>>(pool, counted).await, [0, 0]);
     let many = "select count(*) from seriatim.ack_many(array_fill(''::text, array[1001]))";
     let error = sqlx::query(many).fetch_one(pool).await.unwrap_err();
     assert!(error.to_string().contains("at most 1000"), "{error}");

@@ -394,4 +394,14 @@ mod tests {
         assert_eq!(bytes_of_hex("0"), None);
         assert_eq!(bytes_of_hex("0g"), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_header_makes_it_panic(header in "(AWS4-HMAC-SHA256 )?(Credential=[/a-z0-9]{0,40}, ?)?(SignedHeaders=[a-z;]{0,20}, ?)?(Signature=[0-9a-z]{0,70})?", time in "[0-9TZ]{0,17}") {
+            let request = Request::builder().header("authorization", header).header("x-amz-date", time);
+            let parts = request.body(()).unwrap().into_parts().0;
+            let read = Signature::read(&parts);
+            proptest::prop_assert!(read.and_then(|read| read.verify(&parts, b"", "x", Utc::now())).is_err());
+        }
+    }
 }

@@ -90,3 +90,62 @@ impl Protocol {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::input::{
+        self, Batch, ChangeMessageVisibility, CreateQueue, Outgoing, ReceiveMessage,
+    };
+
+    /// Reads a request, and its input as each kind of operation has it.
+    fn read(protocol: Protocol, parts: &Parts, body: &[u8]) {
+        let Ok(Call { input, .. }) = protocol.read(parts, body) else { return };
+        _ = input::read::<CreateQueue>(input.clone());
+        _ = input::read::<ReceiveMessage>(input.clone());
+        _ = input::read::<Batch<ChangeMessageVisibility>>(input.clone());
+        if let Ok(batch) = input::read::<Batch<Outgoing>>(input) {
+            for entry in batch.entries {
+                _ = entry.of.size();
+                _ = crate::message::check_attributes(entry.of.message_attributes);
+                _ = crate::message::check_body(entry.of.message_body);
+            }
+        }
+    }
+
+    fn parts(target: Option<&str>) -> Parts {
+        let request = Request::builder().method("POST").uri("/0/q");
+        let request = match target {
+            Some(target) => request.header("x-amz-target", target),
+            None => request,
+        };
+        request.body(()).unwrap().into_parts().0
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+            read(Protocol::Json, &parts(Some("AmazonSQS.SendMessageBatch")), &body);
+            read(Protocol::Query, &parts(None), &body);
+        }
+
+        #[test]
+        fn no_fields_make_it_panic(
+            names in prop::collection::vec("(Action|Attribute|Tag|SendMessageBatchRequestEntry|MessageAttribute|Entries)(\\.(1|2|x|Name|Key|Value|MessageAttribute|BinaryValue|DataType)){0,6}", 0..20),
+            values in prop::collection::vec("[ -~]{0,8}", 20),
+        ) {
+            let body: Vec<String> = names.iter().zip(&values).map(|(name, value)| format!("{name}={value}")).collect();
+            read(Protocol::Query, &parts(None), format!("Action=A&{}", body.join("&")).as_bytes());
+        }
+
+        #[test]
+        fn any_text_is_xml(text in any::<String>()) {
+            let xml = xml::result("ListQueues", &serde_json::json!({"Tags": {(&*text): text}}), "id");
+            prop_assert!(!xml.contains('\0'));
+            prop_assert_eq!(xml.matches('<').count(), 15);
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
-use seriatim::{Receipt, Receive, Received};
+use seriatim::{Receive, Received};
 use tokio::sync::oneshot;
 
 use crate::digest;
@@ -63,12 +63,7 @@ impl Request {
         tokio::spawn(async move {
             let received = service.database.receive(&pool, &queue, what).await;
             let Err(Ok(unwanted)) = answer.send(received) else { return };
-            let receipts: Vec<Receipt> = unwanted.iter().map(|job| job.receipt).collect();
-            if receipts.is_empty() {
-                return;
-            }
-            let given_back = service.database.client.nack_many(&pool, &receipts, Duration::ZERO);
-            if let Err(error) = given_back.await {
+            if let Err(error) = service.database.release(&pool, &unwanted).await {
                 tracing::warn!(%error, "messages for a client that hung up wait for their visibility");
             }
             service.waiting.wake(&queue);

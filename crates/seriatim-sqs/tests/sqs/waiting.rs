@@ -104,6 +104,36 @@ async fn a_client_that_hung_up_gets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_claimed_for_a_client_that_hung_up_is_released() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    sqs.send_to(&url, "g", &["1", "2"]).await;
+    // A claim takes a second, in which the client goes.
+    sqs.sql(
+        "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return new; end $$;
+         create trigger slow before update on seriatim.job for each statement execute function slow()",
+    )
+    .await;
+    let waits = until_received(&sqs, &url, 1).await;
+    let claims = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'";
+    while sqs.number(claims).await == 0 {}
+    drop(waits);
+    let forgiven = "select coalesce(sum(attempts_forgiven), 0)::int8 from seriatim.job";
+    let begun = Instant::now();
+    while sqs.number(forgiven).await == 0 {
+        assert!(begun.elapsed() < PATIENCE, "what was claimed is not released");
+    }
+    sqs.sql("drop trigger slow on seriatim.job").await;
+    let all = json!({"WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
+    assert_eq!(bodies(&sqs.receive_with(&url, all).await), ["1", "2"]);
+    assert_eq!(
+        sqs.number("select max(attempts - attempts_forgiven)::int8 from seriatim.job").await,
+        1
+    );
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_server_ends_its_waits() {
     let mut sqs = Sqs::start().await;
     let url = sqs.queue("q").await;
