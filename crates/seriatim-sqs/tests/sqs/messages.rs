@@ -339,3 +339,27 @@ async fn a_message_has_its_receives_and_its_time() {
     assert_eq!(bodies(&sqs.receive(&url).await), ["1"]);
     sqs.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_a_group_that_came_together_have_one_visibility() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    sqs.send_to(&url, "g", &["1", "2", "3"]).await;
+    let received = sqs.receive(&url).await;
+    assert_eq!(bodies(&received), ["1", "2", "3"]);
+    let change = |of: usize, seconds: i64| {
+        let handle = &received[of]["ReceiptHandle"];
+        json!({"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": seconds})
+    };
+    sqs.call("ChangeMessageVisibility", change(2, 600)).await;
+    let left = "select round(extract(epoch from ready_at - clock_timestamp()))::int8 from seriatim.queue_group";
+    assert!((500..=600).contains(&sqs.number(left).await));
+    // The second goes back, and the third with it; the first stays in flight.
+    sqs.call("ChangeMessageVisibility", change(1, 0)).await;
+    assert!(sqs.receive(&url).await.is_empty());
+    let third = sqs.delete(&url, &received[2]).await;
+    assert!(third.body.contains("The receipt handle has expired."), "{}", third.body);
+    assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
+    assert_eq!(bodies(&sqs.receive(&url).await), ["2", "3"]);
+    sqs.end().await;
+}
