@@ -547,7 +547,7 @@ fn count(jobs: u64) -> String {
 
 fn overtaken(jobs: u64) -> String {
     match jobs {
-        0 => String::from("; no later job has begun"),
+        0 => String::from("; no later job is known to have begun"),
         1 => String::from("; 1 later job has already begun"),
         jobs => format!("; {jobs} later jobs have already begun"),
     }
