@@ -295,7 +295,7 @@ impl Database {
         pool: &PgPool,
         queue: &str,
         retention: i64,
-        messages: Vec<NewMessage>,
+        messages: &[NewMessage],
     ) -> Result<Vec<Sent>, SqsError> {
         let sql = self.sql(
             "select e.id, e.duplicate, (extract(epoch from now()) * 1000000)::int8
@@ -309,27 +309,17 @@ impl Database {
                  attributes => m.attributes::jsonb) e
              order by m.place",
         );
-        let mut columns = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for message in messages {
-            columns.0.push(message.body);
-            columns.1.push(message.group);
-            columns.2.push(message.dedup_id);
-            #[expect(clippy::cast_precision_loss, reason = "900 at most")]
-            columns.3.push(message.delay.map(|delay| delay as f64));
-            columns.4.push(message.headers);
-            columns.5.push(message.attributes);
-        }
         #[expect(clippy::cast_precision_loss, reason = "two weeks at most")]
-        let retention = retention as f64;
+        let seconds = |seconds: i64| seconds as f64;
         let rows = sqlx::query(sql)
             .bind(queue)
-            .bind(columns.0)
-            .bind(columns.1)
-            .bind(columns.2)
-            .bind(columns.3)
-            .bind(columns.4)
-            .bind(columns.5)
-            .bind(retention)
+            .bind(column(messages, |message| &*message.body))
+            .bind(column(messages, |message| message.group.as_deref()))
+            .bind(column(messages, |message| message.dedup_id.as_deref()))
+            .bind(column(messages, |message| message.delay.map(seconds)))
+            .bind(column(messages, |message| message.headers.as_deref()))
+            .bind(column(messages, |message| message.attributes.as_deref()))
+            .bind(seconds(retention))
             .bind(CONTENT_TYPE)
             .fetch_all(pool)
             .await?;
@@ -408,6 +398,11 @@ impl Database {
             .sql("select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null");
         Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
     }
+}
+
+/// Returns one value of each message.
+fn column<'a, T>(messages: &'a [NewMessage], of: impl Fn(&'a NewMessage) -> T) -> Vec<T> {
+    messages.iter().map(of).collect()
 }
 
 fn queue(row: &PgRow) -> Result<Queue, sqlx::Error> {

@@ -29,9 +29,9 @@ use crate::protocol::Protocol;
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
 
-/// The largest body: a batch of 1 MiB, each byte of which the Query protocol may write as three,
-/// and attributes twice.
-const BODY_LIMIT: usize = 8 * 1024 * 1024;
+/// The largest body: a batch of 1 MiB, each byte of which either protocol may write as three, and
+/// some room.
+const BODY_LIMIT: usize = 4 * 1024 * 1024;
 /// What one unit of the memory of bodies is.
 const BODY_UNIT: usize = 1024;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);

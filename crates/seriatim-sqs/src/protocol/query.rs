@@ -13,6 +13,9 @@ use crate::protocol::Call;
 /// The deepest name: `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.StringValue`.
 const DEPTH: usize = 6;
 
+/// The most fields. A batch of ten messages with ten attributes each has 400.
+const FIELDS: usize = 1000;
+
 /// Lists of text, by the name of their fields and by that in JSON.
 const LISTS: [(&str, &str); 6] = [
     ("AttributeName", "AttributeNames"),
@@ -43,7 +46,11 @@ pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsE
     let body = if parts.method == Method::POST { body } else { &[] };
     let fields = form_urlencoded::parse(address).chain(form_urlencoded::parse(body));
     let mut root = BTreeMap::new();
-    for (name, value) in fields {
+    for (place, (name, value)) in fields.enumerate() {
+        if place == FIELDS {
+            let message = format!("The request has more than {FIELDS} fields.");
+            return Err(SqsError::new(Code::MalformedRequest, message));
+        }
         insert(&mut root, &name, value.into_owned())?;
     }
     let Some(Node::Text(operation)) = root.remove("Action") else {
@@ -201,6 +208,7 @@ mod tests {
     fn odd_names_are_refused_or_ignored() {
         assert!(call(Method::POST, "/", "A=1").is_err(), "no action");
         assert!(call(Method::POST, "/", "Action=A&a.b.c.d.e.f.g=1").is_err(), "too deep");
+        assert!(call(Method::POST, "/", &format!("Action=A{}", "&a=1".repeat(1000))).is_err());
         let call =
             posted("Action=A&X=1&X.y=2&Attribute=&Attribute.x.Name=n&Tag.1.Value=v&.=&TagKey.-1=a");
         assert_eq!(call.input, json!({"Attributes": {}, "Tags": {}, "TagKeys": []}));

@@ -17,6 +17,9 @@ use crate::queue::Queue;
 use crate::service::Request;
 use crate::service::send::{FAIRNESS_GROUP, message_id, sequence_number};
 
+/// The most names of attributes: a request that waits keeps them.
+const NAMES: usize = 100;
+
 /// What a client wants to see of a message.
 struct Wanted {
     system: Vec<String>,
@@ -26,6 +29,15 @@ struct Wanted {
 impl Request {
     pub(super) async fn receive_message(&self, input: ReceiveMessage) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
+        let names = [
+            &input.attribute_names,
+            &input.message_system_attribute_names,
+            &input.message_attribute_names,
+        ];
+        if names.iter().any(|names| names.len() > NAMES) {
+            let message = format!("At most {NAMES} names of attributes are allowed.");
+            return Err(SqsError::new(Code::InvalidParameterValue, message));
+        }
         let most = in_range(input.max_number_of_messages, "MaxNumberOfMessages", 1..=10)?;
         let visibility = in_range(input.visibility_timeout, "VisibilityTimeout", 0..=43_200)?;
         let wait = in_range(input.wait_time_seconds, "WaitTimeSeconds", 0..=20)?;

@@ -29,7 +29,7 @@ impl Request {
         let queue = self.queue(input.queue_url).await?;
         check_order(&queue, &input.message)?;
         let mut checked = check(&queue, input.message)?;
-        let sent = self.send(&queue, vec![checked.message]).await?;
+        let sent = self.send(&queue, &[checked.message]).await?;
         let sent = sent.first().ok_or(sqlx::Error::RowNotFound)?;
         add_ids(&mut checked.answer, &queue, *sent);
         Ok(checked.answer)
@@ -61,7 +61,7 @@ impl Request {
             });
             answers.push((entry.id, answer));
         }
-        let sent = if messages.is_empty() { vec![] } else { self.send(&queue, messages).await? };
+        let sent = if messages.is_empty() { vec![] } else { self.send(&queue, &messages).await? };
         let accepted = answers.iter_mut().filter_map(|(_, answer)| answer.as_mut().ok());
         for (answer, sent) in accepted.zip(sent) {
             add_ids(answer, &queue, sent);
@@ -69,7 +69,7 @@ impl Request {
         Ok(batch::answer(answers))
     }
 
-    async fn send(&self, queue: &Queue, messages: Vec<NewMessage>) -> Result<Vec<Sent>, SqsError> {
+    async fn send(&self, queue: &Queue, messages: &[NewMessage]) -> Result<Vec<Sent>, SqsError> {
         let retention = queue.number("MessageRetentionPeriod");
         self.database().send(&self.pool(), &queue.name, retention, messages).await
     }

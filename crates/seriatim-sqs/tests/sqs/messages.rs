@@ -147,6 +147,9 @@ async fn attributes_come_back_as_they_are_asked_for() {
     assert_eq!(message[0]["MessageAttributes"], attributes);
     assert_eq!(message[0]["MD5OfMessageAttributes"], "4c360f3fdafd970e05fae2f149d997f5");
     assert!(message[0].get("Attributes").is_none());
+    let many: Vec<String> = (0..101).map(|n| n.to_string()).collect();
+    let many = json!({"QueueUrl": url, "MessageAttributeNames": many});
+    assert_eq!(sqs.refusal("ReceiveMessage", many).await.0, "InvalidParameterValueException");
 
     sqs.call(
         "SendMessage",
