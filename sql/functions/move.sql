@@ -2,10 +2,10 @@
 -- the old ids, and so a place at the end of its group. The old job ends as cancelled, and its error
 -- names the new one.
 --
--- Kept are group, data, payload, headers, name, reference, priority, times, limits and the age. The
--- attempts begin anew. A deduplication id counts in the new queue from now on: a job that would be
--- a duplicate there stays where it is (`duplicates`). Left out are also jobs that are not queued,
--- are in the new queue already, or are locked.
+-- Kept are group, data, payload, headers, attributes, name, reference, priority, times, limits and
+-- the age. The attempts begin anew. A deduplication id counts in the new queue from now on: a job
+-- that would be a duplicate there stays where it is (`duplicates`). Left out are also jobs that are
+-- not queued, are in the new queue already, or are locked.
 --
 -- `left_behind`: unfinished jobs of their groups that come before a moved one, and stay; counted up
 -- to 1,000 of each group.
@@ -34,7 +34,8 @@ begin
   loop
     select e.id, e.duplicate into made from enqueue(to_queue, one.data, one.group_id, run_at => one.run_at, name => one.name,
       reference => one.reference, priority => one.priority, expires_at => one.expires_at, max_attempts => one.max_attempts,
-      dedup_id => one.dedup_id, payload => one.payload, content_type => one.content_type, headers => one.headers) e;
+      dedup_id => one.dedup_id, payload => one.payload, content_type => one.content_type, headers => one.headers,
+      attributes => one.attributes) e;
     if made.duplicate then
       duplicates := duplicates + 1;
       continue;

@@ -298,6 +298,12 @@ async fn messages_of_sql_are_received_and_messages_are_jobs_of_sql() {
     );
     assert_eq!(received[0]["Attributes"], json!({"AWSTraceHeader": "Root=1"}));
 
+    let other = sqs.queue("other.fifo").await;
+    sqs.sql("select seriatim.enqueue('q.fifo', '1', 'm', attributes => '{\"a\": {\"DataType\": \"String\", \"StringValue\": \"v\"}}')").await;
+    sqs.sql("select seriatim.move_jobs(array[max(id)], 'other.fifo') from seriatim.job").await;
+    let moved = sqs.receive_with(&other, json!({"MessageAttributeNames": ["All"]})).await;
+    assert_eq!(moved[0]["MessageAttributes"]["a"]["StringValue"], "v");
+
     sqs.send_to(&url, "h", &["1"]).await;
     let of_sql = "select count(*) from seriatim.receive('q.fifo', 1, group_id => 'h')
         where convert_from(payload, 'UTF8') = '1' and content_type = 'text/plain; charset=utf-8' and dedup_id = '1'";
