@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::job::counts::PausedQueue;
 use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
+use crate::job::queue_options::AfterHalt;
 
 /// A queue at a glance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,6 +25,17 @@ pub struct QueueOverview {
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
+    /// Whether a living processor serves it, as far as processors say: one of a version that does
+    /// not name its queues may serve any. Receivers are not recorded.
+    pub served: bool,
+}
+
+impl QueueOverview {
+    /// Returns since when the queue has had due work that no living processor serves; `None` if it
+    /// is served or paused, or nothing is due. A receiver may serve it: those are not recorded.
+    pub fn unserved_since(&self) -> Option<DateTime<Utc>> {
+        self.oldest_due.filter(|_| !self.served && self.paused.is_none())
+    }
 }
 
 /// The numbers of a queue's jobs by state, each up to [`BoundedCount::LIMIT`].
@@ -60,7 +72,8 @@ pub struct GroupCounts {
     pub parked: BoundedCount,
 }
 
-/// The state of a group. Of several that apply, the first in this order.
+/// The state of a group. Of several that apply, the first in this order; a pause is also told by
+/// [`GroupOverview::paused_at`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -216,6 +229,26 @@ pub struct GroupOverview {
     pub halted_by: Option<i64>,
     /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
     pub paused_until: Option<DateTime<Utc>>,
+    /// When the halt ends by itself; `None`: it is not halted, or until an operator acts.
+    pub halted_until: Option<DateTime<Utc>>,
+    /// What then becomes of it.
+    pub then: Option<AfterHalt>,
+    /// Since when it is paused, whatever else its state is, by the database's clock.
+    pub paused_at: Option<DateTime<Utc>>,
+    /// The reason of its pause.
+    pub pause_reason: Option<String>,
+}
+
+impl GroupOverview {
+    /// Returns whether it is listed under a state: its own, or one that it is in beside that.
+    pub(crate) fn is_listed_as(&self, state: GroupState) -> bool {
+        self.state == state
+            || match state {
+                GroupState::Paused => self.paused_at.is_some(),
+                GroupState::Parked => self.parked.count > 0,
+                _ => false,
+            }
+    }
 }
 
 /// A page of groups.

@@ -15,6 +15,7 @@ use crate::job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
     QueueOverview,
 };
+use crate::job::queue_options::AfterHalt;
 use crate::store::fragments::{FLAG_AT, paused};
 use crate::store::names::Names;
 use crate::store::statement::{Statement, statements};
@@ -124,10 +125,11 @@ fn details(names: &Names, candidates: &str) -> String {
             and j.status in ('queued', 'started') limit 1001) deep),
           (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
             and j.parked_with is not null and j.status = 'parked' limit 1001) aside),
-          now(), s.paused_until
+          now(), g.halt_until, g.halt_then, s.paused_until
         from ({candidates}) c(name)
         left join lateral (
-          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id
+          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id,
+            g.halt_until, g.halt_then
           from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
         left join lateral (
           select s.paused_at, s.pause_reason, s.paused_until from {group_setting} s
@@ -185,10 +187,8 @@ impl Store {
         // What is flagged may have ended.
         groups.retain(|group| group.state != GroupState::Idle);
         if let Some(state) = filter.state {
-            // One that runs, or is paused, is none of those that are due. Parked jobs may be beside.
-            groups.retain(|group| {
-                group.state == state || (state == GroupState::Parked && group.parked.count > 0)
-            });
+            // One that runs, or is paused, is none of those that are due.
+            groups.retain(|group| group.is_listed_as(state));
             if let Some(prefix) = find {
                 groups.retain(|group| group.group.starts_with(prefix));
             }
@@ -269,6 +269,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             paused: count(16)?,
             parked: count(17)?,
         },
+        served: row.try_get(18)?,
     })
 }
 
@@ -311,6 +312,10 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         stopped_at: halted.or(paused),
         reason: if halted.is_some() { row.try_get(3)? } else { row.try_get(6)? },
         halted_by: row.try_get(4)?,
-        paused_until: row.try_get(18)?,
+        halted_until: row.try_get(18)?,
+        then: row.try_get::<Option<&str>, _>(19)?.and_then(AfterHalt::parse),
+        paused_at: paused,
+        paused_until: row.try_get(20)?,
+        pause_reason: row.try_get(6)?,
     })
 }

@@ -8,13 +8,11 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// A processor of a version that does not name its queues may serve any.
     UNSERVED = |names| names.sql(
-        "with alive as materialized (select p.queues from {processors}() p where p.alive)
-        select o.queue, extract(epoch from clock_timestamp() - o.oldest_due)::float8
+        "select o.queue, extract(epoch from clock_timestamp() - o.oldest_due)::float8
         from {queue_overview}(1) o
         where o.paused_at is null and o.oldest_due < clock_timestamp() - make_interval(secs => $1)
-            and not exists (select from alive a where a.queues is null or o.queue = any(a.queues))
+            and not o.served
         order by o.queue limit 100",
     );
 }

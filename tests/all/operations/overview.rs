@@ -5,8 +5,8 @@ use std::time::Duration;
 use chrono::Utc;
 use serde_json::{Value, json};
 use seriatim::{
-    Client, GroupFilter, GroupSort, GroupState, JobError, NewJob, OutOfAttempts, Processor,
-    Receive, RetryPolicy,
+    AfterHalt, Client, GroupFilter, GroupSort, GroupState, JobError, NewJob, OutOfAttempts,
+    Processor, Receive, RetryPolicy,
 };
 
 use crate::support::{Log, by_hand, database, drained, enqueue, eventually, handler_with, queue};
@@ -109,6 +109,75 @@ async fn groups_are_listed_by_state() {
     let paused = overview[0].paused.as_ref().unwrap();
     assert_eq!(paused.until, None);
     assert_eq!((&*overview[0].queue, paused.reason.as_deref()), ("other", Some("closed")));
+
+    // Both its halt and its pause are told, and it is listed under both.
+    client.pause_group(pool, "q", "halted", Some("and closed")).await.unwrap();
+    let both = client.group(pool, "q", "halted").await.unwrap().unwrap();
+    assert_eq!((both.state, both.halted_by), (GroupState::Halted, Some(halted_by)));
+    assert!(both.reason.as_deref().unwrap().contains("no such card"), "{both:?}");
+    assert!(both.paused_at.is_some() && both.stopped_at < both.paused_at, "{both:?}");
+    assert_eq!(both.pause_reason.as_deref(), Some("and closed"));
+    assert_eq!((both.halted_until, both.then), (None, None));
+    let paused = GroupFilter::default().state(GroupState::Paused);
+    let page = client.groups(pool, "q", &paused).await.unwrap();
+    assert_eq!(names(&page), ["halted", "paused"]);
+}
+
+/// The end of a halt is told with what happens then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halt_that_ends_by_itself_says_so() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let fails =
+        handler_with((), async |(), _, _: Value| Err::<Value, _>(JobError::fail("no such card")));
+    let deadline = Duration::from_hours(1);
+    let halts = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Continue };
+    let running = Processor::builder(pool.clone())
+        .queue(queue("q").out_of_attempts(halts), fails)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    enqueue(pool, "q", "g", "poison").await;
+    eventually(
+        pool,
+        "select count(*) from seriatim.queue_group where halted_at is not null",
+        1_i64,
+    )
+    .await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let group = client.group(pool, "q", "g").await.unwrap().unwrap();
+    assert_eq!(group.then, Some(AfterHalt::Continue));
+    assert_eq!(group.halted_until, group.stopped_at.map(|at| at + deadline));
+}
+
+/// Due work that no living processor serves is told; a pause is another matter.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_say_whether_they_are_served() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let runs = || handler_with((), async |(), _, _: Value| Ok::<_, JobError>(json!(null)));
+    enqueue(pool, "q", "g", "a").await;
+    let first = async || client.queues(pool).await.unwrap().remove(0);
+    let q = first().await;
+    assert_eq!((q.served, q.unserved_since()), (false, q.oldest_due));
+    assert!(q.oldest_due.is_some());
+    let other = Processor::builder(pool.clone()).queue(queue("other"), runs()).build().unwrap();
+    let other = other.start().await.unwrap();
+    let alive = "select count(*) from seriatim.processors() where alive";
+    eventually(pool, alive, 1_i64).await;
+    assert!(!first().await.served, "another queue's processor does not serve it");
+    client.pause_queue(pool, "q", None).await.unwrap();
+    let q = first().await;
+    assert_eq!((q.served, q.unserved_since()), (false, None));
+    let serves = Processor::builder(pool.clone()).queue(queue("q"), runs()).build().unwrap();
+    let serves = serves.start().await.unwrap();
+    eventually(pool, alive, 2_i64).await;
+    assert!(first().await.served);
+    serves.shutdown(Duration::from_secs(5)).await;
+    assert!(!first().await.served, "it has gone");
+    other.shutdown(Duration::from_secs(5)).await;
 }
 
 /// Pages through more groups than fit on one, whatever their names are.

@@ -1,7 +1,7 @@
 //! `seriatim groups`: the groups of a queue.
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupOverview};
+use seriatim::{GroupFilter, GroupOverview, GroupState};
 
 use crate::args::Groups;
 use crate::commands::queues::number;
@@ -73,7 +73,7 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if let Some(time) = group.stopped_at {
         note = format!("for {}", since(time, now));
     }
-    if let Some(until) = group.paused_until {
+    if let Some(until) = group.paused_until.filter(|_| group.state == GroupState::Paused) {
         note = format!("{note}, until {}", clock(until));
     }
     if let Some(job) = group.halted_by {

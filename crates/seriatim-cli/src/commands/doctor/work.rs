@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use seriatim::{ProcessorInfo, QueueOverview};
-
 use super::{Finding, Findings};
 use crate::commands::queues::number;
 use crate::failure::Failure;
@@ -21,12 +19,8 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     let queues = session.client.queues(&mut *session.read().await?).await?;
     let processors = session.client.processors(&mut *session.read().await?).await?;
     let now = session.now().await?;
-    let living: Vec<_> = processors.iter().filter(|processor| processor.alive).collect();
-    for queue in queues.iter().filter(|queue| queue.paused.is_none()) {
-        let Some(due) = queue.oldest_due.filter(|due| now - *due > DUE) else { continue };
-        if living.iter().any(|processor| may_serve(processor, queue)) {
-            continue;
-        }
+    for queue in &queues {
+        let Some(due) = queue.unserved_since().filter(|due| now - *due > DUE) else { continue };
         findings.problem(
             format!(
                 "queue {:?} has work that has been due for {}, and no living processor serves it",
@@ -49,13 +43,8 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
             Some(format!("seriatim nodes release {}", shell(&dead.node))),
         );
     }
-    let count = living.len();
+    let count = processors.iter().filter(|processor| processor.alive).count();
     Ok(findings.or_fine(&format!("{count} alive, and every queue with due work is served")))
-}
-
-/// Returns whether the processor serves the queue, as far as it says.
-fn may_serve(processor: &ProcessorInfo, queue: &QueueOverview) -> bool {
-    processor.queues.as_ref().is_none_or(|served| served.contains(&queue.queue))
 }
 
 /// Looks for what waits for an operator: halted and parked groups, and pauses that are old.
