@@ -56,7 +56,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 37] = [
+const FUNCTIONS: [&str; 38] = [
     "abort",
     "ack",
     "adopt",
@@ -66,6 +66,7 @@ const FUNCTIONS: [&str; 37] = [
     "counts",
     "discard_parked",
     "discard_jobs",
+    "group_state",
     "locker",
     "park",
     "pause",
