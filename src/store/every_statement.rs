@@ -56,7 +56,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 38] = [
+const FUNCTIONS: [&str; 40] = [
     "abort",
     "ack",
     "adopt",
@@ -66,6 +66,8 @@ const FUNCTIONS: [&str; 38] = [
     "counts",
     "discard_parked",
     "discard_jobs",
+    "explain",
+    "explain_group",
     "group_state",
     "locker",
     "park",

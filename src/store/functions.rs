@@ -8,6 +8,7 @@ use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
 use crate::job::counts::QueueCounts;
+use crate::job::explanation::BoundedCount;
 use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
@@ -69,6 +70,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/node.sql"),
     include_str!("../../sql/functions/counts.sql"),
     include_str!("../../sql/functions/group_state.sql"),
+    include_str!("../../sql/functions/explain.sql"),
 ];
 
 /// The views, one a file. They are made behind the functions that they call.
@@ -94,7 +96,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 32] {
+fn constants() -> [(&'static str, String); 33] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -122,6 +124,7 @@ fn constants() -> [(&'static str, String); 32] {
         ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
         ("{max_delay_ms}", MAX_DELAY.as_millis().to_string()),
         ("{finished_limit}", QueueCounts::FINISHED_LIMIT.to_string()),
+        ("{count_limit}", (BoundedCount::LIMIT + 1).to_string()),
         ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
         ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
         ("{group_limit}", name::GROUP_LIMIT.to_string()),
