@@ -18,7 +18,9 @@ mod worker;
 pub use async_trait::async_trait;
 
 pub use attempt::active_job::ActiveJob;
+pub use attempt::event::Event;
 pub use attempt::handler::JobHandler;
+pub use attempt::layer::{Ended, Layer, Next};
 pub use client::client::{Client, migrate};
 pub use client::control::{Cancelled, Retried};
 pub use client::enqueue::{enqueue, enqueue_many};
@@ -39,6 +41,7 @@ pub use job::job_error::JobError;
 pub use job::metrics::{FleetMetrics, Metrics, QueueMetrics};
 pub use job::new_job::NewJob;
 pub use job::operation::Operation;
+pub use job::outcome::EndedAs;
 pub use job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
     QueueOverview,
@@ -47,6 +50,7 @@ pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Reten
 pub use job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use job::retry::RetryPolicy;
 pub use job::stall::{Activity, Stall};
+pub use job::trace_parent::{ParseTraceParentError, TraceParent};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use liveness::watchdog::Watchdog;
 pub use processor::builder::ProcessorBuilder;

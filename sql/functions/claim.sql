@@ -29,7 +29,8 @@ create or replace function {schema}.claim_groups(of_queue text, of_group text, w
   own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
   worker boolean, may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean,
-  out groups_at timestamptz, out flags_at timestamptz, out reading interval, out size bigint)
+  out groups_at timestamptz, out flags_at timestamptz, out reading interval, out size bigint,
+  out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
 declare
@@ -40,6 +41,8 @@ begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
+  ready_ats := '{}';
+  lost_by := '{}';
   more := false;
   reading := '0';
   size := 0;
@@ -116,6 +119,8 @@ begin
         jobs := jobs || came.jobs;
         tokens := tokens || came.tokens;
         dispositions := dispositions || came.dispositions;
+        ready_ats := ready_ats || came.ready_ats;
+        lost_by := lost_by || came.lost_by;
         size := size + came.size;
       end if;
       if ready < taken then
@@ -149,7 +154,7 @@ end $$;
 -- `at_most`), in bytes (`max_bytes`) and in time.
 --
 -- Returns the claimed jobs in the order of their turns. Behind each head, which has a token, come
--- its followers, without one. `more`: there may be more to claim right now. Else `next` is in how
+-- its followers, without one. `ready_ats` and `lost_by` are those of `start_turns`. `more`: there may be more to claim right now. Else `next` is in how
 -- many seconds the next group or job will be due, as far as is known.
 --
 -- Under a pinned vacuum horizon, or with many groups held, a claim reads past all dead or locked
@@ -164,7 +169,8 @@ create or replace function {schema}.claim(of_queue text, of_group text, slots in
   groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, worker boolean, may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean, out next float8, out read_s float8,
-  out groups_at timestamptz, out flags_at timestamptz, out ungrouped_at timestamptz)
+  out groups_at timestamptz, out flags_at timestamptz, out ungrouped_at timestamptz,
+  out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
 declare
@@ -175,6 +181,8 @@ begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
+  ready_ats := '{}';
+  lost_by := '{}';
   more := false;
   for pass in 1..3 loop
     select
@@ -250,6 +258,8 @@ begin
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;
+    ready_ats := ready_ats || came.ready_ats;
+    lost_by := lost_by || came.lost_by;
     n := cardinality(jobs);
   end if;
   -- So are groups whose claims lapsed: they go on if the limit is reached (part 0).
@@ -279,6 +289,8 @@ begin
     jobs := jobs || came.jobs;
     tokens := tokens || came.tokens;
     dispositions := dispositions || came.dispositions;
+    ready_ats := ready_ats || came.ready_ats;
+    lost_by := lost_by || came.lost_by;
     n := n + coalesce(cardinality(case when worker then array_remove(came.tokens, null) else came.tokens end), 0);
     if part > 0 then
       room := room - coalesce(cardinality(came.jobs), 0);
@@ -325,6 +337,10 @@ end $$;
 
 -- A worker's claim: a row for each job with what its handler needs, and a last row without an id
 -- that says how the claim ended.
+--
+-- `waited_us` is how long the job has waited since it was due, and of a head `slot_wait_us` since
+-- its group was ready. The aging of its priority is taken off again, unless its group was put in
+-- line for another head. A claim that is taken over has waited since it could be (`lost_by`).
 create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer, max_bytes bigint)
@@ -333,12 +349,13 @@ returns table (
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, headers text, group_id text, claim uuid, disposition text, expires_at timestamptz,
-  more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz)
+  more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz,
+  waited_us bigint, slot_wait_us bigint, lost_by text)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  claimed record;
+  claimed record; claimed_at timestamptz;
 begin
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
     -- Each statement needs a snapshot of its own: a last row without `more` asks for another
@@ -352,13 +369,22 @@ begin
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
     own_lease, processor, ignore_before, groups_from, flags_from, ungrouped_from, per_turn, at_most, max_bytes, true, true);
+  claimed_at := clock_timestamp();
   return query
     select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
-      null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz
-    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
-    join {schema}.job j on j.id = any (array[c.id]);
+      null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz,
+      (extract(epoch from claimed_at - w.due_at) * 1000000)::bigint,
+      case when c.token is not null then (extract(epoch from claimed_at - greatest(w.ready_at, w.due_at)) * 1000000)::bigint end,
+      c.lost_by
+    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions, claimed.ready_ats, claimed.lost_by)
+      c(id, token, disposition, ready_at, lost_by)
+    join {schema}.job j on j.id = any (array[c.id])
+    cross join lateral (select
+      case when c.lost_by is null then greatest(j.created_at, j.run_at) else c.ready_at end as due_at,
+      case when c.lost_by is null and c.ready_at + j.priority * {priority_aging} <= claimed_at
+        then c.ready_at + j.priority * {priority_aging} else c.ready_at end as ready_at) w;
   more := claimed.more;
   next := claimed.next;
   read_s := claimed.read_s;

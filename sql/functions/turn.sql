@@ -97,11 +97,16 @@ end $$;
 -- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
 -- begun before, and may expire; only a claim that it takes over comes alone.
 --
+-- `ready_ats` is since when each group was ready, with the aging of its head's priority; of a claim
+-- that is taken over, since when it could be. `lost_by` says whose that claim was, and is null for
+-- others. Both are null for followers.
+--
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads, slots integer,
   default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, receiver boolean,
-  out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint)
+  out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint,
+  out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
 declare
@@ -170,7 +175,10 @@ begin
       into ids, words, ends, sizes, lines, size from (select ours.* from ours order by ours.place, ours.id) o;
   end if;
   with turn as materialized (
-    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token
+    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token,
+      (select w.ready_at - w.aging_priority * {priority_aging} from {schema}.queue_group w where w.ctid = t.line) as ready_at,
+      (select case when w.job_id is not null then case when w.claimed_by is null then 'receiver' else 'worker' end end
+        from {schema}.queue_group w where w.ctid = t.line) as lost_by
     from unnest(ids, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
   started as (
     {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
@@ -184,8 +192,9 @@ begin
         secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
     from started where g.ctid = started.line
     returning 1)
-  select (select array_agg(turn.token) from turn), (select count(*) from started), (select count(*) from claimed)
-    into tokens, begun, claims;
+  select o.tokens, o.ready_ats, o.lost_by, (select count(*) from started), (select count(*) from claimed)
+    into tokens, ready_ats, lost_by, begun, claims
+  from (select array_agg(t.token) as tokens, array_agg(t.ready_at) as ready_ats, array_agg(t.lost_by) as lost_by from turn t) o;
   if begun < cardinality(ids) or claims < n then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
   end if;

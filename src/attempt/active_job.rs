@@ -22,6 +22,7 @@ use crate::job::headers::Headers;
 use crate::job::job::{Enqueued, FailureKind};
 use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
+use crate::job::waits::Waits;
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::SessionWatch;
@@ -50,6 +51,7 @@ pub struct ActiveJob {
     pub(crate) content_type: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
+    pub(crate) waits: Waits,
     pub(crate) guard: HoldGuard,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
@@ -222,6 +224,12 @@ impl ActiveJob {
         &self.headers
     }
 
+    /// The id of the processor that runs the job, as
+    /// [`Client::processors`](crate::Client::processors) has it.
+    pub fn processor_id(&self) -> i64 {
+        self.context.processor
+    }
+
     /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).
     pub fn reference(&self) -> Option<&str> {
         self.reference.as_deref()
@@ -245,6 +253,25 @@ impl ActiveJob {
     /// The time when the job was due.
     pub fn run_at(&self) -> DateTime<Utc> {
         self.run_at
+    }
+
+    /// How long the job waited, from when it was due, for its place in its group: until the jobs
+    /// before it had ended, or its group was no longer halted. Zero for a job without a group. More
+    /// slots do not shorten this wait.
+    ///
+    /// With [`slot_wait`](Self::slot_wait) it is the whole time from when the job was due (enqueued,
+    /// at its [delay](crate::NewJob::delay), or to be retried) until this attempt began. It is
+    /// measured by the database's clock up to the claim, and by this process's from there on. An
+    /// attempt that takes a lost one over has waited since it could be taken over.
+    pub fn lane_wait(&self) -> Duration {
+        self.waits.lane
+    }
+
+    /// How long the job waited, from when it was due and its group was ready for it, until this
+    /// attempt began: for a claim and a free slot. Zero for a job that runs in the same turn behind
+    /// another one. A pause, and a limit of jobs in flight, count here as well.
+    pub fn slot_wait(&self) -> Duration {
+        self.waits.slot
     }
 
     /// The transaction that holds the job's and the group's row locks. Under
@@ -307,8 +334,8 @@ impl ActiveJob {
     }
 
     /// Enqueues a job in the processor's schema, in the transaction of [`tx`](Self::tx): it exists if
-    /// and only if this job succeeds. The limits and wake-ups are those of the processor's
-    /// [`client`](crate::ProcessorBuilder::client).
+    /// and only if this job succeeds. The limits, layers and wake-ups are those of the
+    /// processor's [`client`](crate::ProcessorBuilder::client).
     ///
     /// Under a [`Hold::Lease`](crate::Hold::Lease) the first call opens that transaction, as `tx`
     /// does. A job that is to exist at once, or whatever becomes of this one, is enqueued through a
@@ -321,7 +348,7 @@ impl ActiveJob {
     pub async fn enqueue(&mut self, job: NewJob) -> Result<Enqueued, EnqueueError> {
         let context = Arc::clone(&self.context);
         let conn = self.tx().await.map_err(EnqueueError::Database)?;
-        context.store.enqueue(conn, job, context.enqueue).await
+        context.store.enqueue(conn, job, &context.enqueue).await
     }
 
     /// Returns what says whether a first `tx()` waits for a connection now.

@@ -85,7 +85,7 @@ impl ClaimedTurn {
             ChainAnswer::To { held: None, .. } => drop(conn.rollback().await),
             ChainAnswer::Passed | ChainAnswer::Drained => conn.rollback().await?,
         }
-        let end = self.log_end(outcome);
+        let end = self.tell_end(outcome);
         Ok(match answer {
             ChainAnswer::To { claim, known, held } => {
                 let job = claim.job;

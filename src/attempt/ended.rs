@@ -1,34 +1,54 @@
-//! The event that each ended attempt logs, with the same fields for every outcome. Never the data.
+//! What each ended attempt tells, after the commit: one line of the log with the same fields for
+//! every outcome, its span, and the application's hook. Never the data.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tracing::Span;
+use tracing::field::{self, Empty};
 
-use crate::job::job::FailureKind;
-use crate::job::outcome::Outcome;
+use crate::attempt::event::{self, Event, EventHook};
+use crate::job::job::Failure;
+use crate::job::outcome::{EndedAs, Outcome};
 use crate::job::queue_options::OutOfAttempts;
+use crate::job::trace_parent::TraceParent;
+use crate::job::waits::Waits;
 use crate::store::{Claim, HeldJob};
 
 /// What the event of an attempt says beside its outcome.
-#[derive(Debug)]
 pub(crate) struct AttemptFacts {
     queue: Arc<str>,
     group: Option<String>,
-    pub(in crate::attempt) job: i64,
+    job: i64,
     name: Option<String>,
     reference: Option<String>,
     attempt: u32,
+    pub(in crate::attempt) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.
     took: OnceLock<Duration>,
+    /// The context of the trace that enqueued the job.
+    trace: Option<TraceParent>,
+    /// The span that the handler ran in. The outcome is noted in it.
+    span: OnceLock<Span>,
+    on_event: Option<EventHook>,
+}
+
+/// The id of a trace, as logs have it.
+struct TraceId(u128);
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
 }
 
 /// Logs the event at a level.
 macro_rules! ended {
     ($level:expr, $facts:expr, $outcome:expr, $failure:expr, $delay:expr, $($message:tt)+) => {{
-        let (facts, failure): (&AttemptFacts, Option<&crate::job::job::Failure>) = ($facts, $failure);
+        let (facts, failure): (&AttemptFacts, Option<&Failure>) = ($facts, $failure);
         tracing::event!(
             target: "seriatim::job",
             $level,
@@ -38,9 +58,12 @@ macro_rules! ended {
             name = facts.name.as_deref(),
             reference = facts.reference.as_deref(),
             attempt = facts.attempt,
-            outcome = $outcome,
-            duration_ms = facts.duration_ms(),
+            outcome = $outcome.as_str(),
+            duration_ms = facts.took.get().copied().map(millis),
+            slot_wait_ms = millis(facts.waits.slot),
+            lane_wait_ms = millis(facts.waits.lane),
             retry_in_ms = $delay,
+            trace_id = facts.trace.map(|trace| field::display(TraceId(trace.trace_id()))),
             error.kind = failure.map(|failure| failure.kind.as_str()),
             error.message = failure.map(|failure| &*failure.message),
             $($message)+
@@ -49,7 +72,15 @@ macro_rules! ended {
 }
 
 impl AttemptFacts {
-    pub(in crate::attempt) fn new(queue: &Arc<str>, claim: &Claim, held: &HeldJob) -> Self {
+    /// Of an attempt that begins now.
+    pub(in crate::attempt) fn new(
+        queue: &Arc<str>,
+        claim: &Claim,
+        held: &HeldJob,
+        on_event: Option<EventHook>,
+    ) -> Self {
+        let began = Instant::now();
+        let waits = held.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
         Self {
             queue: Arc::clone(queue),
             group: claim.group.clone(),
@@ -57,22 +88,36 @@ impl AttemptFacts {
             name: held.name.clone(),
             reference: held.reference.clone(),
             attempt: held.attempt,
-            began: Instant::now(),
+            waits: waits.unwrap_or_default(),
+            began,
             took: OnceLock::new(),
+            trace: TraceParent::of(&held.headers),
+            span: OnceLock::new(),
+            on_event,
         }
     }
 
-    /// Returns the span that the handler's own lines are in.
+    /// Returns the span that the handler runs in: a root, since the job's producer has ended. Its
+    /// fields are in each of the handler's own lines, so they are few.
     pub(in crate::attempt) fn span(&self) -> Span {
-        tracing::info_span!(
-            target: "seriatim::job",
-            "job",
-            queue = &*self.queue,
-            group = self.group.as_deref(),
-            job = self.job,
-            name = self.name.as_deref(),
-            attempt = self.attempt,
-        )
+        let begin = || {
+            tracing::info_span!(
+                target: "seriatim::job",
+                parent: None,
+                "process",
+                queue = &*self.queue,
+                group = self.group.as_deref(),
+                job = self.job,
+                name = self.name.as_deref(),
+                attempt = i64::from(self.attempt),
+                otel.name = format_args!("process {}", self.queue),
+                otel.kind = "consumer",
+                otel.status_code = Empty,
+                error.type = Empty,
+                messaging.seriatim.outcome = Empty,
+            )
+        };
+        self.span.get_or_init(begin).clone()
     }
 
     /// Records that the handler has ended.
@@ -81,38 +126,78 @@ impl AttemptFacts {
         let _ = self.took.set(self.began.elapsed());
     }
 
-    fn duration_ms(&self) -> Option<u64> {
-        self.took.get().map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
+    /// Tells that the job has succeeded.
+    pub(in crate::attempt) fn tell_success(&self) {
+        self.log_success();
+        self.tell_others(EndedAs::Succeeded, None, None);
     }
 
-    pub(in crate::attempt) fn log_success(&self) {
-        ended!(tracing::Level::DEBUG, self, "succeeded", None, None::<u64>, "job succeeded");
+    /// Tells an outcome whose commit is known to have succeeded.
+    pub(in crate::attempt) fn tell(&self, outcome: &Outcome) {
+        self.log(outcome);
+        let (failure, delay) = match outcome {
+            Outcome::Retried { failure, delay } => (Some(failure), Some(*delay)),
+            Outcome::Failed { failure, .. } => (Some(failure), None),
+            _ => (None, None),
+        };
+        self.tell_others(outcome.ended_as(), failure, delay);
     }
 
-    pub(in crate::attempt) fn log(&self, outcome: &Outcome) {
+    /// Notes the outcome in the span, and calls the hook.
+    fn tell_others(&self, outcome: EndedAs, failure: Option<&Failure>, delay: Option<Duration>) {
+        if let Some(span) = self.span.get() {
+            span.record("messaging.seriatim.outcome", outcome.as_str());
+            if let Some(failure) = failure {
+                span.record("otel.status_code", "ERROR");
+                span.record("error.type", failure.kind.as_str());
+            }
+        }
+        if let Some(hook) = &self.on_event {
+            let event = Event {
+                queue: self.queue.to_string(),
+                group: self.group.clone(),
+                job: self.job,
+                name: self.name.clone(),
+                reference: self.reference.clone(),
+                attempt: self.attempt,
+                outcome,
+                failure: failure.cloned(),
+                retry_in: delay,
+                duration: self.took.get().copied(),
+                lane_wait: self.waits.lane,
+                slot_wait: self.waits.slot,
+            };
+            event::call(hook, &event);
+        }
+    }
+
+    fn log_success(&self) {
+        ended!(tracing::Level::DEBUG, self, EndedAs::Succeeded, None, None::<u64>, "job succeeded");
+    }
+
+    fn log(&self, outcome: &Outcome) {
         use tracing::Level;
         let (none, no_delay) = (None, None::<u64>);
+        let ended = outcome.ended_as();
         match outcome {
             Outcome::Succeeded { .. } => self.log_success(),
             Outcome::Cancelled => {
-                ended!(Level::INFO, self, "cancelled", none, no_delay, "job cancelled");
+                ended!(Level::INFO, self, ended, none, no_delay, "job cancelled");
             }
             Outcome::Ignored => {
-                ended!(Level::INFO, self, "ignored", none, no_delay, "job ignored: it is too old");
+                ended!(Level::INFO, self, ended, none, no_delay, "job ignored: it is too old");
             }
             Outcome::Released => {
-                ended!(Level::INFO, self, "released", none, no_delay, "job released");
+                ended!(Level::INFO, self, ended, none, no_delay, "job released");
             }
             Outcome::Retried { failure, delay } => {
-                let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+                let delay = millis(*delay);
                 let message = "attempt failed, will be retried";
-                ended!(Level::INFO, self, "retried", Some(failure), Some(delay), "{message}");
+                ended!(Level::INFO, self, ended, Some(failure), Some(delay), "{message}");
             }
             Outcome::Failed { failure, then } => {
-                let expired = failure.kind == FailureKind::Expired;
-                let outcome = if expired { "expired" } else { "failed" };
                 let message = self.advice(*then);
-                ended!(Level::ERROR, self, outcome, Some(failure), no_delay, "job failed{message}");
+                ended!(Level::ERROR, self, ended, Some(failure), no_delay, "job failed{message}");
             }
         }
     }
@@ -134,6 +219,10 @@ impl AttemptFacts {
             ),
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns a name as a shell takes it for one word.

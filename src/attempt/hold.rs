@@ -53,7 +53,8 @@ pub(crate) async fn hold_known(
     };
     let Some(HoldReceipt { pid, session, xid }) = held else {
         conn.rollback().await?;
-        return hold(context, queue, claim, CLAIM_LEASE, conn).await;
+        let held = hold(context, queue, claim, CLAIM_LEASE, conn).await?;
+        return Ok(held.map(|(held, at)| (HeldJob { waits: known.waits, ..held }, at)));
     };
     // Behind a transaction pooler each transaction may have another session.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {

@@ -95,10 +95,15 @@ impl PendingSuccesses<'_> {
         end
     }
 
-    /// Counts and logs the first `recorded` successes.
+    /// Counts and tells the first `recorded` successes.
     fn mark_recorded(&mut self, recorded: usize) {
+        self.mark_finished(recorded);
+        self.facts.drain(..recorded).for_each(|facts| facts.tell_success());
+    }
+
+    /// Counts the first `recorded` successes.
+    fn mark_finished(&mut self, recorded: usize) {
         self.counted.drain(..recorded).for_each(|mut counted| counted.mark_finished());
-        self.facts.drain(..recorded).for_each(|facts| facts.log_success());
     }
 
     async fn answer(&mut self) -> Option<Settled> {
@@ -170,7 +175,10 @@ impl ClaimedTurn {
                                 self.report_claim_lost();
                                 return;
                             }
-                            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Released => return,
+                            TurnEnd::Finished
+                            | TurnEnd::Drained
+                            | TurnEnd::FirstOnly
+                            | TurnEnd::Released => return,
                         }
                     }
                     lease_guard = lease.guard;
@@ -179,6 +187,7 @@ impl ClaimedTurn {
                     // A success that is being recorded now may be recorded twice, which changes
                     // nothing.
                     self.earlier = std::mem::take(&mut pending.successes);
+                    self.earlier_facts.clone_from(&pending.facts);
                     self.last = !stays;
                     let asked_at = Instant::now();
                     if matches!(guard, HoldGuard::Leased(_)) {
@@ -191,6 +200,8 @@ impl ClaimedTurn {
                             counted.mark_finished();
                             pending.mark_recorded(pending.counted.len());
                         }
+                        // It was told with its record.
+                        TurnEnd::FirstOnly => pending.mark_finished(1),
                         TurnEnd::Released => counted.mark_released(),
                         TurnEnd::Lost => {}
                     }
@@ -198,6 +209,7 @@ impl ClaimedTurn {
                         return;
                     }
                     self.earlier.clear();
+                    self.earlier_facts.clear();
                     pending = PendingSuccesses::default();
                     lease_guard = self.extend_lease(time, asked_at);
                 }

@@ -19,6 +19,7 @@ use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, 
 use crate::attempt::connection::{NextJob, SlotConnection};
 use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
+use crate::attempt::layer::{Ended, Next};
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::settle_late::ANSWER_LIMIT;
@@ -27,6 +28,7 @@ use crate::error::BackgroundError;
 use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::RunResult;
+use crate::job::waits::Waits;
 use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
@@ -119,7 +121,7 @@ impl ClaimedTurn {
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
             TurnEnd::Released => counted.mark_released(),
-            TurnEnd::Lost => {}
+            TurnEnd::FirstOnly | TurnEnd::Lost => {}
         }
         (end, conn)
     }
@@ -157,6 +159,7 @@ impl ClaimedTurn {
             content_type: held.data.content_type().map(str::to_owned),
             created_at: held.created_at,
             run_at: held.run_at,
+            waits: self.facts.as_ref().map_or_else(Waits::default, |facts| facts.waits),
             guard,
             savepoint: Savepoint::None,
             cancelled: CancellationToken::new(),
@@ -192,10 +195,8 @@ impl ClaimedTurn {
             let run = async {
                 let (processor, queue) = (context.processor, Arc::clone(&self.queue.name));
                 let polled = PolledHandler { processor, queue, job: self.claim.job };
-                let run = show_polls(polled, self.queue.handler.run(job, &held.data));
-                let span = self.facts.as_ref().map_or_else(Span::none, |facts| facts.span());
-                let run = AssertUnwindSafe(run.instrument(span)).catch_unwind();
-                let result = run_result(run.await);
+                let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
+                let result = run_result(show_polls(polled, run).await);
                 if let Some(facts) = &self.facts {
                     facts.record_end();
                 }
@@ -257,6 +258,21 @@ impl ClaimedTurn {
             Stopped::Deadline | Stopped::GotNoConnection => RunResult::Released,
         };
         (result, clean)
+    }
+
+    /// Runs the layers and the handler, in the attempt's span.
+    async fn run_handler(&self, job: &mut ActiveJob, held: &HeldJob) -> RunResult {
+        let span = self.facts.as_ref().map_or_else(Span::none, |facts| facts.span());
+        let layers = &*self.queue.hooks.layers;
+        for layer in layers {
+            layer.begin_span(job, &span);
+        }
+        let handler = &*self.queue.handler;
+        if layers.is_empty() {
+            return handler.run(job, &held.data).instrument(span).await;
+        }
+        let Ended(result) = Next::new(layers, handler, &held.data).run(job).instrument(span).await;
+        result
     }
 
     /// Returns whether a handler that was dropped had ended the job's transaction, as far as its

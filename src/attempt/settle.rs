@@ -60,7 +60,7 @@ impl ClaimedTurn {
             conn.commit().await
         };
         match recorded.await {
-            Ok(()) => Ok(self.log_end(&outcome)),
+            Ok(()) => Ok(self.tell_end(&outcome)),
             // The job's row is unchanged. A success without its commit is a failure; another
             // outcome is recorded as decided.
             Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => {
@@ -110,7 +110,7 @@ impl ClaimedTurn {
         if let AfterSettle::Hold { job, .. } = then {
             conn.set_preheld(job, settled.held, asked_at).await;
         }
-        let end = self.log_end(outcome);
+        let end = self.tell_end(outcome);
         // A handler that used the transaction may have enqueued in it.
         Ok(if settled.drained && then != AfterSettle::Nothing { TurnEnd::Drained } else { end })
     }
@@ -155,7 +155,7 @@ impl ClaimedTurn {
         } else {
             self.stay_in_one_trip(conn, result).await?
         };
-        let end = self.log_end(outcome);
+        let end = self.tell_end(outcome);
         Ok(if ends { end } else { TurnEnd::Stays })
     }
 

@@ -11,6 +11,7 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::attempt::hold::RETRY_SKIPPED;
@@ -105,7 +106,9 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
 /// Settles all waiting jobs in one transaction. A job with a locked row, and every job after an
 /// error, waits on.
 async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sqlx::Error> {
-    let tried = match timeout(ANSWER_LIMIT, write(context, waiting)).await {
+    let span = tracing::debug_span!(target: "seriatim::job", "settle", jobs = waiting.len());
+    let written = write(context, waiting).instrument(span);
+    let tried = match timeout(ANSWER_LIMIT, written).await {
         Ok(tried) => tried?,
         Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     };
@@ -113,7 +116,7 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
     for (finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
             SettleAttempt::Recorded => {
-                Settled::Ended(finished.run.log_late_end(&finished.unrecorded))
+                Settled::Ended(finished.run.tell_late_end(&finished.unrecorded))
             }
             SettleAttempt::Stays { paused } => Settled::Stays { paused },
             SettleAttempt::Passed => Settled::Ended(TurnEnd::Finished),

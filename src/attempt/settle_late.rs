@@ -114,6 +114,8 @@ impl ClaimedTurn {
         let later = self.earlier.drain(..).map(|done| done.job).chain([self.claim.job]);
         self.claim.followers = later.chain(self.claim.followers.drain(..)).collect();
         self.claim.job = first.job;
+        self.facts = self.earlier_facts.first().cloned();
+        self.first_only = true;
         *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: first.result });
     }
 
@@ -131,7 +133,7 @@ impl ClaimedTurn {
             SettleAttempt::Recorded => {
                 PgTransactionManager::commit(&mut conn).await?;
                 conn.done();
-                Ok(Some(self.log_late_end(unrecorded)))
+                Ok(Some(self.tell_late_end(unrecorded)))
             }
             SettleAttempt::Passed => {
                 PgTransactionManager::commit(&mut conn).await?;
@@ -184,10 +186,10 @@ impl ClaimedTurn {
         Ok(SettleAttempt::Recorded)
     }
 
-    /// Logs the outcome of a late record that is committed. Returns how the turn ended.
-    pub(crate) fn log_late_end(&self, unrecorded: &Unrecorded) -> TurnEnd {
+    /// Tells the outcome of a late record that is committed. Returns how the turn ended.
+    pub(crate) fn tell_late_end(&self, unrecorded: &Unrecorded) -> TurnEnd {
         match unrecorded {
-            Unrecorded::Outcome(outcome) => self.log_end(outcome),
+            Unrecorded::Outcome(outcome) => self.tell_end(outcome),
             Unrecorded::Result(_) | Unrecorded::EarlierOnly => TurnEnd::Lost,
         }
     }

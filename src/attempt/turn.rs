@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::attempt::ended::AttemptFacts;
+use crate::attempt::event::EventHook;
 use crate::attempt::handler::ErasedHandler;
+use crate::attempt::layer::Layer;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
@@ -25,6 +27,15 @@ pub(crate) struct QueueRuntime {
     pub(crate) handler: Box<dyn ErasedHandler>,
     /// Receives finished jobs that are held by a lease.
     pub(crate) settler: mpsc::Sender<Finished>,
+    pub(crate) hooks: AttemptHooks,
+}
+
+/// The application's own code around each attempt.
+#[derive(Clone, Default)]
+pub(crate) struct AttemptHooks {
+    /// The outermost is the first.
+    pub(crate) layers: Arc<[Box<dyn Layer>]>,
+    pub(crate) on_event: Option<EventHook>,
 }
 
 impl QueueRuntime {
@@ -32,8 +43,10 @@ impl QueueRuntime {
         options: QueueOptions,
         handler: Box<dyn ErasedHandler>,
         settler: mpsc::Sender<Finished>,
+        hooks: AttemptHooks,
     ) -> Self {
-        Self { name: options.name().into(), keep: (&options).into(), options, handler, settler }
+        let (name, keep) = (options.name().into(), (&options).into());
+        Self { name, options, keep, handler, settler, hooks }
     }
 }
 
@@ -46,6 +59,9 @@ pub(crate) enum TurnEnd {
     Drained,
     /// An outcome was recorded, and the claim stands for the next job of the turn.
     Stays,
+    /// Only the first job of several was recorded: the database refused one of their successes.
+    /// Those behind the first run again.
+    FirstOnly,
     /// A shutdown released the job.
     Released,
     /// Nothing was recorded: the claim was lost.
@@ -72,6 +88,10 @@ pub(crate) struct ClaimedTurn {
     pub(crate) next: Option<Arc<dyn NextTurn>>,
     /// What the event of the current attempt says; `None` before its hold.
     pub(crate) facts: Option<Arc<AttemptFacts>>,
+    /// Those of the earlier successes.
+    pub(crate) earlier_facts: Vec<Arc<AttemptFacts>>,
+    /// True if the turn went back to its first job, after a refused success.
+    pub(crate) first_only: bool,
 }
 
 /// The turn that a slot runs after the one that ends.
@@ -95,22 +115,28 @@ impl ClaimedTurn {
             open: None,
             next: None,
             facts: None,
+            earlier_facts: Vec::new(),
+            first_only: false,
         }
     }
 
     /// Notes what the event of the attempt will say, before its handler runs.
     pub(in crate::attempt) fn begin_attempt(&mut self, held: &HeldJob) {
-        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held);
+        let on_event = self.queue.hooks.on_event.clone();
+        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, on_event);
         self.facts = Some(Arc::new(facts));
     }
 
-    /// Logs the recorded outcome of the current job. Returns how its turn ended.
-    pub(crate) fn log_end(&self, outcome: &Outcome) -> TurnEnd {
-        // A turn whose later successes were refused goes back to its first job.
-        if let Some(facts) = self.facts.as_ref().filter(|facts| facts.job == self.claim.job) {
-            facts.log(outcome);
+    /// Tells the recorded outcome of the current job. Returns how its turn ended.
+    pub(crate) fn tell_end(&self, outcome: &Outcome) -> TurnEnd {
+        if let Some(facts) = &self.facts {
+            facts.tell(outcome);
         }
-        if matches!(outcome, Outcome::Released) { TurnEnd::Released } else { TurnEnd::Finished }
+        match outcome {
+            _ if self.first_only => TurnEnd::FirstOnly,
+            Outcome::Released => TurnEnd::Released,
+            _ => TurnEnd::Finished,
+        }
     }
 
     /// Returns whether the claim stands for the next job of the turn.

@@ -8,7 +8,7 @@ use sqlx::{PgPool, Postgres};
 use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
-use crate::job::new_job::EnqueueSettings;
+use crate::job::new_job::{EnqueueSettings, NewJob};
 use crate::store::{Acting, Store};
 
 /// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
@@ -38,7 +38,7 @@ pub struct Client {
 impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
-        let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true };
+        let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true, layers: Vec::new() };
         let store = Store::default_schema();
         Self { store, enqueue, without_data: false, actor: None, reason: None }
     }
@@ -79,6 +79,27 @@ impl Client {
     /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
     pub fn notify(mut self, wake: bool) -> Self {
         self.enqueue.notify = wake;
+        self
+    }
+
+    /// Adds a layer: a function that every enqueue through this client calls with each job, before
+    /// the job is checked. Layers run in the order in which they were added. So do those of
+    /// [`ActiveJob::enqueue`](crate::ActiveJob::enqueue), if the processor has this
+    /// [`client`](crate::ProcessorBuilder::client). The SQL function has none.
+    ///
+    /// It runs in the thread of the caller, before any SQL: it must not block, and a panic of it is
+    /// the caller's. What the producer has set stays if the layer adds headers by
+    /// [`NewJob::header_if_none`].
+    ///
+    /// ```
+    /// # let request_id = || String::from("r-1");
+    /// use seriatim::Client;
+    ///
+    /// let jobs = Client::default()
+    ///     .enqueue_layer(move |job| job.header_if_none("request-id", request_id()));
+    /// ```
+    pub fn enqueue_layer(mut self, layer: impl Fn(&mut NewJob) + Send + Sync + 'static) -> Self {
+        self.enqueue.layers.push(Arc::new(layer));
         self
     }
 

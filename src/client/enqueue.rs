@@ -1,12 +1,14 @@
 //! Enqueue: writes new jobs, and touches nothing else.
 
 use sqlx::PgExecutor;
+use tracing::Instrument;
 
 use crate::client::client::Client;
 use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
-use crate::job::new_job::NewJob;
+use crate::job::new_job::{CheckedJob, NewJob};
 use crate::job::redact::redact_detail;
+use crate::store::{begin_send, end_send};
 
 impl Client {
     /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
@@ -24,7 +26,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: NewJob,
     ) -> Result<Enqueued, EnqueueError> {
-        self.store.enqueue(executor, job, self.enqueue).await
+        self.store.enqueue(executor, job, &self.enqueue).await
     }
 
     /// Enqueues any number of jobs in one statement, all or none. Returns the results in the order
@@ -37,16 +39,19 @@ impl Client {
         executor: impl PgExecutor<'_>,
         jobs: impl IntoIterator<Item = NewJob>,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
-        let checked = jobs
-            .into_iter()
-            .enumerate()
-            .map(|(index, job)| job.check(Some(index), self.enqueue.data_limit))
-            .collect::<Result<Vec<_>, _>>()?;
-        if checked.is_empty() {
-            return Ok(Vec::new());
-        }
-        let inserted = self.store.insert_jobs(executor, checked, self.enqueue.notify).await;
-        inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
+        let mut jobs: Vec<NewJob> = jobs.into_iter().collect();
+        let span = begin_send(&mut jobs, &self.enqueue, true);
+        let inserted = async {
+            let checked = jobs
+                .into_iter()
+                .enumerate()
+                .map(|(index, job)| job.check(Some(index), self.enqueue.data_limit))
+                .collect::<Result<Vec<_>, _>>()?;
+            self.insert(executor, checked).await
+        };
+        let enqueued = inserted.instrument(span.clone()).await;
+        end_send(&span, &enqueued);
+        enqueued
     }
 
     /// Enqueues those of many jobs that pass their checks, in one statement. Returns the results in
@@ -60,6 +65,8 @@ impl Client {
         executor: impl PgExecutor<'_>,
         jobs: impl IntoIterator<Item = NewJob>,
     ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
+        let mut jobs: Vec<NewJob> = jobs.into_iter().collect();
+        let span = begin_send(&mut jobs, &self.enqueue, true);
         let mut checked = Vec::new();
         let refusals: Vec<Option<EnqueueError>> = jobs
             .into_iter()
@@ -68,11 +75,9 @@ impl Client {
                 job.check(Some(index), self.enqueue.data_limit).map(|job| checked.push(job)).err()
             })
             .collect();
-        let mut enqueued = Vec::new();
-        if !checked.is_empty() {
-            let inserted = self.store.insert_jobs(executor, checked, self.enqueue.notify).await;
-            enqueued = inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
-        }
+        let enqueued = self.insert(executor, checked).instrument(span.clone()).await;
+        end_send(&span, &enqueued);
+        let enqueued = enqueued?;
         let mut enqueued = enqueued.into_iter();
         refusals
             .into_iter()
@@ -83,6 +88,19 @@ impl Client {
                 }
             })
             .collect()
+    }
+
+    /// Inserts jobs in one statement; no statement for none.
+    async fn insert(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: Vec<CheckedJob>,
+    ) -> Result<Vec<Enqueued>, EnqueueError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inserted = self.store.insert_jobs(executor, jobs, self.enqueue.notify).await;
+        inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
     }
 }
 

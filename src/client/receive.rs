@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgExecutor;
 use sqlx::postgres::PgDatabaseError;
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::client::client::Client;
@@ -19,7 +20,9 @@ use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
-use crate::store::{ReceiptState, ReceivedRow};
+use crate::store::{
+    ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
+};
 
 /// A request to receive: `Receive::new("queue").max(10)`.
 #[derive(Debug, Clone)]
@@ -239,6 +242,19 @@ pub enum ReceiveError {
     Database(#[source] sqlx::Error),
 }
 
+impl ReceiveError {
+    /// Returns the word for the error in spans.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Stale { .. } => "stale",
+            Self::Busy { .. } => "busy",
+            Self::Refused { .. } => "refused",
+            Self::Serialize { .. } => "serialize",
+            Self::Database(_) => "database",
+        }
+    }
+}
+
 impl From<sqlx::Error> for ReceiveError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::Database(e) = &error
@@ -293,8 +309,14 @@ impl Client {
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
-        let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
-        rows.await?.into_iter().map(decode_row).collect()
+        let span = begin_receive(&queue);
+        let received = async {
+            let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
+            rows.await?.into_iter().map(decode_row).collect::<Result<Vec<_>, ReceiveError>>()
+        };
+        let received = in_span(&span, received).await?;
+        span.record("messaging.batch.message_count", count(received.len()));
+        Ok(received)
     }
 
     /// Ends a received job as succeeded. In the caller's transaction it commits together with what
@@ -312,8 +334,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
     ) -> Result<(), ReceiveError> {
-        let state = self.store.ack(executor, &receipt.to_string(), None).await?;
-        check_receipt(state, receipt)
+        self.end_received(executor, receipt, None).await
     }
 
     /// [`ack`](Self::ack) with a result, which is kept with the job.
@@ -331,8 +352,20 @@ impl Client {
         if has_nul(&result) {
             return Err(nul_refusal(&format!("the result of job {}", receipt.job)));
         }
-        let state = self.store.ack(executor, &receipt.to_string(), Some(&result)).await?;
-        check_receipt(state, receipt)
+        self.end_received(executor, receipt, Some(&result)).await
+    }
+
+    async fn end_received(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        result: Option<&str>,
+    ) -> Result<(), ReceiveError> {
+        let acked = async {
+            let state = self.store.ack(executor, &receipt.to_string(), result).await?;
+            check_receipt(state, receipt)
+        };
+        in_span(&begin_ack(receipt.job), acked).await
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
@@ -354,9 +387,7 @@ impl Client {
         receipt: &Receipt,
         delay: impl Into<Option<Duration>>,
     ) -> Result<(), ReceiveError> {
-        let delay = delay.into();
-        let state = self.store.nack(executor, &receipt.to_string(), delay, None).await?;
-        check_receipt(state, receipt)
+        self.give_back(executor, receipt, delay.into(), None).await
     }
 
     /// [`nack`](Self::nack) with an error message, for the job's error and history.
@@ -370,10 +401,22 @@ impl Client {
         delay: impl Into<Option<Duration>>,
         error: &str,
     ) -> Result<(), ReceiveError> {
-        let delay = delay.into();
         let error = storable_text(error);
-        let state = self.store.nack(executor, &receipt.to_string(), delay, Some(&error)).await?;
-        check_receipt(state, receipt)
+        self.give_back(executor, receipt, delay.into(), Some(&error)).await
+    }
+
+    async fn give_back(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        delay: Option<Duration>,
+        error: Option<&str>,
+    ) -> Result<(), ReceiveError> {
+        let nacked = async {
+            let state = self.store.nack(executor, &receipt.to_string(), delay, error).await?;
+            check_receipt(state, receipt)
+        };
+        in_span(&begin_nack(receipt.job), nacked).await
     }
 
     /// Extends a claim to `visibility` from now on (0 to 12 hours), whatever is left of it. Jobs of
@@ -393,6 +436,18 @@ impl Client {
         let state = self.store.extend_received(executor, &receipt.to_string(), visibility).await?;
         check_receipt(state, receipt)
     }
+}
+
+/// Makes a call in its span, which notes a failure.
+async fn in_span<T>(
+    span: &Span,
+    call: impl Future<Output = Result<T, ReceiveError>>,
+) -> Result<T, ReceiveError> {
+    let result = call.instrument(span.clone()).await;
+    if let Err(error) = &result {
+        record_failure(span, error.kind());
+    }
+    result
 }
 
 fn nul_refusal(what: &str) -> ReceiveError {

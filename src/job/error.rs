@@ -145,6 +145,21 @@ pub enum EnqueueError {
     Database(#[source] sqlx::Error),
 }
 
+impl EnqueueError {
+    /// Returns the word for the error in spans.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Name { .. } => "name",
+            Self::Serialize { .. } => "serialize",
+            Self::DataTooLarge { .. } => "data_too_large",
+            Self::DataHasNul { .. } => "data_has_nul",
+            Self::DataTooDeep { .. } => "data_too_deep",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Database(_) => "database",
+        }
+    }
+}
+
 /// Why a queue could not be configured. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -48,11 +48,21 @@ impl JobError {
         Self { error: error.into(), decision: FailureDecision::Fail }
     }
 
-    pub(crate) fn into_failure(self, attempt: u32) -> (Failure, FailureDecision) {
-        let kind = match self.decision {
+    /// Returns how an attempt with this error has failed.
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self.decision {
             FailureDecision::Retry(_) => FailureKind::Error,
             FailureDecision::Fail => FailureKind::Permanent,
-        };
+        }
+    }
+
+    /// Returns the error itself.
+    pub(crate) fn inner(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        self.error.as_ref()
+    }
+
+    pub(crate) fn into_failure(self, attempt: u32) -> (Failure, FailureDecision) {
+        let kind = self.kind();
         let mut chain = Vec::new();
         let mut source = source_of(self.error.as_ref());
         while let Some(error) = source {

@@ -28,3 +28,5 @@ pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
 pub(crate) mod stall;
+pub(crate) mod trace_parent;
+pub(crate) mod waits;

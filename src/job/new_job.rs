@@ -1,6 +1,8 @@
 //! A job as its producer describes it, and the checks before any SQL.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Utc};
@@ -92,13 +94,28 @@ enum Dedup {
     Content,
 }
 
+/// Completes a job before it is checked.
+pub(crate) type EnqueueLayer = Arc<dyn Fn(&mut NewJob) + Send + Sync>;
+
 /// What a client sets for its enqueues.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct EnqueueSettings {
     /// Bounds the data of a job, in bytes.
     pub(crate) data_limit: usize,
     /// Whether idle workers are woken.
     pub(crate) notify: bool,
+    /// Called with each job, in their order.
+    pub(crate) layers: Vec<EnqueueLayer>,
+}
+
+impl fmt::Debug for EnqueueSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnqueueSettings")
+            .field("data_limit", &self.data_limit)
+            .field("notify", &self.notify)
+            .field("layers", &self.layers.len())
+            .finish()
+    }
 }
 
 impl NewJob {
@@ -212,6 +229,28 @@ impl NewJob {
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
+    }
+
+    /// Adds a header, unless the job has one of this name: what the producer set stays. For
+    /// [enqueue layers](crate::Client::enqueue_layer); the limits are those of
+    /// [`header`](Self::header).
+    pub fn header_if_none(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.headers.entry(name.into()).or_insert_with(|| value.into());
+    }
+
+    /// Returns the headers that were set so far, by name.
+    pub fn headers(&self) -> &BTreeMap<String, String> {
+        &self.headers
+    }
+
+    /// Returns the queue that the job is for.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Returns the group, if one was set.
+    pub fn group_id(&self) -> Option<&str> {
+        self.group.as_deref()
     }
 
     /// Sets the priority, 0 (the default) to 9. With each step the job ages 10 s ahead of other

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
 
 use crate::job::job::{Failure, FailureKind};
 use crate::job::job_error::{FailureDecision, JobError};
@@ -55,6 +56,60 @@ pub(crate) enum Outcome {
     Cancelled,
     Ignored,
     Released,
+}
+
+/// How an attempt ended, as logs and [`Event`](crate::Event)s have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EndedAs {
+    /// The job has succeeded.
+    Succeeded,
+    /// The attempt failed, and another one follows.
+    Retried,
+    /// The attempt failed, and the job with it.
+    Failed,
+    /// The job expired before its handler began.
+    Expired,
+    /// An operator cancelled the job.
+    Cancelled,
+    /// The job is older than its queue's [`ignore_before`](crate::QueueOptions::ignore_before).
+    Ignored,
+    /// The job was given back, by a shutdown or for lack of a connection: the attempt does not
+    /// count.
+    Released,
+}
+
+impl EndedAs {
+    /// Returns the word that logs use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Retried => "retried",
+            Self::Failed => "failed",
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::Ignored => "ignored",
+            Self::Released => "released",
+        }
+    }
+}
+
+impl Outcome {
+    /// Returns how the attempt ended.
+    pub(crate) fn ended_as(&self) -> EndedAs {
+        match self {
+            Self::Succeeded { .. } => EndedAs::Succeeded,
+            Self::Retried { .. } => EndedAs::Retried,
+            Self::Failed { failure, .. } if failure.kind == FailureKind::Expired => {
+                EndedAs::Expired
+            }
+            Self::Failed { .. } => EndedAs::Failed,
+            Self::Cancelled => EndedAs::Cancelled,
+            Self::Ignored => EndedAs::Ignored,
+            Self::Released => EndedAs::Released,
+        }
+    }
 }
 
 /// Decides the outcome of every result; `chance` (0 to 1) is the jitter.

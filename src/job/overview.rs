@@ -227,8 +227,6 @@ pub struct GroupOverview {
     pub reason: Option<String>,
     /// The job that halted it.
     pub halted_by: Option<i64>,
-    /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
-    pub paused_until: Option<DateTime<Utc>>,
     /// When the halt ends by itself; `None`: it is not halted, or until an operator acts.
     pub halted_until: Option<DateTime<Utc>>,
     /// What then becomes of it.
@@ -237,6 +235,8 @@ pub struct GroupOverview {
     pub paused_at: Option<DateTime<Utc>>,
     /// The reason of its pause.
     pub pause_reason: Option<String>,
+    /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
+    pub paused_until: Option<DateTime<Utc>>,
 }
 
 impl GroupOverview {

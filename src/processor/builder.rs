@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 
+use crate::attempt::event::Event;
 use crate::attempt::handler::JobHandler;
+use crate::attempt::layer::Layer;
 use crate::client::client::Client;
 use crate::error::{BackgroundError, BuildError};
 use crate::job::error::BuildMistake;
@@ -167,6 +169,40 @@ impl ProcessorBuilder {
         self
     }
 
+    /// Adds a [`Layer`]: code around the handlers of all queues of this processor. The first that
+    /// is added is the outermost. Default: none.
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        self.config.layers.push(Box::new(layer));
+        self
+    }
+
+    /// Sets a hook that is called with each ended attempt, after the commit of its outcome.
+    /// Default: none.
+    ///
+    /// It runs in the processor's own tasks: it must not block, and sends what takes long to a
+    /// channel. A panic of it is caught, and logged. It is never called for an attempt whose commit
+    /// is not known to have succeeded. So it is best effort: an attempt is not told if the process
+    /// dies between the commit and the call, or if the answer to the commit is lost. What must
+    /// happen with the job is written through [`ActiveJob::tx`](crate::ActiveJob::tx). Attempts of
+    /// receivers, and of workers that died, are not told.
+    ///
+    /// ```
+    /// # fn example(pool: sqlx::PgPool) {
+    /// use seriatim::{EndedAs, Event, Processor};
+    ///
+    /// let (failed, mut reports) = tokio::sync::mpsc::unbounded_channel::<Event>();
+    /// let processor = Processor::builder(pool).on_event(move |event| {
+    ///     if event.outcome == EndedAs::Failed {
+    ///         let _ = failed.send(event.clone());
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.config.on_event = Some(Arc::new(hook));
+        self
+    }
+
     /// Checks the settings. Logs a warning if more handlers can run under leases than the pool has
     /// connections: those that call [`tx`](crate::ActiveJob::tx) at once wait for each other.
     ///
@@ -188,6 +224,8 @@ impl ProcessorBuilder {
             watchdog,
             blocked_after,
             on_error: _,
+            layers: _,
+            on_event: _,
         } = &self.config;
         let mut mistakes = Vec::new();
         if queues.is_empty() {

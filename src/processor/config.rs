@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 
+use crate::attempt::event::EventHook;
 use crate::attempt::handler::ErasedHandler;
+use crate::attempt::layer::Layer;
 use crate::client::client::Client;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::ErrorHook;
@@ -25,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) blocked_after: Option<Duration>,
     pub(crate) on_error: Option<ErrorHook>,
+    pub(crate) layers: Vec<Box<dyn Layer>>,
+    pub(crate) on_event: Option<EventHook>,
 }
 
 impl Config {
@@ -43,6 +47,8 @@ impl Config {
             watchdog: None,
             blocked_after: Some(Duration::from_secs(1)),
             on_error: None,
+            layers: Vec::new(),
+            on_event: None,
         }
     }
 }

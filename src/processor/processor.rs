@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::settle_batch;
-use crate::attempt::turn::QueueRuntime;
+use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::StartError;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
@@ -118,7 +118,7 @@ impl Processor {
         let Config { pool, client, on_error, .. } = &self.config;
         // Facts about this pool's connections need not hold for the client's others.
         let store = Arc::new(client.store.for_another_pool(!client.store.is_nameless()));
-        Arc::new(Context::new(store, pool, client.enqueue, on_error.clone()))
+        Arc::new(Context::new(store, pool, client.enqueue.clone(), on_error.clone()))
     }
 
     fn run(self, context: Arc<Context>, server: Option<&ServerFacts>) -> Running {
@@ -137,7 +137,10 @@ impl Processor {
             watchdog,
             blocked_after,
             on_error: _,
+            layers,
+            on_event,
         } = config;
+        let hooks = AttemptHooks { layers: layers.into(), on_event };
         let side_stop = CancellationToken::new();
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
@@ -162,7 +165,7 @@ impl Processor {
             shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
             let worker = Worker {
                 context: Arc::clone(&context),
-                queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone())),
+                queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone(), hooks.clone())),
                 pool: pool.clone(),
                 wake,
                 slots,

@@ -5,7 +5,7 @@
 //! it to one session.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgRow, PgTransactionManager};
@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::job::disposition::Disposition;
+use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
@@ -54,6 +55,8 @@ pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
     /// What their handlers need, by job.
     pub(crate) known: HashMap<i64, HeldJob>,
+    /// Whose claims it took over: `worker` or `receiver`.
+    pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
     pub(crate) more: bool,
     /// How long it is until the next job is due, if it read from the beginning.
@@ -89,10 +92,7 @@ impl Store {
             return Err(sqlx::Error::RowNotFound);
         };
         let next: Option<f64> = last.try_get("next")?;
-        let (jobs, known) = claimed(jobs, options)?;
-        Ok(ClaimAnswer {
-            jobs,
-            known,
+        let mut answer = ClaimAnswer {
             more: says_more(Some(last))?.unwrap_or(true),
             next: next.map(seconds),
             read_for: last.try_get::<Option<f64>, _>("read_s")?.map_or(Duration::ZERO, seconds),
@@ -101,7 +101,10 @@ impl Store {
                 flags: last.try_get("flags_at")?,
                 ungrouped: last.try_get("ungrouped_at")?,
             },
-        })
+            ..ClaimAnswer::default()
+        };
+        answer.read_jobs(jobs, options)?;
+        Ok(answer)
     }
 
     fn claim_call(&self, queue: &str, bounds: ClaimBounds, options: ClaimOptions) -> String {
@@ -136,28 +139,44 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Reads the claimed jobs: each head has a token, and its followers come behind it.
-fn claimed(
-    rows: &[PgRow],
-    options: ClaimOptions,
-) -> Result<(Vec<Claim>, HashMap<i64, HeldJob>), sqlx::Error> {
-    let mut known = HashMap::new();
-    let mut claims: Vec<Claim> = Vec::new();
-    for row in rows {
-        let held = held_job(row)?;
-        let job: i64 = row.try_get("id")?;
-        if let Some(token) = row.try_get("claim")? {
-            let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
-            let max_attempts = held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
-            let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
-            let fresh = disposition == Disposition::Run && held.attempt == 1;
-            let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
-            let (followers, group) = (Vec::new(), row.try_get("group_id")?);
-            claims.push(Claim { job, followers, group, token, disposition, may_wait });
-        } else if let Some(head) = claims.last_mut() {
-            head.followers.push(job);
+/// Reads how long a job has waited. `slot_wait`: the column of its wait since its group was ready.
+pub(in crate::store) fn waits(
+    row: &PgRow,
+    slot_wait: Option<&str>,
+) -> Result<WaitsAtClaim, sqlx::Error> {
+    // A due time may be later than the clock that the claim read a moment ago.
+    let time = |us: i64| Duration::from_micros(us.try_into().unwrap_or(0));
+    let since_ready: Option<i64> =
+        slot_wait.map_or(Ok(None), |slot_wait| row.try_get(slot_wait))?;
+    Ok(WaitsAtClaim {
+        since_due: time(row.try_get("waited_us")?),
+        since_ready: since_ready.map(time),
+    })
+}
+
+impl ClaimAnswer {
+    /// Reads the claimed jobs: each head has a token, and its followers come behind it.
+    fn read_jobs(&mut self, rows: &[PgRow], options: ClaimOptions) -> Result<(), sqlx::Error> {
+        let now = Instant::now();
+        for row in rows {
+            let waits = Some((waits(row, Some("slot_wait_us"))?, now));
+            let held = HeldJob { waits, ..held_job(row)? };
+            let job: i64 = row.try_get("id")?;
+            if let Some(token) = row.try_get("claim")? {
+                let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+                let max_attempts =
+                    held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
+                let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
+                let fresh = disposition == Disposition::Run && held.attempt == 1;
+                let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
+                let (followers, group) = (Vec::new(), row.try_get("group_id")?);
+                self.taken_over.extend(row.try_get::<Option<String>, _>("lost_by")?);
+                self.jobs.push(Claim { job, followers, group, token, disposition, may_wait });
+            } else if let Some(head) = self.jobs.last_mut() {
+                head.followers.push(job);
+            }
+            self.known.insert(job, held);
         }
-        known.insert(job, held);
+        Ok(())
     }
-    Ok((claims, known))
 }

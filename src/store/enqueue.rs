@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 use std::mem::take;
+use std::slice;
 
 use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
+use tracing::Instrument;
+use tracing::field::display;
 
 use crate::job::bytes::JobData;
 use crate::job::error::EnqueueError;
@@ -16,6 +19,7 @@ use crate::job::redact::redact_detail;
 use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::names::Names;
+use crate::store::spans::{begin_send, end_send};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -339,14 +343,23 @@ impl Store {
     pub(crate) async fn enqueue(
         &self,
         executor: impl PgExecutor<'_>,
-        job: NewJob,
-        settings: EnqueueSettings,
+        mut job: NewJob,
+        settings: &EnqueueSettings,
     ) -> Result<Enqueued, EnqueueError> {
-        let job = job.check(None, settings.data_limit)?;
-        let inserted = self.insert_jobs(executor, vec![job], settings.notify).await;
-        let mut enqueued =
-            inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
-        enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+        let span = begin_send(slice::from_mut(&mut job), settings, false);
+        let inserted = async {
+            let job = job.check(None, settings.data_limit)?;
+            let inserted = self.insert_jobs(executor, vec![job], settings.notify).await;
+            let mut enqueued =
+                inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
+            enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
+        };
+        let enqueued = inserted.instrument(span.clone()).await;
+        if let Ok(enqueued) = &enqueued {
+            span.record("messaging.message.id", display(enqueued.id()));
+        }
+        end_send(&span, &enqueued);
+        enqueued
     }
 
     /// Inserts `jobs` in one statement; returns the answers in input order.

@@ -2,7 +2,7 @@
 //!
 //! The locks are the truth: they last as long as the transaction and its session do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::job::bytes::JobData;
 use crate::job::headers::{self, Headers};
+use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
@@ -137,6 +138,9 @@ pub(crate) struct HeldJob {
     /// The claim is suspected. That must be cleared before the handler runs, in a transaction of
     /// its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
+    /// How long it had waited when it was claimed, and when this process learnt of the claim;
+    /// `None` if a hold alone has read the job.
+    pub(crate) waits: Option<(WaitsAtClaim, Instant)>,
 }
 
 /// A session of a server. The process id alone may be reused.
@@ -351,5 +355,6 @@ pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)?, server: None },
         xid: None,
         suspected: row.try_get(0)?,
+        waits: None,
     })
 }

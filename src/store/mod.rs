@@ -28,6 +28,7 @@ mod rights;
 mod session;
 mod sessions;
 mod settle;
+mod spans;
 mod statement;
 mod store;
 mod work_connection;
@@ -56,6 +57,9 @@ pub(crate) use settle::keep::KeepFinished;
 pub(crate) use settle::many::Succeeded;
 pub(crate) use settle::quick::AfterSettle;
 pub(crate) use settle::turn::UnrecordedSuccess;
+pub(crate) use spans::{
+    begin_ack, begin_nack, begin_receive, begin_send, count, end_send, record_failure,
+};
 pub(crate) use store::Store;
 pub(crate) use work_connection::WorkConnection;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::turn::{ClaimedTurn, QueueRuntime};
+use crate::attempt::turn::{AttemptHooks, ClaimedTurn, QueueRuntime};
 use crate::job::queue_options::Hold;
 use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
@@ -137,12 +137,13 @@ impl Jobs {
         most: usize,
     ) -> Result<Vec<i64>, sqlx::Error> {
         let store = Arc::clone(&self.client.store);
-        let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue, None));
+        let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue.clone(), None));
         // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
         // a lease here.
         let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);
         let (settler, _) = mpsc::channel(1);
-        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler));
+        let hooks = AttemptHooks::default();
+        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler, hooks));
         let mut ran = Vec::new();
         while ran.len() < most
             && let Some((claim, known)) = self.claim_one(&queue).await?

@@ -144,6 +144,7 @@ mod tests {
         ClaimAnswer {
             jobs: Vec::new(),
             known: HashMap::new(),
+            taken_over: Vec::new(),
             more: true,
             next: None,
             read_for: Duration::from_millis(ms),

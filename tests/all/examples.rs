@@ -1,5 +1,5 @@
 //! The example `replay_git` on repositories of our own: it works on odd ones, and says what is
-//! wrong with others.
+//! wrong with others. The examples of layers print what they have seen.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -19,11 +19,17 @@ const ODD_NAMES: [&str; 7] = [
 ];
 
 /// cargo builds the examples before it runs the tests, beside their folder.
-fn replay_git(arguments: &[&OsStr]) -> Output {
+fn example(name: &str) -> Command {
     let tests = std::env::current_exe().unwrap();
-    let example = tests.parent().unwrap().with_file_name("examples/replay_git");
-    assert!(example.exists(), "no {}: cargo build --example replay_git", example.display());
-    Command::new(example).args(arguments).stdin(Stdio::null()).output().unwrap()
+    let example = tests.parent().unwrap().with_file_name("examples").join(name);
+    assert!(example.exists(), "no {}: cargo build --example {name}", example.display());
+    let mut example = Command::new(example);
+    example.stdin(Stdio::null());
+    example
+}
+
+fn replay_git(arguments: &[&OsStr]) -> Output {
+    example("replay_git").args(arguments).output().unwrap()
 }
 
 fn on(repository: &Path, more: &[&str]) -> Output {
@@ -183,4 +189,28 @@ fn what_is_wrong_with_a_repository_is_said() {
 
     let said = error(&on(odd_repository().path(), &["--diagram", "/no/such/folder/d.mmd"]));
     assert!(said.contains("cannot be written"), "{said}");
+}
+
+/// The lines that an example prints.
+fn printed(name: &str) -> Vec<String> {
+    let output = example(name).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_layer_measures_handlers_and_names_slow_ones() {
+    let lines = printed("timing");
+    assert!(lines.iter().any(|line| line.starts_with("slow: job 3 of group Some(\"ann\"), ")));
+    assert!(lines.contains(&String::from("poster: 0 up to 10 ms, 0 up to 100 ms, 1 longer")));
+    assert!(lines.iter().any(|line| line.starts_with("thumbnail: ")), "{lines:?}");
+}
+
+#[test]
+fn only_the_last_failure_of_a_job_is_reported() {
+    let broken = "queue payments, group broken, attempt 3: panic: the answer of the bank has no amount \
+                  (before: [\"no route to the bank, try 1\", \"no route to the bank, try 2\"])";
+    let closed = "queue payments, group closed, attempt 1: permanent: the account is closed \
+                  (before: [\"the account is closed\"])";
+    assert_eq!(printed("error_reports"), [broken, closed, "2 reports"]);
 }

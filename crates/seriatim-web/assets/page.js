@@ -12,10 +12,14 @@ const byId = (id) => document.getElementById(id);
 // ---- what happened, in words ----
 
 let forget;
-function tell(text) {
-  told.textContent = text;
+let undo = null; // the request that takes the last change back
+
+function tell(said) {
+  told.textContent = said.message;
+  undo = said.undo ?? null;
+  byId("undo").hidden = !undo;
   clearTimeout(forget);
-  forget = setTimeout(() => { told.textContent = ""; }, 6000);
+  forget = setTimeout(() => tell({ message: "" }), undo ? 60000 : 6000);
 }
 
 // ---- rows and the selected one ----
@@ -62,22 +66,22 @@ let refreshedAt = Date.now();
 
 // A page that costs the database more is read less often: it takes one percent of the time.
 const atLeast = () => Math.min(Math.max(2000, 100 * Number(main.dataset.took)), 30000);
-const editing = () => main.querySelector("input:focus, select:focus") !== null;
+const editing = () => main.querySelector("input:not([type=checkbox]):focus, select:focus") !== null;
 
 function focusMark() {
   const at = document.activeElement;
   if (!main.contains(at) || at === main) return null;
   const row = at.closest("[data-row]");
   return { row: row && nameOf(row), href: at.getAttribute("href"), address: at.dataset.address,
-    body: at.dataset.body };
+    body: at.dataset.body, value: at.value, id: at.id };
 }
 
 function restoreFocus(mark) {
   if (!mark) return;
   const row = rows().find((row) => nameOf(row) === mark.row) ?? main;
-  const same = [...row.querySelectorAll("a, button")].find((other) =>
+  const same = [...row.querySelectorAll("a, button, input")].find((other) =>
     other.getAttribute("href") === mark.href && other.dataset.address === mark.address
-    && other.dataset.body === mark.body);
+    && other.dataset.body === mark.body && other.value === mark.value && other.id === mark.id);
   (same ?? row.querySelector?.("[data-open]"))?.focus({ preventScroll: true });
 }
 
@@ -93,12 +97,14 @@ async function refresh() {
     if (editing() || ask.open) { wanted = true; return; }
     const mark = focusMark();
     const whole = rows().filter((row) => row.querySelector(".why.whole")).map(nameOf);
+    const were = picked().map((box) => box.value);
     const aside = main.querySelector(".picture")?.scrollLeft;
     main.replaceChildren(...fresh.childNodes);
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
     for (const row of rows()) {
       if (whole.includes(nameOf(row))) row.querySelector(".why")?.classList.add("whole");
     }
+    for (const box of main.querySelectorAll("input[name=pick]")) box.checked = were.includes(box.value);
     const again = rows().find((row) => selected && nameOf(row) === selected);
     if (again) select(again, false);
     if (aside) main.querySelector(".picture")?.scrollTo(aside, 0);
@@ -153,39 +159,96 @@ if (sessionStorage.getItem("seriatim-live") === "off") toggleLive(); else if (!d
 
 let asked = null;
 
-async function send(button, more) {
-  const body = { ...JSON.parse(button.dataset.body), ...more };
-  const answer = await fetch(base + button.dataset.address, {
+// ---- picked rows ----
+
+const picked = () => [...main.querySelectorAll("input[name=pick]:checked")];
+
+function pick() {
+  const box = selectedRow()?.querySelector("input[name=pick]");
+  if (box) box.checked = !box.checked;
+}
+
+main.addEventListener("change", (event) => {
+  if (event.target.id !== "pick-all") return;
+  for (const box of main.querySelectorAll("input[name=pick]")) box.checked = event.target.checked;
+});
+
+// The picked rows, or else the selected one.
+function jobsToPick() {
+  const boxes = picked();
+  const own = selectedRow()?.querySelector("input[name=pick]");
+  return (boxes.length ? boxes : own ? [own] : []).map((box) => Number(box.value));
+}
+
+// ---- what an action asks and does ----
+
+async function send(address, body, more) {
+  body = { ...body, ...more };
+  const answer = await fetch(base + address, {
     method: "POST",
     headers: { "content-type": "application/json", "x-seriatim": "1" },
     body: JSON.stringify(body),
   });
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(said.error ?? `The server answered ${answer.status}.`);
-  return said.message;
+  return said;
 }
 
-async function askFor(button) {
-  asked = button;
-  const label = button.firstChild.textContent.trim();
-  byId("ask-title").textContent = label;
-  byId("ask-about").textContent = button.dataset.about;
-  byId("ask-yes").textContent = label;
+// A change of many jobs comes in parts, each of which says where the next one begins.
+async function sendAll(action, reason) {
+  const sum = { jobs: 0, overtaken: 0 };
+  for (let more = { reason }, parts = 1; ; parts += 1) {
+    const said = await send(action.address, action.body, more);
+    sum.jobs += said.jobs ?? 0;
+    sum.overtaken += said.overtaken ?? 0;
+    if (said.next === undefined) {
+      if (parts > 1) {
+        const later = sum.overtaken ? `; up to ${sum.overtaken} later jobs have already begun` : "";
+        said.message = `${sum.jobs} jobs in all${later}.`;
+      }
+      return said;
+    }
+    byId("ask-preview").textContent = `${sum.jobs} jobs so far.`;
+    more = { reason, matching: { ...action.body.matching, after: said.next } };
+  }
+}
+
+async function askFor(action) {
+  asked = action;
+  byId("ask-title").textContent = action.label;
+  byId("ask-about").textContent = action.about;
+  byId("ask-yes").textContent = action.label;
   byId("ask-yes").disabled = true;
-  byId("ask-reason").value = "";
+  byId("ask-reason").value = action.body.reason ?? "";
   const preview = byId("ask-preview");
   preview.classList.remove("refused");
   preview.textContent = "What it would do is being looked up.";
   ask.showModal();
   byId("ask-reason").focus();
   try {
-    preview.textContent = await send(button, { dry_run: true });
+    preview.textContent = (await send(action.address, action.body, { dry_run: true })).message;
     byId("ask-yes").disabled = false;
   } catch (error) {
     preview.classList.add("refused");
     preview.textContent = error.message;
   }
 }
+
+function press(button) {
+  const body = JSON.parse(button.dataset.body);
+  let about = button.dataset.about;
+  if ("picks" in button.dataset) {
+    body.jobs = jobsToPick();
+    about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
+  }
+  const label = button.firstChild.textContent.trim();
+  askFor({ label, about, address: button.dataset.address, body });
+}
+
+function takeBack() {
+  if (undo) askFor({ about: told.textContent, ...undo });
+}
+byId("undo").addEventListener("click", takeBack);
 
 byId("ask-no").addEventListener("click", () => ask.close());
 ask.querySelector("form").addEventListener("submit", async (event) => {
@@ -194,7 +257,7 @@ ask.querySelector("form").addEventListener("submit", async (event) => {
   if (!asked || !reason || byId("ask-yes").disabled) return;
   byId("ask-yes").disabled = true;
   try {
-    tell(await send(asked, { reason }));
+    tell(await sendAll(asked, reason));
     ask.close();
     await refresh();
   } catch (error) {
@@ -208,14 +271,14 @@ ask.addEventListener("close", () => { asked = null; wanted = true; });
 
 main.addEventListener("click", (event) => {
   const button = event.target.closest("button.act");
-  if (button) askFor(button);
+  if (button) press(button);
 });
 
 // ---- keys ----
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || ask.open || help.open) return;
-  if (event.target.closest("input, select, textarea")) {
+  if (event.target.closest("input:not([type=checkbox]), select, textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
@@ -224,16 +287,19 @@ document.addEventListener("keydown", (event) => {
   else if (key === "/") byId("find").focus();
   else if (key === "?") help.showModal();
   else if (key === "l") toggleLive();
+  else if (key === "v") pick();
+  else if (key === "u") takeBack();
   else if (key === "e") selectedRow()?.querySelector(".why")?.classList.toggle("whole");
   else if (key === "Enter" && event.target === document.body) {
     const row = selectedRow();
     if (row && nameOf(row)) location.assign(nameOf(row));
     return;
   } else {
+    const act = `button.act[data-key="${key}"]`;
     const button = /^[a-z]$/.test(key)
-      && selectedRow()?.querySelector(`button.act[data-key="${key}"]`);
+      && (selectedRow()?.querySelector(act) ?? main.querySelector(`[data-bulk] ${act}`));
     if (!button) return;
-    askFor(button);
+    press(button);
   }
   event.preventDefault();
 });

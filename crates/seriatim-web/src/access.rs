@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -52,7 +52,7 @@ impl Refusal {
             Self::Closed(why) => WebError::Forbidden(why.to_owned()).into_response_for(parts),
             Self::SignIn(scheme) => {
                 let challenge = [(header::WWW_AUTHENTICATE, scheme)];
-                (StatusCode::UNAUTHORIZED, challenge, "Sign in to see this page.").into_response()
+                (challenge, WebError::SignIn.into_response_for(parts)).into_response()
             }
         }
     }

@@ -1,16 +1,25 @@
 //! What an operator can do from the page: each action's preview, its right, its effect in words.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use seriatim::{Cancelled, Client, GroupState, JobStatus};
 use sqlx::{PgConnection, PgPool};
 
 use crate::app::App;
 use crate::config::{Access, Identity};
-use crate::data::{JobView, Lane};
+use crate::data::{JobView, Lane, LetterFilter, letters};
 use crate::error::WebError;
 
-/// Bounds the jobs of one redrive.
+/// Bounds the jobs of one redrive of a queue.
 const REDRIVE: u32 = 200;
+/// Bounds the dead letters of one transaction.
+const CHUNK: u32 = 1_000;
+/// The time for the chunks of one request. One that has more answers where the next one begins.
+const CHUNKS_FOR: Duration = Duration::from_secs(1);
+/// Bounds the dead letters that a request names.
+const NAMED: usize = 500;
 const REASON_LIMIT: usize = 1_000;
 
 /// An action and what it is about.
@@ -33,6 +42,15 @@ pub(crate) enum Action {
     RedriveParked { queue: String, group: String, job: Option<i64> },
     DiscardParked { queue: String, group: String, job: Option<i64> },
     ReleaseNode { node: String },
+    RedriveFailed(Which),
+    DiscardFailed(Which),
+}
+
+/// The dead letters that an action is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Which {
+    Named(Vec<i64>),
+    Matching(LetterFilter),
 }
 
 /// The body of a request for an action.
@@ -44,6 +62,10 @@ pub(crate) struct Ask {
     pub(crate) job: Option<i64>,
     pub(crate) node: Option<String>,
     pub(crate) limit: Option<u32>,
+    /// Dead letters by their ids.
+    pub(crate) jobs: Option<Vec<i64>>,
+    /// Dead letters by a filter; with an empty one all.
+    pub(crate) matching: Option<LetterFilter>,
     /// Why; recorded with the change.
     #[serde(default)]
     pub(crate) reason: String,
@@ -61,11 +83,25 @@ pub(crate) struct Effect {
     pub(crate) jobs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overtaken: Option<u64>,
+    /// There is more to do: the same again, with this as `after` in `matching`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next: Option<i64>,
+    /// What takes it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) undo: Option<Undo>,
+}
+
+/// The request that takes a change back.
+#[derive(Debug, Serialize)]
+pub(crate) struct Undo {
+    label: &'static str,
+    address: String,
+    body: Value,
 }
 
 impl Effect {
     fn of(message: String) -> Self {
-        Self { message, dry_run: false, jobs: None, overtaken: None }
+        Self { message, dry_run: false, jobs: None, overtaken: None, next: None, undo: None }
     }
 }
 
@@ -115,6 +151,24 @@ impl Action {
         })
     }
 
+    /// Fails if dead letters are named in two ways, or in none.
+    pub(crate) fn of_failed(ask: &Ask, verb: &str) -> Result<Option<Self>, WebError> {
+        let which = match (&ask.jobs, &ask.matching) {
+            (Some(jobs), None) if (1..=NAMED).contains(&jobs.len()) => Which::Named(jobs.clone()),
+            (None, Some(filter)) => Which::Matching(filter.clone()),
+            _ => {
+                return Err(WebError::BadRequest(format!(
+                    "Name 1 to {NAMED} jobs, or give a filter as `matching`."
+                )));
+            }
+        };
+        Ok(match verb {
+            "redrive" => Some(Self::RedriveFailed(which)),
+            "discard" => Some(Self::DiscardFailed(which)),
+            _ => None,
+        })
+    }
+
     /// Returns the role that it needs.
     pub(crate) fn needs(&self) -> Access {
         match self {
@@ -152,17 +206,25 @@ pub(crate) async fn act(
             purge(app, &client, queue, Some(group), ask.dry_run).await?
         }
         Action::PurgeQueue { queue } => purge(app, &client, queue, None, ask.dry_run).await?,
+        Action::RedriveFailed(which) => {
+            failed(app, &client, which, Verb::Redrive, ask.dry_run).await?
+        }
+        Action::DiscardFailed(which) => {
+            failed(app, &client, which, Verb::Discard, ask.dry_run).await?
+        }
         action => {
             // Looked at before: afterwards the group has moved on.
             let behind = behind(app, action).await?;
+            let undo = undo(app, action, reason).await?;
             let mut tx = app.writes.begin().await?;
             let effect = in_transaction(&client, &mut tx, action, &behind, reason).await?;
             if ask.dry_run {
                 tx.rollback().await?;
+                effect
             } else {
                 tx.commit().await?;
+                Effect { undo, ..effect }
             }
-            effect
         }
     };
     effect.dry_run = ask.dry_run;
@@ -296,8 +358,11 @@ async fn in_transaction(
             );
             Ok(Effect { jobs: Some(jobs), ..Effect::of(message) })
         }
-        Action::PurgeGroup { .. } | Action::PurgeQueue { .. } => {
-            Err(WebError::BadRequest(String::from("A purge is not one transaction.")))
+        Action::PurgeGroup { .. }
+        | Action::PurgeQueue { .. }
+        | Action::RedriveFailed(_)
+        | Action::DiscardFailed(_) => {
+            Err(WebError::BadRequest(String::from("This is not done in one transaction.")))
         }
     }
 }
@@ -309,6 +374,142 @@ fn redriven_effect(redriven: seriatim::Redriven, which: &str) -> Effect {
         overtaken(redriven.overtaken)
     );
     Effect { jobs: Some(redriven.jobs), overtaken: Some(redriven.overtaken), ..Effect::of(message) }
+}
+
+/// Returns what takes a pause, or the end of one, back. Looked for before it is done, as the reason
+/// of a pause goes with it.
+async fn undo(app: &App, action: &Action, reason: &str) -> Result<Option<Undo>, WebError> {
+    let undo = |label, of: &str, verb: &str, queue: &str, group: Option<&str>, reason: String| {
+        let mut body = json!({"queue": queue, "reason": reason});
+        if let Some(group) = group {
+            body["group"] = json!(group);
+        }
+        Some(Undo { label, address: format!("api/v1/{of}/{verb}"), body })
+    };
+    let taken_back = format!("taken back: {reason}");
+    Ok(match action {
+        Action::PauseGroup { queue, group } => {
+            undo("Resume", "groups", "resume", queue, Some(group), taken_back)
+        }
+        Action::PauseQueue { queue } => undo("Resume", "queues", "resume", queue, None, taken_back),
+        Action::ResumeGroup { queue, group } => {
+            let was = app.client.group(&app.reads, queue, group).await?;
+            let why = was.and_then(|group| group.pause_reason).unwrap_or_default();
+            undo("Pause", "groups", "pause", queue, Some(group), why)
+        }
+        Action::ResumeQueue { queue } => {
+            let was = app.client.paused_queue(&app.reads, queue).await?;
+            let why = was.and_then(|paused| paused.reason).unwrap_or_default();
+            undo("Pause", "queues", "pause", queue, None, why)
+        }
+        _ => None,
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Verb {
+    Redrive,
+    Discard,
+}
+
+/// What became of dead letters, chunk by chunk.
+#[derive(Default)]
+struct Tally {
+    jobs: u64,
+    overtaken: u64,
+    chunks: u32,
+}
+
+impl Tally {
+    async fn chunk(
+        &mut self,
+        client: &Client,
+        tx: &mut PgConnection,
+        verb: Verb,
+        jobs: &[i64],
+    ) -> Result<(), WebError> {
+        self.chunks += 1;
+        match verb {
+            Verb::Redrive => {
+                let redriven = client.redrive_jobs(tx, jobs).await?;
+                self.jobs += redriven.jobs;
+                self.overtaken += redriven.overtaken;
+            }
+            Verb::Discard => self.jobs += client.discard_jobs(tx, jobs).await?,
+        }
+        Ok(())
+    }
+}
+
+/// Redrives or discards dead letters in chunks, the lowest ids first, each in a transaction of its
+/// own. A dry run does the same in one that is rolled back.
+async fn failed(
+    app: &App,
+    client: &Client,
+    which: &Which,
+    verb: Verb,
+    dry_run: bool,
+) -> Result<Effect, WebError> {
+    let begin = Instant::now();
+    let mut tally = Tally::default();
+    let mut next = None;
+    let mut tx = app.writes.begin().await?;
+    match which {
+        Which::Named(jobs) => tally.chunk(client, &mut tx, verb, jobs).await?,
+        Which::Matching(filter) => {
+            let mut filter = filter.clone();
+            loop {
+                let found = letters(app, &filter, CHUNK).await?;
+                let jobs: Vec<i64> = found.jobs.iter().map(|job| job.id).collect();
+                tally.chunk(client, &mut tx, verb, &jobs).await?;
+                next = found.next;
+                if next.is_none() || begin.elapsed() >= CHUNKS_FOR {
+                    break;
+                }
+                filter.after = next;
+                if !dry_run {
+                    tx.commit().await?;
+                    tx = app.writes.begin().await?;
+                }
+            }
+        }
+    }
+    if dry_run {
+        tx.rollback().await?;
+    } else {
+        tx.commit().await?;
+    }
+    if tally.jobs == 0 && next.is_none() {
+        return Err(WebError::Refused(String::from(
+            "None of these is a dead letter that is free. One that others are parked with goes with \
+             them: see the parked groups.",
+        )));
+    }
+    let at_least = if next.is_some() { "At least " } else { "" };
+    let Tally { jobs, overtaken: later, chunks } = tally;
+    // Each chunk counts those behind it, also such as a later chunk redrives.
+    let up_to = if chunks > 1 && later > 0 { ", counted for each thousand" } else { "" };
+    Ok(match verb {
+        Verb::Redrive => Effect {
+            jobs: Some(jobs),
+            overtaken: Some(later),
+            next,
+            ..Effect::of(format!(
+                "{at_least}{} that failed run again, in their original order{}{up_to}. Halts by them end.",
+                count(jobs),
+                overtaken(later)
+            ))
+        },
+        Verb::Discard => Effect {
+            jobs: Some(jobs),
+            next,
+            ..Effect::of(format!(
+                "{at_least}{} that failed end as cancelled. Halts by them end, and their groups go \
+                 on. A retry brings one back.",
+                count(jobs)
+            ))
+        },
+    })
 }
 
 fn count(jobs: u64) -> String {
@@ -377,6 +578,8 @@ pub(crate) struct Button {
     pub(crate) body: String,
     /// It throws work away.
     pub(crate) grave: bool,
+    /// It is about the rows that are picked.
+    pub(crate) picks: bool,
 }
 
 #[derive(Serialize)]
@@ -427,8 +630,9 @@ impl<'a> Buttons<'a> {
             return;
         }
         let body = ascii(&serde_json::to_string(body).unwrap_or_default());
-        let grave = matches!(label, "Purge" | "Discard" | "Cancel" | "Abort");
-        self.made.push(Button { label, key, address, body, grave });
+        let grave = matches!(label, "Purge" | "Cancel" | "Abort") || label.starts_with("Discard");
+        let picks = label.ends_with("picked");
+        self.made.push(Button { label, key, address, body, grave, picks });
     }
 
     fn job_verb(&mut self, label: &'static str, key: &'static str, job: i64, verb: &str) {
@@ -547,6 +751,18 @@ impl<'a> Buttons<'a> {
         let about = serde_json::json!({ "node": node });
         let address = String::from("api/v1/nodes/release");
         self.add(Access::Operator, "Release", "", address, &about);
+        self
+    }
+
+    /// Adds what can be done about dead letters: those that are picked, and all that the filter has.
+    pub(crate) fn failed(mut self, filter: &LetterFilter) -> Self {
+        let address = |verb| format!("api/v1/failed/{verb}");
+        let (none, matching) = (json!({}), json!({ "matching": filter }));
+        let operator = Access::Operator;
+        self.add(operator, "Redrive picked", "d", address("redrive"), &none);
+        self.add(operator, "Discard picked", "", address("discard"), &none);
+        self.add(operator, "Redrive all of these", "", address("redrive"), &matching);
+        self.add(operator, "Discard all of these", "", address("discard"), &matching);
         self
     }
 

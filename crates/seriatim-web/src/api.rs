@@ -15,7 +15,9 @@ use crate::access::check_change;
 use crate::action::{Action, Ask, Effect, act};
 use crate::app::App;
 use crate::config::Identity;
-use crate::data::{self, Found, JobDetail, Lane, LaneFilter, Shared, Stopped};
+use crate::data::{
+    self, Found, JobDetail, Lane, LaneFilter, LetterFilter, Letters, Shared, Stopped,
+};
 use crate::error::WebError;
 
 /// Bounds the body of a request, in bytes.
@@ -30,6 +32,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/explain", get(explain))
         .route("/stopped", get(stopped))
         .route("/parked", get(parked))
+        .route("/failed", get(failed))
         .route("/find", get(find))
         .route("/nodes", get(nodes))
         .route("/operations", get(operations))
@@ -38,6 +41,8 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/groups/{verb}", post(group_action))
         .route("/queues/{verb}", post(queue_action))
         .route("/parked/{verb}", post(parked_action))
+        .route("/failed/{verb}", post(failed_action))
+        .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
 }
 
@@ -126,6 +131,10 @@ async fn parked(State(app): State<Shared>, of: Asked<OfQueue>) -> Answer<Stopped
     Ok(Json(data::parked(&app, of?.0.queue.as_deref()).await?))
 }
 
+async fn failed(State(app): State<Shared>, filter: Asked<LetterFilter>) -> Answer<Letters> {
+    Ok(Json(data::failed(&app, &filter?.0).await?))
+}
+
 #[derive(Deserialize)]
 struct Text {
     q: String,
@@ -192,8 +201,9 @@ async fn release(
     body: Body,
 ) -> Answer<Effect> {
     let ask = body?.0;
-    let node = ask.node.clone();
-    let node = node.ok_or_else(|| WebError::BadRequest(String::from("Name the node.")))?;
+    let node = ask.node.clone().filter(|node| !node.contains('\0'));
+    let unnamed = || WebError::BadRequest(String::from("Name the node, without a NUL."));
+    let node = node.ok_or_else(unnamed)?;
     run(&app, &identity, &headers, Some(Action::ReleaseNode { node }), &ask).await
 }
 
@@ -208,6 +218,21 @@ async fn parked_action(
     let action =
         Action::of_parked(given(ask.queue.as_ref())?, given(ask.group.as_ref())?, ask.job, &verb);
     run(&app, &identity, &headers, action, &ask).await
+}
+
+async fn failed_action(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+    path: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Answer<Effect> {
+    let (verb, ask) = (path?.0, body?.0);
+    run(&app, &identity, &headers, Action::of_failed(&ask, &verb)?, &ask).await
+}
+
+async fn wrong_method() -> ApiError {
+    WebError::Method.into()
 }
 
 fn given(name: Option<&String>) -> Result<String, WebError> {

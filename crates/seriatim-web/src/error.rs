@@ -1,8 +1,10 @@
 //! What a request can be refused with, as a page or as JSON.
 
+use axum::extract::Request;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use axum::{Json, extract::OriginalUri};
 use serde::Serialize;
@@ -18,6 +20,10 @@ pub(crate) enum WebError {
     NotFound(String),
     #[error("{0}")]
     BadRequest(String),
+    #[error("Sign in to see this page.")]
+    SignIn,
+    #[error("Pages and reads need GET, and changes need POST.")]
+    Method,
     /// The library refused a change.
     #[error("{0}")]
     Refused(String),
@@ -35,6 +41,8 @@ impl WebError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::SignIn => StatusCode::UNAUTHORIZED,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Refused(_) => StatusCode::CONFLICT,
@@ -68,6 +76,22 @@ fn is_api(uri: &Uri) -> bool {
 pub(crate) async fn no_such_page(OriginalUri(_): OriginalUri, uri: Uri) -> Response {
     let error = WebError::NotFound(String::from("There is no such page."));
     if is_api(&uri) { error.into_json() } else { error.into_page() }
+}
+
+pub(crate) async fn wrong_method() -> Response {
+    WebError::Method.into_page()
+}
+
+/// Refuses addresses with a NUL: no name has one, and the database takes none.
+pub(crate) async fn without_nul(request: Request, next: Next) -> Response {
+    // A percent sign of a name is itself encoded.
+    let has_nul = |text: &str| text.contains("%00");
+    let uri = request.uri();
+    if has_nul(uri.path()) || uri.query().is_some_and(has_nul) {
+        let error = WebError::BadRequest(String::from("An address has no NUL (%00)."));
+        return if is_api(uri) { error.into_json() } else { error.into_page() };
+    }
+    next.run(request).await
 }
 
 impl From<sqlx::Error> for WebError {

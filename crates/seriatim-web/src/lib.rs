@@ -61,6 +61,7 @@ pub fn router(pool: PgPool, config: Config) -> Router {
         .route("/events", get(live::events))
         .route("/metrics", get(metrics::metrics))
         .fallback(error::no_such_page)
+        .layer(middleware::from_fn(error::without_nul))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), access::require_viewer));
     Router::new()
         .route("/assets/{name}", get(assets::asset))

@@ -1,9 +1,12 @@
 //! Chain: a settle that starts the next job of the same group, in one round trip.
 
+use std::time::Instant;
+
 use sqlx::{PgConnection, Row};
 
 use crate::job::disposition::Disposition;
 use crate::store::claim::{Claim, ClaimOptions};
+use crate::store::claim_jobs::waits;
 use crate::store::hold::{HeldJob, HoldReceipt, XID, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
@@ -70,7 +73,10 @@ impl Store {
                     disposition: Disposition::Run,
                     may_wait: false,
                 };
-                Ok(ChainAnswer::To { claim: next, known: Box::new(held_job(row)?), held })
+                // The slot is its own.
+                let waits = Some((waits(row, None)?, Instant::now()));
+                let known = HeldJob { waits, ..held_job(row)? };
+                Ok(ChainAnswer::To { claim: next, known: Box::new(known), held })
             }
             "drained" => Ok(ChainAnswer::Drained),
             _ => Ok(ChainAnswer::Passed),

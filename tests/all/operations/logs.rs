@@ -1,9 +1,9 @@
-//! What a processor logs of jobs: a span around each handler, and one event for each ended attempt.
+//! What is logged of jobs: spans around enqueues and handlers, one event for each ended attempt.
 
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Hold, JobError, NewJob, OutOfAttempts};
+use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts};
 
 use crate::support::logged::Logged;
 use crate::support::{
@@ -67,6 +67,51 @@ async fn each_attempt_has_a_span_and_an_event() {
 #[tokio::test]
 async fn each_attempt_has_a_span_and_an_event_under_a_lease() {
     attempts_are_logged(Hold::Lease(Duration::from_secs(30))).await;
+}
+
+#[tokio::test]
+async fn spans_have_the_fields_of_their_calls_and_events_the_producers_trace() {
+    let database = database().await;
+    let pool = database.pool();
+    let logged = Logged::default();
+    let _guard = logged.start();
+    let client = Client::default().enqueue_layer(|_| tracing::info!("in the enqueue"));
+    let run = handler(async |_, _| {
+        tracing::info!("in the handler");
+        Err(JobError::fail("never"))
+    });
+    let running = processor(&database, 10).await.queue(queue("mails"), run).build().unwrap();
+    let running = running.start().await.unwrap();
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let job = NewJob::new("mails", &"secret").group("g").header("traceparent", parent);
+    let id = client.enqueue(pool, job).await.unwrap().id();
+    ended(pool, id).await;
+    let job = NewJob::new("mails", &"secret").header("traceparent", "malformed");
+    let malformed = client.enqueue_many(pool, [job]).await.unwrap()[0].id();
+    ended(pool, malformed).await;
+    running.shutdown(Duration::from_secs(5)).await;
+
+    let send = [
+        "send{",
+        "otel.name=send mails",
+        "otel.kind=\"producer\"",
+        "messaging.system=\"seriatim\"",
+    ];
+    let send = lines(&logged, &[&send[..], &["in the enqueue"]].concat());
+    assert_eq!(send.len(), 2, "{}", logged.text());
+    assert!(send[0].contains("messaging.seriatim.message.group=\"g\""), "{send:?}");
+    assert!(send[1].contains("messaging.batch.message_count=1"), "{send:?}");
+    let process = ["process{", "otel.name=process mails", "in the handler"];
+    let process = lines(&logged, &process);
+    assert_eq!(process.len(), 2, "{}", logged.text());
+    // The handler's own lines stay short.
+    assert!(!process.iter().any(|line| line.contains("messaging.")), "{process:?}");
+    let of_trace = lines(&logged, &["outcome=\"failed\"", &format!("trace_id={trace}")]);
+    assert_eq!(of_trace.len(), 1, "{}", logged.text());
+    assert!(of_trace[0].contains(&format!("job={id}")), "{of_trace:?}");
+    assert_eq!(lines(&logged, &["trace_id="]).len(), 1, "{}", logged.text());
+    assert!(!logged.text().contains("secret"), "{}", logged.text());
 }
 
 /// Other tests' subscribers decide what is logged at DEBUG, so this has a process of its own.

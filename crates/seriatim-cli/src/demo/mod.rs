@@ -20,10 +20,12 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What a person may try, beside the address.
-const TRY: [&str; 7] = [
+const TRY: [&str; 9] = [
     "seriatim queues",
     "seriatim groups orders --sort wait",
     "seriatim lane orders customer-13       # halted: why, and what waits behind it",
+    "seriatim lane orders customer-17       # hangs: seriatim job abort ID",
+    "seriatim lane orders customer-11       # a transaction was left open: its session is named",
     "seriatim groups webhooks --state paused",
     "seriatim tail orders",
     "seriatim doctor                        # finds a queue that nobody serves",

@@ -1,5 +1,5 @@
-//! The shop of the demo: customers who order, one who is poisoned, one who is paused, one who is
-//! slow, and webhooks.
+//! The shop of the demo: customers who order, and webhooks. One customer is poisoned, one is paused,
+//! one is slow, one hangs, one is held up by a transaction that was left open.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use seriatim::{
     ActiveJob, Client, JobError, JobHandler, NewJob, OutOfAttempts, Processor, QueueOptions,
     RetryPolicy, Running, async_trait,
 };
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -22,6 +22,10 @@ const POISONED: u32 = 13;
 const PAUSED: u32 = 7;
 /// The customer whose orders take long.
 const SLOW: u32 = 3;
+/// The customer whose first order hangs, until its run is aborted.
+const HANGING: u32 = 17;
+/// The customer whose first order is locked by a transaction that was left open.
+const LOCKED: u32 = 11;
 /// Between two orders of the shop.
 const ORDER_EVERY: Duration = Duration::from_millis(400);
 
@@ -44,6 +48,10 @@ impl JobHandler for Book {
         let Order { customer, cents } = order;
         if cents < 0 {
             return Err(JobError::retry(format!("an order of {cents} cents cannot be booked")));
+        }
+        // An order of nothing, that is.
+        if cents == 0 && job.attempt() == 1 {
+            std::future::pending::<()>().await;
         }
         sleep(Duration::from_millis(if customer == SLOW { 20_000 } else { 60 })).await;
         let tx = job.tx().await?;
@@ -81,6 +89,8 @@ impl JobHandler for Call {
 pub(super) struct Shop {
     running: Running,
     customers: JoinHandle<()>,
+    /// The session with the transaction that was left open.
+    _left_open: PgConnection,
 }
 
 /// Opens the shop: its table, its workers and its customers.
@@ -95,6 +105,9 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
     client.enqueue(pool, order(POISONED, -500).name("refund").max_attempts(2)).await?;
     client.enqueue_many(pool, (0..3).map(|n| order(POISONED, 900 + n))).await?;
     client.enqueue_many(pool, (0..6).map(|n| order(SLOW, 4_000 + n))).await?;
+    client.enqueue_many(pool, [0, 1_200, 800].map(|cents| order(HANGING, cents))).await?;
+    let locked = client.enqueue(pool, order(LOCKED, 700)).await?.id();
+    let left_open = leave_open(pool, locked).await?;
     client.enqueue(pool, order(CUSTOMERS, 2_500).delay(Duration::from_hours(1))).await?;
     // Nobody serves it: the name is mistyped.
     client.enqueue(pool, NewJob::new("weebhooks", &CUSTOMERS).group(group(CUSTOMERS))).await?;
@@ -113,7 +126,7 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         .await
         .map_err(Failure::could_not("start the workers"))?;
     let customers = tokio::spawn(keep_ordering(pool.clone()));
-    Ok(Shop { running, customers })
+    Ok(Shop { running, customers, _left_open: left_open })
 }
 
 impl Shop {
@@ -124,12 +137,25 @@ impl Shop {
     }
 }
 
+/// Locks a job in a transaction that nobody ends, as in a forgotten terminal.
+async fn leave_open(pool: &PgPool, job: i64) -> Result<PgConnection, Failure> {
+    let options = pool.connect_options().as_ref().clone().application_name("psql");
+    let mut session = PgConnection::connect_with(&options).await?;
+    sqlx::raw_sql("begin").execute(&mut session).await?;
+    sqlx::query("select id from seriatim.job where id = $1 for update")
+        .bind(job)
+        .execute(&mut session)
+        .await?;
+    Ok(session)
+}
+
 /// Lets all customers but the special ones order, one after another.
 async fn keep_ordering(pool: PgPool) {
     let client = Client::default();
     let mut tick = interval(ORDER_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let customers = (1..=CUSTOMERS).filter(|customer| ![POISONED, SLOW].contains(customer));
+    let special = [POISONED, SLOW, HANGING, LOCKED];
+    let customers = (1..=CUSTOMERS).filter(|customer| !special.contains(customer));
     for customer in customers.cycle() {
         tick.tick().await;
         let cents = i64::from(fastrand::u32(100..10_000));

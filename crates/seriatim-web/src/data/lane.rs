@@ -1,5 +1,6 @@
 //! A lane: one group with its jobs in order.
 
+use chrono::{DateTime, Utc};
 use futures::future::try_join_all;
 use serde::Serialize;
 use seriatim::{GroupExplanation, GroupOverview, GroupState, Job};
@@ -68,6 +69,8 @@ pub(crate) struct Lane {
     pub(crate) jobs: Vec<JobView>,
     pub(crate) queue_paused: bool,
     pub(crate) group_paused: bool,
+    /// Since when the queue has had due work that no living processor serves.
+    pub(crate) queue_unserved_since: Option<DateTime<Utc>>,
 }
 
 impl Lane {
@@ -87,15 +90,7 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
     let explanation = app.client.explain_group(&app.reads, queue, group).await?;
     let jobs = app.client.group_jobs(&app.reads, queue, group, NEXT_IN_LANE).await?;
     let paused = app.client.paused_queue(&app.reads, queue).await?;
-    let group_paused = match overview.as_ref().map(|group| group.state) {
-        Some(GroupState::Paused) => true,
-        Some(GroupState::Ready | GroupState::Resting) => false,
-        // Another state is named first, or there is no group row.
-        _ => {
-            let paused = app.client.paused_groups(&app.reads, queue).await?;
-            paused.iter().any(|paused| paused.group == group)
-        }
-    };
+    let unserved = crate::data::queue(app, queue).await?.and_then(|queue| queue.unserved_since());
     let halted_by = match overview.as_ref().and_then(|group| group.halted_by) {
         Some(id) => app.client.job(&app.reads, id).await?,
         None => None,
@@ -109,7 +104,8 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
         group: group.to_owned(),
         state,
         sentence: explanation.to_string(),
-        group_paused,
+        group_paused: overview.as_ref().is_some_and(|group| group.paused_at.is_some()),
+        queue_unserved_since: unserved,
         explanation,
         halted_by: halted_by.map(|job| JobView::new(job, false)),
         recent: views(recent, false),

@@ -1,6 +1,7 @@
 //! What the pages and the API show. Each function reads one thing through the client; pages and
 //! API share them.
 
+mod failed;
 mod find;
 mod job;
 mod lane;
@@ -14,6 +15,7 @@ use seriatim::{
     GroupFilter, GroupPage, GroupSort, GroupState, Operation, ProcessorInfo, QueueOverview,
 };
 
+pub(crate) use failed::{LetterFilter, Letters, failed, letters};
 pub(crate) use find::{Found, find};
 pub(crate) use job::{JobDetail, JobView, job};
 pub(crate) use lane::{Lane, LaneRow, lane, rows};

@@ -16,10 +16,11 @@ use crate::action::{Button, Buttons};
 use crate::app::App;
 use crate::assets;
 use crate::config::{Access, Identity};
-use crate::data::{self, LaneFilter, Shared, shown};
-use crate::error::WebError;
+use crate::data::{self, LaneFilter, LetterFilter, Shared, shown};
+use crate::error::{WebError, wrong_method};
 use crate::pages::view::{
-    AttemptView, JobLine, NodeRow, OperationRow, QueueRow, RowView, When, encode,
+    AttemptView, JobLine, LetterRow, NodeRow, OperationRow, QueueRow, RowView, When, encode,
+    queue_url,
 };
 use crate::timeline::{Timeline, timeline};
 
@@ -31,9 +32,11 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/job", get(job))
         .route("/stopped", get(stopped))
         .route("/parked", get(parked))
+        .route("/failed", get(failed))
         .route("/find", get(find))
         .route("/nodes", get(nodes))
         .route("/log", get(log))
+        .method_not_allowed_fallback(wrong_method)
 }
 
 /// The frame of all pages.
@@ -121,7 +124,7 @@ impl Visit<'_> {
 }
 
 fn is_page(name: &str) -> bool {
-    ["queue", "lane", "job", "stopped", "parked", "find", "nodes", "log"].contains(&name)
+    ["queue", "lane", "job", "stopped", "parked", "failed", "find", "nodes", "log"].contains(&name)
 }
 
 async fn queues(
@@ -250,6 +253,9 @@ async fn lane(
         state: &'static str,
         sentence: String,
         queue_paused: bool,
+        unserved: Option<When>,
+        paused: Option<(When, String)>,
+        halt_ends: Option<When>,
         timeline: Timeline,
         jobs: Vec<JobLine>,
         more: String,
@@ -266,11 +272,21 @@ async fn lane(
             let parked = lane.overview.as_ref().filter(|group| group.parked.count > 0);
             let main = LanePage {
                 queue: shown(&lane.queue),
-                queue_url: format!("queue?name={}", encode(&lane.queue)),
+                queue_url: queue_url(&lane.queue),
                 group: shown(&lane.group),
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,
+                unserved: lane.queue_unserved_since.map(When::new),
+                paused: lane.overview.as_ref().and_then(|group| {
+                    let reason = group.pause_reason.as_deref().map(shown).unwrap_or_default();
+                    group.paused_at.map(|at| (When::new(at), reason))
+                }),
+                halt_ends: lane
+                    .overview
+                    .as_ref()
+                    .and_then(|group| group.halted_until)
+                    .map(When::new),
                 timeline: timeline(
                     lane.recent.iter().chain(in_order.clone().take(DRAWN)),
                     Utc::now(),
@@ -337,7 +353,7 @@ async fn job(
             let main = JobPage {
                 sentence: shown(&sentence),
                 queue: shown(&job.queue),
-                queue_url: format!("queue?name={}", encode(&job.queue)),
+                queue_url: queue_url(&job.queue),
                 lane: job
                     .group
                     .as_ref()
@@ -375,35 +391,57 @@ struct StoppedPage {
     heading: &'static str,
     lead: &'static str,
     nothing: &'static str,
-    queues: Vec<PausedView>,
+    queues: Vec<QueueView>,
+    orphaned: Vec<NodeRow>,
     rows: Vec<RowView>,
     or_more: bool,
 }
 
-struct PausedView {
+/// A queue that stands as a whole.
+struct QueueView {
     queue: String,
     url: String,
+    state: &'static str,
     since: When,
-    reason: String,
+    why: String,
     buttons: Vec<Button>,
 }
 
 impl StoppedPage {
     fn new(app: &App, access: Access, stopped: data::Stopped) -> Self {
-        let queues = stopped.queues.into_iter().map(|paused| PausedView {
-            url: format!("queue?name={}", encode(&paused.queue)),
+        let unserved = stopped.unserved.into_iter().map(|unserved| QueueView {
+            url: queue_url(&unserved.queue),
+            state: "unserved",
+            since: When::new(unserved.since),
+            why: String::from(
+                "No living processor serves this queue, and its work is due. Start the program \
+                 that serves it, or compare the name where jobs are enqueued: the nodes say which \
+                 queues they serve.",
+            ),
+            buttons: Vec::new(),
+            queue: shown(&unserved.queue),
+        });
+        let paused = stopped.queues.into_iter().map(|paused| QueueView {
+            url: queue_url(&paused.queue),
+            state: "paused",
             since: When::new(paused.since),
-            reason: paused.reason.as_deref().map(shown).unwrap_or_default(),
+            why: match paused.reason.as_deref() {
+                None | Some("") => String::from("No reason was given."),
+                Some(reason) => shown(reason),
+            },
             buttons: Buttons::new(app, access).queue(&paused.queue, true, false, false).made(),
             queue: shown(&paused.queue),
         });
         let row = |row| RowView::new(app, access, row, true);
+        let node = |node| NodeRow::new(app, access, node);
         Self {
             heading: "Stopped",
-            lead: "Halted, paused and parked, the oldest first. None of these goes on by itself, \
-                   unless it says so.",
+            lead: "Queues that no processor serves, jobs whose worker is gone, and what is halted, \
+                   paused or parked, the oldest first. None of these goes on by itself, unless it \
+                   says so.",
             nothing: "Nothing stands.",
-            queues: queues.collect(),
+            queues: unserved.chain(paused).collect(),
+            orphaned: stopped.orphaned.iter().map(node).collect(),
             rows: stopped.groups.iter().map(row).collect(),
             or_more: stopped.or_more,
         }
@@ -452,6 +490,59 @@ async fn parked(
         .await
 }
 
+const WITHIN: [(&str, &str); 4] = [
+    ("", "any time"),
+    ("hour", "the last hour"),
+    ("day", "the last day"),
+    ("week", "the last week"),
+];
+
+async fn failed(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    OriginalUri(uri): OriginalUri,
+    filter: Asked<LetterFilter>,
+) -> Shown {
+    #[derive(Template)]
+    #[template(path = "failed.html")]
+    struct FailedPage {
+        filter: LetterFilter,
+        within: Vec<Choice>,
+        filtered: bool,
+        rows: Vec<LetterRow>,
+        next: Option<String>,
+        buttons: Vec<Button>,
+    }
+    let Query(filter) = filter?;
+    let visit = Visit { app: &app, identity: &identity, uri: &uri, find: "" };
+    visit
+        .show(async || {
+            let letters = data::failed(&app, &filter).await?;
+            let LetterFilter { queue, group, name, error, within, .. } = &filter;
+            let next = letters.next.map(|next| {
+                format!(
+                    "failed?queue={}&group={}&name={}&error={}&within={}&after={next}",
+                    encode(queue),
+                    encode(group),
+                    encode(name),
+                    encode(error),
+                    encode(within),
+                )
+            });
+            let buttons = Buttons::new(&app, identity.access).failed(&filter).made();
+            let main = FailedPage {
+                within: choices(&WITHIN, within),
+                filtered: !filter.is_empty(),
+                rows: letters.jobs.iter().map(LetterRow::new).collect(),
+                filter: filter.clone(),
+                next,
+                buttons,
+            };
+            Ok((String::from("Dead letters"), main.render()?))
+        })
+        .await
+}
+
 #[derive(Deserialize)]
 struct Text {
     #[serde(default)]
@@ -484,7 +575,7 @@ async fn find(
     visit
         .show(async || {
             let found = data::find(&app, &q).await?;
-            let queue = |name: &String| (format!("queue?name={}", encode(name)), shown(name));
+            let queue = |name: &String| (queue_url(name), shown(name));
             let main = FoundPage {
                 text: shown(&q),
                 nothing: found.is_empty(),

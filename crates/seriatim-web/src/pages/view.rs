@@ -2,7 +2,9 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use seriatim::{AttemptRecord, BoundedCount, JobStatus, Operation, ProcessorInfo, QueueOverview};
+use seriatim::{
+    AttemptRecord, BoundedCount, FailedJob, JobStatus, Operation, ProcessorInfo, QueueOverview,
+};
 
 use crate::action::{Button, Buttons};
 use crate::app::App;
@@ -16,6 +18,10 @@ pub(crate) fn encode(text: &str) -> String {
 
 pub(crate) fn lane_url(queue: &str, group: &str) -> String {
     format!("lane?queue={}&group={}", encode(queue), encode(group))
+}
+
+pub(crate) fn queue_url(queue: &str) -> String {
+    format!("queue?name={}", encode(queue))
 }
 
 /// A time: as a machine reads it, and from now.
@@ -71,10 +77,14 @@ pub(crate) struct QueueRow {
     /// The name as it is, for a form.
     pub(crate) raw: String,
     pub(crate) url: String,
+    /// Where its dead letters are.
+    pub(crate) letters_url: String,
     pub(crate) paused: Option<(When, String)>,
     pub(crate) groups: Vec<Count>,
     pub(crate) jobs: Vec<Count>,
     pub(crate) oldest: Option<When>,
+    /// Since when it has had due work that no living processor serves.
+    pub(crate) unserved: Option<When>,
     pub(crate) limit: Option<u32>,
     pub(crate) buttons: Vec<Button>,
 }
@@ -91,7 +101,9 @@ impl QueueRow {
         Self {
             name: shown(&queue.queue),
             raw: queue.queue.clone(),
-            url: format!("queue?name={}", encode(&queue.queue)),
+            url: queue_url(&queue.queue),
+            letters_url: format!("failed?queue={}", encode(&queue.queue)),
+            unserved: queue.unserved_since().map(When::new),
             paused: queue.paused.map(|paused| {
                 (When::new(paused.since), paused.reason.as_deref().map(shown).unwrap_or_default())
             }),
@@ -170,6 +182,12 @@ pub(crate) struct RowView {
     pub(crate) head: Option<(i64, String, String)>,
     /// The failed job that halted it.
     pub(crate) halted_by: Option<i64>,
+    /// When the halt ends by itself, and what is done then.
+    pub(crate) halt_ends: Option<(When, &'static str)>,
+    /// It is paused, beside its state: since when, and why.
+    pub(crate) also_paused: Option<When>,
+    /// The reason of its pause.
+    pub(crate) pause_reason: String,
     pub(crate) wait: Option<When>,
     pub(crate) depth: String,
     /// What the depth counts.
@@ -185,7 +203,13 @@ pub(crate) struct RowView {
 impl RowView {
     pub(crate) fn new(app: &App, access: Access, row: &LaneRow, with_queue: bool) -> Self {
         let group = &row.group;
-        let paused = group.state == seriatim::GroupState::Paused;
+        let paused = group.paused_at.is_some();
+        let also_paused =
+            group.paused_at.filter(|_| group.state != seriatim::GroupState::Paused).map(When::new);
+        let then = match group.then {
+            Some(seriatim::AfterHalt::Park) => "then it is parked",
+            _ => "then it goes on",
+        };
         let buttons = Buttons::new(app, access).group(&row.queue, group, paused).made();
         let (depth, counts) = match group.state {
             seriatim::GroupState::Parked => (group.parked, "parked"),
@@ -210,6 +234,9 @@ impl RowView {
             head,
             wait: group.stopped_at.or(group.enqueued_at).map(When::new),
             halted_by: group.halted_by,
+            halt_ends: group.halted_until.map(|at| (When::new(at), then)),
+            also_paused,
+            pause_reason: group.pause_reason.as_deref().map(shown).unwrap_or_default(),
             depth: bounded(depth),
             counts,
             bar: bar(depth.count),
@@ -253,6 +280,38 @@ impl AttemptView {
     }
 }
 
+/// A dead letter in a list.
+pub(crate) struct LetterRow {
+    pub(crate) id: i64,
+    pub(crate) queue: String,
+    pub(crate) group: Option<(String, String)>,
+    pub(crate) name: String,
+    pub(crate) reference: String,
+    pub(crate) attempts: u32,
+    pub(crate) failed: Option<When>,
+    pub(crate) error: String,
+    /// Others are parked with it, and go with it: it cannot be picked.
+    pub(crate) parked: bool,
+    pub(crate) parked_url: String,
+}
+
+impl LetterRow {
+    pub(crate) fn new(job: &FailedJob) -> Self {
+        Self {
+            id: job.id,
+            queue: shown(&job.queue),
+            group: job.group.as_ref().map(|group| (lane_url(&job.queue, group), shown(group))),
+            name: job.name.as_deref().map(shown).unwrap_or_default(),
+            reference: job.reference.as_deref().map(shown).unwrap_or_default(),
+            attempts: job.attempts,
+            failed: job.finished_at.map(When::new),
+            error: job.error.as_ref().map(|error| shown(&error.message)).unwrap_or_default(),
+            parked: job.parked,
+            parked_url: format!("parked?queue={}", encode(&job.queue)),
+        }
+    }
+}
+
 /// A processor in a list.
 pub(crate) struct NodeRow {
     pub(crate) node: String,
@@ -270,7 +329,7 @@ impl NodeRow {
         let buttons = Buttons::new(app, access);
         let host = processor.host.as_deref().map(shown).unwrap_or_default();
         let pid = processor.pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
-        let queue = |name: &String| (format!("queue?name={}", encode(name)), shown(name));
+        let queue = |name: &String| (queue_url(name), shown(name));
         Self {
             node: shown(&processor.node),
             process: format!("{host}{pid}"),
@@ -307,7 +366,7 @@ impl OperationRow {
             at: When::new(operation.at),
             actor: shown(&operation.actor),
             action: shown(&operation.action).replace('_', " "),
-            queue: queue.map(|queue| (format!("queue?name={}", encode(queue)), shown(queue))),
+            queue: queue.map(|queue| (queue_url(queue), shown(queue))),
             group: group.map(|(group, queue)| (lane_url(queue, group), shown(group))),
             job: operation.job,
             reason: operation.reason.as_deref().map(shown).unwrap_or_default(),

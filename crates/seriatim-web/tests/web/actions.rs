@@ -82,6 +82,23 @@ async fn bodies_that_make_no_sense_are_refused() {
         ("/api/v1/groups/pause", json!({"queue": "a", "group": "b\0", "reason": "x"}), 400),
         ("/api/v1/groups/pause", json!({"queue": "a", "group": "b", "reason": "x\0"}), 400),
         ("/api/v1/groups/pause", json!({"queue": "a", "odd": 1}), 400),
+        ("/api/v1/nodes/release", json!({"node": "a\0", "reason": "x"}), 400),
+        ("/api/v1/jobs/9223372036854775808/retry", json!({"reason": "x"}), 400),
+        (
+            "/api/v1/parked/redrive",
+            json!({"queue": "a", "group": "b", "job": 1e30, "reason": "x"}),
+            400,
+        ),
+        (
+            "/api/v1/groups/pause",
+            json!({"queue": "a".repeat(9_000), "group": "b", "reason": "x"}),
+            400,
+        ),
+        (
+            "/api/v1/groups/pause",
+            json!({"queue": "a", "group": "b", "reason": "x".repeat(1_001)}),
+            400,
+        ),
         ("/api/v1/groups/dance", json!({"queue": "a", "group": "b", "reason": "x"}), 404),
         ("/api/v1/jobs/1000000/retry", json!({"reason": "x"}), 404),
         ("/api/v1/jobs/one/retry", json!({"reason": "x"}), 400),
@@ -178,5 +195,39 @@ async fn nodes_say_what_they_serve() {
     assert!(!body.contains("nodes/release"), "it lives");
     let release = json!({"node": "gone", "reason": "its rack burned"});
     assert_eq!(post(page, "/api/v1/nodes/release", ANN, &release).await.status, 200);
+    shop.close().await;
+}
+
+/// The answer to a pause has the request that takes it back, and so has that to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_and_its_end_can_be_taken_back() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let of_group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
+    let of_queue = json!({"queue": "orders", "reason": "their audit"});
+    for (of, body) in [("groups", of_group), ("queues", of_queue)] {
+        let mut preview = body.clone();
+        preview["dry_run"] = json!(true);
+        let preview = post(page, &format!("/api/v1/{of}/pause"), ANN, &preview).await.json();
+        assert_eq!(preview.get("undo"), None, "nothing was done: {preview}");
+        let paused = post(page, &format!("/api/v1/{of}/pause"), ANN, &body).await.json();
+        assert_eq!(paused["undo"]["label"], "Resume", "{paused}");
+        let take_back = async |undo: &serde_json::Value| {
+            let path = format!("/{}", undo["address"].as_str().unwrap());
+            let answer = post(page, &path, ANN, &undo["body"]).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            answer.json()["undo"].clone()
+        };
+        let again = take_back(&paused["undo"]).await;
+        assert!(!get(page, "/api/v1/stopped", ANN).await.body.contains("their audit"));
+        // The reason of the pause comes back with it.
+        assert_eq!(
+            (&again["label"], &again["body"]["reason"]),
+            (&json!("Pause"), &json!("their audit"))
+        );
+        let resume = take_back(&again).await;
+        assert!(get(page, "/api/v1/stopped", ANN).await.body.contains("their audit"));
+        take_back(&resume).await;
+    }
     shop.close().await;
 }

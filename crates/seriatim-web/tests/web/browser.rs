@@ -1,119 +1,17 @@
 //! The page in headless Chromium, driven by keys as a person would.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fantoccini::wd::Capabilities;
-use fantoccini::{Client, ClientBuilder, Locator};
-use serde_json::{Value, json};
 use seriatim::testing::Jobs;
 use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, Receive, RetryPolicy};
 use seriatim_web::{Access, Auth, Config, Identity};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
 
+use crate::chromium::{ENTER, browser};
 use crate::support::{LIMIT, Shop, Work, encode, eventually, request, serve};
 
-/// A browser, and the driver that ends with it.
-struct Browser {
-    client: Client,
-    _driver: Child,
-}
-
-/// Starts Chromium; `None`, loudly, if none is installed.
-async fn browser(dark: bool, width: u32) -> Option<Browser> {
-    let started = Command::new("chromedriver")
-        .arg("--port=0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn();
-    let Ok(mut driver) = started else {
-        assert!(
-            std::env::var_os("SERIATIM_NEEDS_BROWSER").is_none(),
-            "chromedriver is not installed, and SERIATIM_NEEDS_BROWSER is set"
-        );
-        eprintln!("SKIPPED: no chromedriver. Install the packages chromium and chromium-driver.");
-        return None;
-    };
-    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-    let port = loop {
-        let line = lines.next_line().await.unwrap().expect("chromedriver ended");
-        if let Some((_, port)) = line.split_once("started successfully on port ") {
-            break port.trim_end_matches('.').to_owned();
-        }
-    };
-    // It must be able to write on.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    let mut arguments = vec![
-        String::from("--headless=new"),
-        String::from("--no-sandbox"),
-        String::from("--disable-gpu"),
-        String::from("--disable-dev-shm-usage"),
-        String::from("--hide-scrollbars"),
-        format!("--window-size={width},900"),
-    ];
-    if dark {
-        arguments.push(String::from("--force-dark-mode"));
-        arguments.push(String::from("--blink-settings=preferredColorScheme=0"));
-    }
-    let options = json!({
-        "goog:chromeOptions": { "args": arguments },
-        "goog:loggingPrefs": { "browser": "ALL" },
-    });
-    let capabilities: Capabilities = serde_json::from_value(options).unwrap();
-    let client = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
-        .capabilities(capabilities)
-        .connect(&format!("http://127.0.0.1:{port}"))
-        .await
-        .unwrap();
-    Some(Browser { client, _driver: driver })
-}
-
-impl Browser {
-    async fn open(&self, page: SocketAddr, path: &str) {
-        self.client.goto(&format!("http://localhost:{}{path}", page.port())).await.unwrap();
-        self.see("main h1").await;
-    }
-
-    /// Waits for an element.
-    async fn see(&self, css: &str) -> fantoccini::elements::Element {
-        let found = self.client.wait().at_most(LIMIT).for_element(Locator::Css(css)).await;
-        found.unwrap_or_else(|error| panic!("{css} did not appear: {error}"))
-    }
-
-    /// Waits until the text of an element contains another.
-    async fn reads(&self, css: &str, text: &str) {
-        eventually(&format!("{css} reads {text}"), async || {
-            match self.client.find(Locator::Css(css)).await {
-                Ok(found) => found.text().await.is_ok_and(|all| all.contains(text)),
-                Err(_) => false,
-            }
-        })
-        .await;
-    }
-
-    /// Presses keys where the focus is.
-    async fn press(&self, keys: &str) {
-        self.client.active_element().await.unwrap().send_keys(keys).await.unwrap();
-    }
-
-    async fn script(&self, script: &str) -> Value {
-        self.client.execute(script, Vec::new()).await.unwrap()
-    }
-
-    /// Fails if the page's policy was broken, or its script failed.
-    async fn close(self) {
-        self.client.close().await.unwrap();
-    }
-}
-
-const ENTER: &str = "\u{e007}";
-
-fn local(access: Access) -> Config {
+pub(crate) fn local(access: Access) -> Config {
     Config::new().auth(Auth::Loopback(access))
 }
 
@@ -234,8 +132,154 @@ async fn a_refresh_moves_nothing() {
     shop.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_parked_and_redriven_by_keys_after_a_preview() {
+    let Some(browser) = browser(false, 1280).await else { return };
+    let shop = Shop::open(3).await;
+    let page = serve(shop.pool(), local(Access::Operator)).await;
+    browser.open(page, "/stopped").await;
+    browser.press("j").await;
+    browser.press("a").await;
+    browser.reads("#ask-preview", "those that wait behind it step aside").await;
+    browser.press("the bank is down").await;
+    browser.press(ENTER).await;
+    browser.reads("#told", "step aside").await;
+    eventually("the jobs are parked", async || {
+        !shop.client.parked_groups(shop.pool(), "orders").await.unwrap().is_empty()
+    })
+    .await;
+    // One that came later runs, and so overtakes.
+    shop.enqueue("orders", "customer-17", "fine", "late").await;
+    shop.drained("orders", "customer-17").await;
+    shop.mended.store(true, Ordering::Relaxed);
+    browser.open(page, "/parked").await;
+    browser.press("j").await;
+    browser.press("d").await;
+    browser.reads("#ask-preview", "4 jobs that parked in group").await;
+    browser.reads("#ask-preview", "1 later job has already begun").await;
+    browser.press("the bank is back").await;
+    browser.press(ENTER).await;
+    browser.reads("#told", "in their original order").await;
+    shop.drained("orders", "customer-17").await;
+    browser.reads("main", "Nothing is parked.").await;
+    browser.close().await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_picked_and_redriven_by_keys() {
+    let Some(browser) = browser(false, 1280).await else { return };
+    let shop = Shop::open(0).await;
+    for group in ["a", "b", "c"] {
+        shop.enqueue("orders", group, "poison", "charge").await;
+        shop.halted("orders", group).await;
+    }
+    let page = serve(shop.pool(), local(Access::Operator)).await;
+    browser.open(page, "/failed").await;
+    for key in ["j", "v", "j", "j", "v", "d"] {
+        browser.press(key).await;
+    }
+    browser.reads("#ask-preview", "2 jobs that failed run again").await;
+    browser.press("mended").await;
+    shop.mended.store(true, Ordering::Relaxed);
+    browser.press(ENTER).await;
+    browser.reads("#told", "2 jobs that failed run again").await;
+    shop.drained("orders", "b").await;
+    // What is picked outlasts a refresh.
+    let boxes = "return document.querySelectorAll('input[name=pick]').length";
+    eventually("two are left", async || browser.script(boxes).await == 2).await;
+    browser.press("j").await;
+    browser.press("v").await;
+    browser.script("return refresh()").await;
+    let picked = "return document.querySelectorAll('input[name=pick]:checked').length";
+    assert_eq!(browser.script(picked).await, 1);
+    // By the mouse: all that the filter has, given up.
+    browser.script("document.querySelectorAll('[data-bulk] button')[3].click()").await;
+    browser.reads("#ask-about", "All dead letters").await;
+    browser.reads("#ask-preview", "2 jobs that failed end as cancelled").await;
+    browser.press("a typo").await;
+    browser.press(ENTER).await;
+    browser.reads("main", "No dead letter.").await;
+    browser.close().await;
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_is_taken_back_by_one_key() {
+    let Some(browser) = browser(false, 1280).await else { return };
+    let shop = Shop::open(1).await;
+    let page = serve(shop.pool(), local(Access::Operator)).await;
+    browser.open(page, "/lane?queue=orders&group=customer-17").await;
+    browser.press("p").await;
+    browser.reads("#ask-preview", "starts until it is resumed").await;
+    browser.press("their audit").await;
+    browser.press(ENTER).await;
+    browser.reads("h1", "paused").await;
+    for (preview, paused) in [("goes on with its next job", false), ("until it is resumed", true)] {
+        browser.press("u").await;
+        // It shows what it does, as any other action, and has a reason already.
+        browser.reads("#ask-preview", preview).await;
+        browser.press(ENTER).await;
+        eventually("it is taken back", async || {
+            let all = shop.client.paused_groups(shop.pool(), "orders").await.unwrap();
+            all.len() == usize::from(paused)
+        })
+        .await;
+        let open = "return document.getElementById('ask').open";
+        eventually("the question is gone", async || browser.script(open).await == false).await;
+    }
+    let paused = shop.client.paused_groups(shop.pool(), "orders").await.unwrap();
+    assert_eq!(paused[0].reason.as_deref(), Some("their audit"));
+    browser.close().await;
+    shop.close().await;
+}
+
+/// Neither a button nor a key changes anything for a viewer, on any page.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_sees_no_button() {
+    let Some(browser) = browser(false, 1280).await else { return };
+    let shop = shop_in_every_state().await;
+    shop.enqueue("odrers", "customer-1", "fine", "ship").await;
+    let page = serve(shop.pool(), local(Access::Viewer)).await;
+    let before = shop.client.operations(shop.pool(), None, 100).await.unwrap();
+    for (name, path) in pages(&shop) {
+        browser.open(page, &path).await;
+        let buttons = "return main.querySelectorAll('.act, input[name=pick]').length";
+        assert_eq!(browser.script(buttons).await, 0, "{name}");
+        for key in ["j", "r", "s", "p", "a", "d", "x", "u", "v"] {
+            browser.press(key).await;
+        }
+        assert_eq!(browser.script("return document.getElementById('ask').open").await, false);
+        let forced = "return fetch('api/v1/failed/redrive', { method: 'POST', \
+            headers: { 'content-type': 'application/json', 'x-seriatim': '1' }, \
+            body: JSON.stringify({ matching: {}, reason: 'forced' }) }).then(answer => answer.status)";
+        assert_eq!(browser.script(forced).await, 403, "{name}");
+    }
+    assert_eq!(shop.client.operations(shop.pool(), None, 100).await.unwrap(), before);
+    browser.close().await;
+    shop.close().await;
+}
+
+/// Every page, each with something to show.
+pub(crate) fn pages(shop: &Shop) -> Vec<(&'static str, String)> {
+    vec![
+        ("queues", String::from("/")),
+        ("queue", String::from("/queue?name=orders")),
+        ("queue-unserved", String::from("/queue?name=odrers")),
+        ("lane", String::from("/lane?queue=orders&group=customer-17")),
+        ("lane-running", String::from("/lane?queue=orders&group=customer-7")),
+        ("job", format!("/job?id={}", shop.poison)),
+        ("stopped", String::from("/stopped")),
+        ("parked", String::from("/parked")),
+        ("failed", String::from("/failed")),
+        ("nodes", String::from("/nodes")),
+        ("log", String::from("/log")),
+        ("find", String::from("/find?q=customer-1")),
+    ]
+}
+
 /// Opens a richer shop, in which each state can be seen.
-async fn shop_in_every_state() -> Shop {
+pub(crate) async fn shop_in_every_state() -> Shop {
     let shop = Shop::open(9).await;
     let pool = shop.pool();
     let client = &shop.client;
@@ -304,24 +348,13 @@ async fn pictures_of_every_page() {
         .show_data(true)
         .access(|_| Identity { name: String::from("ann"), access: Access::Operator });
     let page = serve(shop.pool(), config).await;
-    let job = format!("/job?id={}", shop.poison);
-    let pages = [
-        ("queues", "/"),
-        ("queue", "/queue?name=orders"),
-        ("lane", "/lane?queue=orders&group=customer-17"),
-        ("lane-running", "/lane?queue=orders&group=customer-7"),
-        ("job", &job),
-        ("stopped", "/stopped"),
-        ("parked", "/parked"),
-        ("nodes", "/nodes"),
-        ("log", "/log"),
-        ("find", "/find?q=customer-1"),
-    ];
+    shop.enqueue("odrers", "customer-1", "fine", "ship").await;
+    let pages = pages(&shop);
     for (theme, dark) in [("light", false), ("dark", true)] {
         let Some(browser) = browser(dark, 1280).await else { return };
-        for (name, path) in pages {
+        for (name, path) in &pages {
             browser.open(page, path).await;
-            if !["lane", "lane-running", "job"].contains(&name) {
+            if !["lane", "lane-running", "job"].contains(name) {
                 browser.press("j").await;
             }
             let picture = browser.client.screenshot().await.unwrap();
@@ -335,7 +368,9 @@ async fn pictures_of_every_page() {
         browser.close().await;
     }
     let Some(browser) = browser(false, 500).await else { return };
-    for (name, path) in [("queues", "/"), ("stopped", "/stopped"), ("lane", pages[2].1)] {
+    for (name, path) in
+        [("queues", "/"), ("stopped", "/stopped"), ("failed", "/failed"), ("lane", &pages[3].1)]
+    {
         browser.open(page, path).await;
         let picture = browser.client.screenshot().await.unwrap();
         std::fs::write(folder.join(format!("page-{name}-telephone.png")), picture).unwrap();

@@ -5,8 +5,12 @@
 
 mod actions;
 mod browser;
+mod chromium;
+mod cost;
 mod hostile;
+mod letters;
 mod pages;
+mod readable;
 mod scale;
 mod security;
 mod support;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::support::{ANN, LIMIT, Shop, VIC, get, post, serve, users};
+use crate::support::{ANN, LIMIT, Shop, VIC, eventually, get, post, request, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_what_stands_and_why() {
@@ -171,5 +171,155 @@ async fn a_scrape_shows_what_was_collected() {
     // Nobody collects where nothing may be written.
     let read_only = serve(shop.pool(), users().read_only(true)).await;
     assert!(get(read_only, "/metrics", VIC).await.body.contains("seriatim_collect_age_seconds"));
+    shop.close().await;
+}
+
+/// Due work without a living processor, and claims whose processor is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_serves_is_marked() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let queues = async || get(page, "/api/v1/queues", VIC).await.json();
+    assert_eq!(queues().await[0]["served"], true);
+    shop.enqueue("odrers", "customer-1", "fine", "ship").await;
+    // The overview is of a moment ago.
+    eventually("the queue is there", async || queues().await.as_array().unwrap().len() == 2).await;
+    assert_eq!(
+        (&queues().await[0]["queue"], &queues().await[0]["served"]),
+        (&json!("odrers"), &json!(false))
+    );
+    let unserved = ">unserved<";
+    assert_eq!(get(page, "/", VIC).await.body.matches(unserved).count(), 1);
+    let body = get(page, "/queue?name=odrers", VIC).await.body;
+    assert!(body.contains("No living processor serves this queue"), "{body}");
+    assert!(!get(page, "/queue?name=orders", VIC).await.body.contains(unserved));
+    let lane = get(page, "/lane?queue=odrers&group=customer-1", VIC).await.body;
+    assert!(lane.contains(unserved) && lane.contains("no living processor serves"), "{lane}");
+    let lane = "/api/v1/lane?queue=odrers&group=customer-1";
+    assert!(get(page, lane, VIC).await.json()["queue_unserved_since"].is_string());
+    let body = get(page, "/stopped", VIC).await.body;
+    assert!(body.contains(unserved) && body.contains("queue?name=odrers"), "{body}");
+    let stopped = get(page, "/api/v1/stopped", VIC).await.json();
+    assert_eq!(stopped["unserved"][0]["queue"], "odrers");
+    assert_eq!(stopped["orphaned"], json!([]));
+
+    let gone =
+        "insert into seriatim.processor (id, node, host, pid, presence_key, server_started_at)
+        values (4711, 'n7', 'h7', 4711, 99, now())";
+    sqlx::query(gone).execute(shop.pool()).await.unwrap();
+    let claim = "insert into seriatim.queue_group (queue, group_id, job_id, claim, claimed_by, ready_at, head_id)
+        select queue, group_id, id, gen_random_uuid(), 4711, 'infinity', id from seriatim.job where queue = 'odrers'";
+    sqlx::query(claim).execute(shop.pool()).await.unwrap();
+    let stopped = get(page, "/api/v1/stopped", VIC).await.json();
+    assert_eq!(stopped["orphaned"][0]["node"], "n7", "{stopped}");
+    eventually("the page shows it", async || {
+        let body = get(page, "/stopped", ANN).await.body;
+        body.contains(">orphaned<") && body.contains("api/v1/nodes/release")
+    })
+    .await;
+    shop.close().await;
+}
+
+/// A group that is halted and paused shows both, and is listed once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_beside_a_halt_is_shown() {
+    let shop = Shop::open(1).await;
+    let page = serve(shop.pool(), users()).await;
+    let pause = json!({"queue": "orders", "group": "customer-17", "reason": "their audit"});
+    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &pause).await.status, 200);
+    let until =
+        "update seriatim.queue_group set halt_until = now() + interval '2 h', halt_then = 'park'";
+    sqlx::query(until).execute(shop.pool()).await.unwrap();
+    for path in ["/stopped", "/queue?name=orders", "/queue?name=orders&state=paused"] {
+        let body = get(page, path, ANN).await.body;
+        assert_eq!(body.matches("<li class=\"lane\"").count(), 1, "{path}: {body}");
+        assert!(body.contains(">halted</span> <span class=\"state paused\""), "{path}: {body}");
+        for text in ["The halt ends by itself", "then it is parked", "their audit", "groups/resume"]
+        {
+            assert!(body.contains(text), "{path} has no {text}: {body}");
+        }
+    }
+    let lane = get(page, "/lane?queue=orders&group=customer-17", ANN).await.body;
+    for text in ["The halt ends by itself", "their audit", "groups/resume", "/retry"] {
+        assert!(lane.contains(text), "{text}: {lane}");
+    }
+    shop.close().await;
+}
+
+/// Addresses that no link leads to.
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_addresses_are_refused_with_a_sentence() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let beyond = "9223372036854775808";
+    let long = "x".repeat(20_000);
+    for (path, status) in [
+        ("/queue?name=a%00b", 400),
+        ("/queue?name=orders&find=%00", 400),
+        ("/lane?queue=orders&group=%00", 400),
+        ("/find?q=%00", 400),
+        ("/failed?error=%00", 400),
+        ("/parked?queue=%00", 400),
+        ("/a%00b", 400),
+        ("/api/v1/groups?queue=%00", 400),
+        ("/api/v1/jobs/%00", 400),
+        (&format!("/job?id={beyond}"), 400),
+        (&format!("/api/v1/jobs/{beyond}"), 400),
+        (&format!("/api/v1/explain?job={beyond}"), 400),
+        (&format!("/log?before={beyond}"), 400),
+        (&format!("/failed?after={beyond}"), 400),
+        (&format!("/find?q={beyond}"), 200),
+        ("/find?q=-9223372036854775808", 200),
+        ("/job?id=-1", 404),
+        ("/failed?after=abc", 400),
+        ("/failed?within=year", 400),
+        ("/queue?name=orders&limit=-1", 400),
+        ("/queue?name=orders&limit=99999999999", 400),
+        ("/queue?name=orders&name=orders", 400),
+        ("/queue?name=%ff%fe", 404),
+        (&format!("/queue?name={long}"), 404),
+        (&format!("/queue?name=orders&find={long}"), 200),
+        (&format!("/lane?queue=orders&group={long}"), 200),
+        (&format!("/failed?queue=orders&error={long}"), 200),
+        (&format!("/find?q={long}"), 200),
+    ] {
+        let answer = get(page, path, ANN).await;
+        let name = &path[..path.len().min(60)];
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+        if path.starts_with("/api") {
+            assert!(answer.json()["error"].is_string(), "{name}: {}", answer.body);
+        } else {
+            assert!(answer.body.contains("<main"), "{name}: {}", answer.body);
+        }
+    }
+    shop.close().await;
+}
+
+/// The API speaks JSON also where it refuses.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_refuses_in_json() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let closed = serve(shop.pool(), Config::new()).await;
+    for (to, method, path, user, status) in [
+        (page, "GET", "/api/v1/queues", "", 401),
+        (page, "GET", "/api/v1/queues", "Basic bm8=", 401),
+        (closed, "GET", "/api/v1/queues", ANN, 403),
+        (page, "POST", "/api/v1/queues/pause", VIC, 403),
+        (page, "GET", "/api/v1/nothing", ANN, 404),
+        (page, "GET", "/api/v2/queues", ANN, 404),
+        (page, "DELETE", "/api/v1/queues", ANN, 405),
+        (page, "GET", "/api/v1/jobs/1/retry", ANN, 405),
+        (page, "POST", "/api/v1/failed", ANN, 405),
+    ] {
+        let headers = [("authorization", user), ("content-type", "application/json")];
+        let answer = request(to, method, path, &headers, "{\"queue\": \"orders\"}").await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        assert!(answer.json()["error"].is_string(), "{method} {path}: {}", answer.body);
+        assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
+    }
+    let answer = request(page, "POST", "/stopped", &[("authorization", ANN)], "").await;
+    assert_eq!(answer.status, 405);
+    assert!(answer.body.contains("<main"), "{}", answer.body);
     shop.close().await;
 }

@@ -1,19 +1,24 @@
-//! Many groups and a deep one: what each page costs.
+//! Many groups and a deep one: each page answers, and a person finds a group among them.
 
 use std::time::Instant;
 
 use seriatim::{Client, NewJob};
+use seriatim_web::Access;
 
+use crate::browser::local;
+use crate::chromium::{ENTER, browser};
 use crate::support::{ANN, Shop, get, serve, users};
 
-/// With `SERIATIM_TEST_SIZE=ci` there are 100,000 groups and 200,000 jobs; `--nocapture` shows the
-/// times.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_page_answers_with_many_groups() {
-    let groups = match std::env::var("SERIATIM_TEST_SIZE").as_deref() {
+/// The groups: 100,000 with `SERIATIM_TEST_SIZE=ci`.
+fn size() -> usize {
+    match std::env::var("SERIATIM_TEST_SIZE").as_deref() {
         Ok("ci") => 100_000,
         _ => 5_000,
-    };
+    }
+}
+
+/// Opens a shop with a queue `wide` of so many groups, and a deep one.
+async fn wide_shop(groups: usize) -> Shop {
     let shop = Shop::open(2).await;
     let client = Client::default().notify(false);
     for chunk in (0..groups).collect::<Vec<_>>().chunks(5_000) {
@@ -24,6 +29,14 @@ async fn every_page_answers_with_many_groups() {
         client.enqueue_many(shop.pool(), jobs).await.unwrap();
     }
     sqlx::query("vacuum analyze").execute(shop.pool()).await.unwrap();
+    shop
+}
+
+/// `--nocapture` shows the times.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_answers_with_many_groups() {
+    let groups = size();
+    let shop = wide_shop(groups).await;
     let page = serve(shop.pool(), users()).await;
     for path in [
         "/",
@@ -36,6 +49,8 @@ async fn every_page_answers_with_many_groups() {
         "/lane?queue=wide&group=deep",
         "/stopped",
         "/parked",
+        "/failed",
+        "/failed?queue=wide&error=none",
         "/find?q=group%20003",
         "/api/v1/queues",
     ] {
@@ -45,5 +60,48 @@ async fn every_page_answers_with_many_groups() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         println!("{groups} groups: {path} took {:?}", begin.elapsed());
     }
+    shop.close().await;
+}
+
+/// From the queues to one group among many: by pages, by the filter, and by find.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_found_among_many_in_the_browser() {
+    let Some(browser) = browser(false, 1280).await else { return };
+    let groups = size();
+    let shop = wide_shop(groups).await;
+    let page = serve(shop.pool(), local(Access::Operator)).await;
+    browser.open(page, "/").await;
+    browser.press("j").await;
+    browser.press("j").await;
+    browser.press(ENTER).await;
+    browser.reads("h1", "Queue wide").await;
+    // A count stops at its limit.
+    let most = if groups > 10_000 { "10,000+ queued" } else { "10,000 queued" };
+    browser.reads(".sum", most).await;
+    browser.reads(".lanes", "group 000000").await;
+    let rows = "return main.querySelectorAll('.lane').length";
+    assert_eq!(browser.script(rows).await, 25);
+    browser.script("main.querySelector('a[rel=next]').focus()").await;
+    browser.press(ENTER).await;
+    // "deep" comes first, by its name.
+    browser.reads(".lanes", "group 000024").await;
+    assert_eq!(browser.script(rows).await, 25);
+    browser.script("main.querySelector('input[name=find]').focus()").await;
+    let last = format!("group {:06}", groups - 1);
+    browser.press(&last[..10]).await;
+    browser.press(ENTER).await;
+    browser.reads(".lanes", &last[..10]).await;
+    let others = "return [...main.querySelectorAll('.lane .name')] \
+        .filter((at) => !at.textContent.startsWith(arguments[0])).length";
+    let others = browser.client.execute(others, vec![last[..10].into()]).await.unwrap();
+    assert_eq!(others, 0, "only those that begin so");
+    browser.press("/").await;
+    browser.press(&last).await;
+    browser.press(ENTER).await;
+    browser.reads("h1", "Find").await;
+    browser.press("j").await;
+    browser.press(ENTER).await;
+    browser.reads("h1", &format!("Lane {last}")).await;
+    browser.close().await;
     shop.close().await;
 }

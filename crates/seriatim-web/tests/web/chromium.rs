@@ -1,0 +1,125 @@
+//! Headless Chromium, driven through chromedriver.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fantoccini::wd::Capabilities;
+use fantoccini::{Client, ClientBuilder, Locator};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+/// The limit of every wait.
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) const ENTER: &str = "\u{e007}";
+pub(crate) const TAB: &str = "\u{e004}";
+
+/// A browser, and the driver that ends with it.
+pub(crate) struct Browser {
+    pub(crate) client: Client,
+    _driver: Child,
+}
+
+/// Starts Chromium; `None`, loudly, if none is installed.
+pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
+    let started = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    let Ok(mut driver) = started else {
+        assert!(
+            std::env::var_os("SERIATIM_NEEDS_BROWSER").is_none(),
+            "chromedriver is not installed, and SERIATIM_NEEDS_BROWSER is set"
+        );
+        eprintln!("SKIPPED: no chromedriver. Install the packages chromium and chromium-driver.");
+        return None;
+    };
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    let port = loop {
+        let line = lines.next_line().await.unwrap().expect("chromedriver ended");
+        if let Some((_, port)) = line.split_once("started successfully on port ") {
+            break port.trim_end_matches('.').to_owned();
+        }
+    };
+    // It must be able to write on.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    let mut arguments = vec![
+        String::from("--headless=new"),
+        String::from("--no-sandbox"),
+        String::from("--disable-gpu"),
+        String::from("--disable-dev-shm-usage"),
+        String::from("--hide-scrollbars"),
+        format!("--window-size={width},900"),
+    ];
+    if dark {
+        arguments.push(String::from("--force-dark-mode"));
+        arguments.push(String::from("--blink-settings=preferredColorScheme=0"));
+    }
+    let mut chrome = json!({ "args": arguments });
+    // No window is as narrow as a telephone.
+    if width < 500 {
+        let metrics = json!({ "width": width, "height": 800, "pixelRatio": 1.0 });
+        chrome["mobileEmulation"] = json!({ "deviceMetrics": metrics });
+    }
+    let options = json!({
+        "goog:chromeOptions": chrome,
+        "goog:loggingPrefs": { "browser": "ALL" },
+    });
+    let capabilities: Capabilities = serde_json::from_value(options).unwrap();
+    let client = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
+        .capabilities(capabilities)
+        .connect(&format!("http://127.0.0.1:{port}"))
+        .await
+        .unwrap();
+    Some(Browser { client, _driver: driver })
+}
+
+impl Browser {
+    pub(crate) async fn open(&self, page: SocketAddr, path: &str) {
+        self.client.goto(&format!("http://localhost:{}{path}", page.port())).await.unwrap();
+        self.see("main h1").await;
+    }
+
+    /// Waits for an element.
+    pub(crate) async fn see(&self, css: &str) -> fantoccini::elements::Element {
+        let found = self.client.wait().at_most(LIMIT).for_element(Locator::Css(css)).await;
+        found.unwrap_or_else(|error| panic!("{css} did not appear: {error}"))
+    }
+
+    /// Waits until the text of an element contains another.
+    pub(crate) async fn reads(&self, css: &str, text: &str) {
+        let mut seen = String::new();
+        let waits = async {
+            loop {
+                if let Ok(found) = self.client.find(Locator::Css(css)).await {
+                    seen = found.text().await.unwrap_or_default();
+                }
+                if seen.contains(text) {
+                    return;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let within = timeout(LIMIT, waits).await;
+        assert!(within.is_ok(), "{css} does not read {text:?}, but {seen:?}");
+    }
+
+    /// Presses keys where the focus is.
+    pub(crate) async fn press(&self, keys: &str) {
+        self.client.active_element().await.unwrap().send_keys(keys).await.unwrap();
+    }
+
+    pub(crate) async fn script(&self, script: &str) -> Value {
+        self.client.execute(script, Vec::new()).await.unwrap()
+    }
+
+    /// Fails if the page's policy was broken, or its script failed.
+    pub(crate) async fn close(self) {
+        self.client.close().await.unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! Layers: code around every handler of a processor.
+
+use std::error::Error;
+use std::fmt;
+
+use async_trait::async_trait;
+use tracing::Span;
+
+use crate::attempt::active_job::ActiveJob;
+use crate::attempt::handler::ErasedHandler;
+use crate::job::bytes::JobData;
+use crate::job::job::FailureKind;
+use crate::job::job_error::JobError;
+use crate::job::outcome::RunResult;
+
+/// Code around the handlers of a processor ([`ProcessorBuilder::layer`]): to set a tenant, to
+/// measure, to tell an error service.
+///
+/// A layer runs inside the hold, inside the job's timeout, and where panics are caught: it is a
+/// part of the attempt. It may write through [`ActiveJob::tx`], which commits with the job. Its
+/// future is dropped when a handler's is. A job that ends without its handler (expired, cancelled,
+/// out of attempts because its workers died) meets no layer.
+///
+/// What became of the attempt is decided later, with the commit:
+/// [`ProcessorBuilder::on_event`] tells it.
+///
+/// ```
+/// use seriatim::{ActiveJob, Ended, Layer, Next, async_trait};
+///
+/// /// Row security: each statement of the job's transaction is of the job's tenant.
+/// struct Tenant;
+///
+/// #[async_trait]
+/// impl Layer for Tenant {
+///     async fn run(&self, job: &mut ActiveJob, next: Next<'_>) -> Ended {
+///         let Some(tenant) = job.headers().get("tenant").cloned() else {
+///             return Ended::failed("the job has no header tenant");
+///         };
+///         let set = async {
+///             let set = sqlx::query("select set_config('app.tenant', $1, true)").bind(tenant);
+///             set.execute(job.tx().await?).await
+///         };
+///         match set.await {
+///             Ok(_) => next.run(job).await,
+///             Err(error) => Ended::retry(error),
+///         }
+///     }
+/// }
+/// ```
+///
+/// [`ProcessorBuilder::layer`]: crate::ProcessorBuilder::layer
+/// [`ProcessorBuilder::on_event`]: crate::ProcessorBuilder::on_event
+#[async_trait]
+pub trait Layer: Send + Sync + 'static {
+    /// Runs an attempt: what is to happen before, `next.run(job).await`, what is to happen after.
+    /// Returns how it ended: what `next` returned, or another failure.
+    async fn run(&self, job: &mut ActiveJob, next: Next<'_>) -> Ended;
+
+    /// Called before the attempt enters its span `process`, with that span: a tracer's parent can
+    /// be set only here. Does nothing by default.
+    fn begin_span(&self, job: &ActiveJob, span: &Span) {
+        let _ = (job, span);
+    }
+}
+
+/// What a [`Layer`] is around: the layers that were added later, and then the handler.
+pub struct Next<'a> {
+    layers: &'a [Box<dyn Layer>],
+    handler: &'a dyn ErasedHandler,
+    data: &'a JobData,
+}
+
+impl<'a> Next<'a> {
+    pub(in crate::attempt) fn new(
+        layers: &'a [Box<dyn Layer>],
+        handler: &'a dyn ErasedHandler,
+        data: &'a JobData,
+    ) -> Self {
+        Self { layers, handler, data }
+    }
+
+    /// Runs the layers that were added later, and then the handler.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the handler is: a layer that gives up on it returns a failure.
+    pub async fn run(self, job: &mut ActiveJob) -> Ended {
+        match self.layers.split_first() {
+            Some((layer, layers)) => layer.run(job, Self { layers, ..self }).await,
+            None => Ended(self.handler.run(job, self.data).await),
+        }
+    }
+}
+
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("layers", &self.layers.len()).finish_non_exhaustive()
+    }
+}
+
+/// How a handler ended. Whether its attempt succeeded is known with the commit only.
+///
+/// A [`Layer`] gets one from [`Next::run`]. It can make failures, and no success.
+pub struct Ended(pub(in crate::attempt) RunResult);
+
+impl Ended {
+    /// Returns a failure that means: no further attempt.
+    pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::from(JobError::fail(error))
+    }
+
+    /// Returns a failure that means: try again, if attempts are left.
+    pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::from(JobError::retry(error))
+    }
+
+    /// Returns whether the handler returned `Ok`, and its output could be serialized.
+    pub fn is_success(&self) -> bool {
+        matches!(self.0, RunResult::Succeeded(_))
+    }
+
+    /// Returns how the handler failed; `None` after a success. A panic passes the layers as a
+    /// panic, and a timeout drops them.
+    pub fn failure_kind(&self) -> Option<FailureKind> {
+        match &self.0 {
+            RunResult::Failed(error) => Some(error.kind()),
+            RunResult::Broken(kind, _) => Some(*kind),
+            _ => None,
+        }
+    }
+
+    /// Returns the error that the handler returned, or that a layer made; `None` after a success,
+    /// and if the data or the output could not be read or written.
+    pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        match &self.0 {
+            RunResult::Failed(error) => Some(error.inner()),
+            _ => None,
+        }
+    }
+}
+
+impl From<JobError> for Ended {
+    fn from(error: JobError) -> Self {
+        Self(RunResult::Failed(error))
+    }
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ended")
+            .field("success", &self.is_success())
+            .field("failure_kind", &self.failure_kind())
+            .finish()
+    }
+}
