@@ -21,7 +21,7 @@ create or replace function explain_subject(of_queue text, of_group text, of_job 
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_mergejoin = off set enable_hashjoin = off set jit = off
+set enable_mergejoin = off set enable_hashjoin = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

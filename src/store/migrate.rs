@@ -87,6 +87,14 @@ impl Release {
         of(false).chain(of(true))
     }
 
+    /// Those of the functions and views that were `made` which it has no more: views first.
+    fn without<'a>(&self, made: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+        let kept = |signature: &str| self.functions.iter().any(|f| f.signature == signature);
+        let mut gone: Vec<&str> = made.keys().map(String::as_str).filter(|s| !kept(s)).collect();
+        gone.sort_by_key(|signature| view(signature).is_none());
+        gone
+    }
+
     fn version(&self) -> i64 {
         self.steps.last().map_or(0, |step| step.version)
     }
@@ -202,8 +210,7 @@ impl Store {
             );
         }
         let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
-        let kept = |signature: &str| release.functions.iter().any(|f| f.signature == signature);
-        for signature in recorded.keys().filter(|signature| !kept(signature)) {
+        for signature in release.without(&recorded) {
             _ = writeln!(script, "{};", self.drop(signature, release));
         }
         for function in release.in_order() {
@@ -442,10 +449,7 @@ impl Store {
         recorded: &BTreeMap<String, String>,
         release: &Release,
     ) -> Result<(), sqlx::Error> {
-        for signature in recorded.keys() {
-            if release.functions.iter().any(|function| function.signature == *signature) {
-                continue;
-            }
+        for signature in release.without(recorded) {
             let drop = AssertSqlSafe(self.drop(signature, release));
             sqlx::raw_sql(drop).execute(&mut *conn).await?;
         }
