@@ -67,7 +67,7 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
   name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
-  halt_job_id, halt_until, halt_then, park_to, xmax) on seriatim.queue_group to seriatim_observer;
+  halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),

@@ -20,7 +20,8 @@ create type explanation as (
   detail text,
   by_job bigint,
   attempt integer,
-  attempt_limit integer,
+  attempts_forgiven integer,                   -- of these attempts, those that do not count
+  attempt_limit integer,                       -- of those that count
   timeout_at timestamptz,
   behind bigint,
   before bigint,
@@ -31,6 +32,7 @@ create type explanation as (
   parked bigint,
   parked_since timestamptz,
   has_parked boolean,
+  queue_paused boolean,
   processor bigint,
   node text,
   host text,
@@ -40,6 +42,7 @@ create type explanation as (
   started_at timestamptz,
   seen_at timestamptz,
   session integer,
+  application text,
   session_state text,
   session_query text,
   query_began timestamptz,

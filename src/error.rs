@@ -51,7 +51,8 @@ pub enum MigrateError {
         /// The first of its tables that is distributed.
         table: String,
     },
-    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used on.
+    /// Citus would pass the schema on to other nodes. It must be local to the node that it is used
+    /// on.
     #[error(
         "Citus would not keep schema {schema:?} on this node: call migrate() through connections with {option} = off, by `PgConnectOptions::options([({option:?}, \"off\")])` or `ALTER ROLE ... SET {option} = off`"
     )]
@@ -322,9 +323,9 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
-    /// Handlers under a lease wait in [`ActiveJob::tx`](crate::ActiveJob::tx) for connections of the
-    /// pool, longer than its `acquire_timeout`. They wait on, until their jobs' timeouts. Reported at
-    /// most once a minute.
+    /// Handlers under a lease wait in [`ActiveJob::tx`](crate::ActiveJob::tx) for connections of
+    /// the pool, longer than its `acquire_timeout`. They wait on, until their jobs' timeouts.
+    /// Reported at most once a minute.
     #[error(
         "handlers of queue {queue:?} wait in tx() for a connection: all {connections} connections of the pool are in use. Raise its max_connections, or lower the queue's concurrency"
     )]
@@ -358,8 +359,8 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
-    /// The schema is of a version before this program's. No job is claimed until it is migrated; the
-    /// version is checked each second.
+    /// The schema is of a version before this program's. No job is claimed until it is migrated;
+    /// the version is checked each second.
     #[error(
         "schema {schema:?} is at version {found}, and this seriatim needs {needed}: call migrate() on this database, no job is claimed before"
     )]
@@ -502,6 +503,35 @@ pub enum BackgroundError {
 }
 
 impl BackgroundError {
+    /// Returns the word by which metrics tell where the error comes from.
+    pub(crate) fn source_word(&self) -> &'static str {
+        match self {
+            Self::Connection { .. } => "connection",
+            Self::PoolExhausted { .. } => "pool_exhausted",
+            Self::Claim { .. } => "claim",
+            Self::NotMigrated { .. } => "not_migrated",
+            Self::OldSchema { .. } => "old_schema",
+            Self::UnusableSchema(_) => "unusable_schema",
+            Self::Hold { .. } => "hold",
+            Self::HoldLost { .. } => "hold_lost",
+            Self::Settle { .. } => "settle",
+            Self::SessionMonitor(_) => "session_monitor",
+            Self::Presence(_) => "presence",
+            Self::NoMonitor(_) => "no_monitor",
+            Self::Listener(_) => "listener",
+            Self::TransactionPooler => "transaction_pooler",
+            Self::StatementPooler(_) => "statement_pooler",
+            Self::ReadOnly => "read_only",
+            Self::Maintenance(_) => "maintenance",
+            Self::Stranded { .. } => "stranded",
+            Self::Unserved { .. } => "unserved",
+            Self::Stalled(_) => "stalled",
+            Self::NoWatchdog(_) => "no_watchdog",
+            Self::HandlerBlocks { .. } => "handler_blocks",
+            Self::TooSlow { .. } => "too_slow",
+        }
+    }
+
     /// Returns the words by which errors of one kind are told apart in the log: the queue, and the
     /// code of the cause.
     pub(crate) fn cause(&self) -> String {

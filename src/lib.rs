@@ -8,6 +8,7 @@ mod interleavings;
 mod job;
 mod liveness;
 mod maintenance;
+mod metrics;
 mod processor;
 mod slots;
 mod store;
@@ -24,16 +25,18 @@ pub use attempt::layer::{Ended, Layer, Next};
 pub use client::client::{Client, migrate};
 pub use client::control::{Cancelled, Retried};
 pub use client::enqueue::{enqueue, enqueue_many};
+pub use client::move_jobs::{Moved, MovedJob};
 pub use client::node::Released;
 pub use client::purge::Purged;
 pub use client::receive::{ParseReceiptError, Receipt, Receive, ReceiveError, Received};
 pub use client::redrive::Redriven;
 pub use error::{BackgroundError, BuildError, ControlError, MigrateError, StartError};
+pub use job::attempt::AttemptInfo;
 pub use job::bytes::Bytes;
 pub use job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
 pub use job::explanation::{
-    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
+    BoundedCount, GroupExplanation, JobExplanation, ProcessorInfo, Reason, SessionInfo,
 };
 pub use job::failed_filter::{FailedFilter, FailedJob};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};

@@ -70,7 +70,7 @@ async fn run() -> Result<()> {
     }
     statements::install()?;
     tokio::select! {
-        ended = Bench::run(settings) => ended,
+        ended = Box::pin(Bench::run(settings)) => ended,
         signal = seriatim::shutdown_signal() => {
             signal?;
             Err("interrupted".into())

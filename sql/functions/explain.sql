@@ -14,7 +14,7 @@ $$;
 
 -- Explains a job; or a group, by the job of it that runs or is next. Null: there is no such job.
 --
--- Words of `reason`: running, claimed, suspected, locked, behind, not_due, halted, parking,
+-- Words of `reason`: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
 -- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired, parked,
 -- ended, nothing. A halt comes before a claim, and a claim before a wait; of waits, the strongest.
 create or replace function explain_subject(of_queue text, of_group text, of_job bigint) returns explanation
@@ -25,7 +25,7 @@ set enable_mergejoin = off set enable_hashjoin = off set jit = off set plan_cach
 as $$
 #variable_conflict use_column
 declare
-  e explanation; f record; s record; claimed boolean; word text; own text; waits_on text;
+  e explanation; f record; s record; claimed boolean; lease_end timestamptz; hold text; word text; own text; waits_on text;
 begin
   -- Everything in one statement, so in one snapshot. Each probe reads by an index.
   select clock_timestamp() as now, k.queue, k.group_id, k.job_id,
@@ -99,20 +99,22 @@ begin
   claimed := case when f.has_row then f.claimed_job is not null
     else f.group_id is null and coalesce(f.head_status = 'started', false) end;
   -- Of a claim, the session that has the hold. Of a job that waits, one that holds it up.
-  select a.pid, a.state, shown_query(a.query) as query, a.query_start, pg_catalog.host(a.client_addr) as address,
+  select a.pid, nullif(a.application_name, '') as application, a.state, shown_query(a.query) as query, a.query_start, pg_catalog.host(a.client_addr) as address,
       a.backend_start, a.xact_start, pg_catalog.pg_blocking_pids(a.pid) as blocked_by
     into s
   from pg_catalog.pg_stat_activity a
   where a.pid = coalesce(
     case when f.locked_by <> '0' then locker(f.locked_by, case when f.group_id is null then 'job' else 'queue_group' end) end,
     case when f.group_id is not null and not claimed and f.head_locked_by <> '0' then locker(f.head_locked_by, 'job') end);
+  lease_end := coalesce(case when f.has_row then f.ready_at else f.lease_until end, f.now);
+  -- Of a claim.
+  hold := case when s.pid is not null then 'running' when lease_end <= f.now then 'lapsed'
+    when case when f.has_row then f.suspected else f.head_suspected end then 'suspected' else 'claimed' end;
   word := case
     when f.halted_at is not null and f.parking then 'parking'
     when f.halted_at is not null then 'halted'
     when f.head is null then 'nothing'
-    when claimed and s.pid is not null then 'running'
-    when claimed and (f.suspected or not f.has_row and f.head_suspected) then 'suspected'
-    when claimed then 'claimed'
+    when claimed then hold
     when f.queue_paused_at is not null then 'queue_paused'
     when f.group_paused_at is not null then 'group_paused'
     when f.expires_at <= f.now then 'expired'
@@ -128,8 +130,7 @@ begin
     when f.status = 'parked' then 'parked'
     -- One of several jobs that were received together: their receiver may work on any. (No
     -- processor is named then; the jobs of a processor's turn run one after the other.)
-    when f.status = 'started' and f.head <> f.job_id and claimed and f.processor is null then
-      case when s.pid is not null then 'running' when f.suspected then 'suspected' else 'claimed' end
+    when f.status = 'started' and f.head <> f.job_id and claimed and f.processor is null then hold
     when f.head <> f.job_id then 'behind'
     else word end;
   waits_on := case when own = 'behind' then word else own end;
@@ -140,15 +141,17 @@ begin
   e.head := f.head;
   e.reason := own;
   e.head_reason := case when own = 'behind' then word end;
-  if waits_on in ('running', 'claimed', 'suspected') and own <> 'behind' and f.job_id is not null then
+  if waits_on in ('running', 'claimed', 'suspected', 'lapsed') and own <> 'behind' and f.job_id is not null then
     e.since := f.job_started_at;
     e.attempt := f.job_attempts;
-    e.attempt_limit := coalesce(f.job_max, f.queue_attempts) + f.job_forgiven;
+    e.attempts_forgiven := f.job_forgiven;
+    e.attempt_limit := coalesce(f.job_max, f.queue_attempts);
     e.timeout_at := f.job_started_at + make_interval(secs => coalesce(f.job_timeout_ms, f.queue_timeout_ms) / 1000.0);
   else
     e.since := f.last_started_at;
     e.attempt := f.attempts;
-    e.attempt_limit := coalesce(f.max_attempts, f.queue_attempts) + f.attempts_forgiven;
+    e.attempts_forgiven := f.attempts_forgiven;
+    e.attempt_limit := coalesce(f.max_attempts, f.queue_attempts);
     e.timeout_at := f.last_started_at + make_interval(secs => coalesce(f.timeout_ms, f.queue_timeout_ms) / 1000.0);
   end if;
   -- Receivers have no timeout.
@@ -160,7 +163,9 @@ begin
       e.since := coalesce(e.since, f.now);
     when 'claimed', 'suspected' then
       e.since := coalesce(e.since, f.now);
-      e.until := coalesce(case when f.has_row then f.ready_at else f.lease_until end, f.now);
+      e.until := lease_end;
+    when 'lapsed' then
+      e.since := lease_end;
     when 'halted', 'parking' then
       e.since := f.halted_at;
       e.until := f.halt_until;
@@ -202,11 +207,12 @@ begin
   e.in_flight_limit := f.in_flight_limit;
   e.cancel_requested_at := case when f.job_id is null then f.head_cancel when own <> 'ended' then f.job_cancel end;
   -- That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
-  if waits_on in ('waits_for_turn', 'not_adopted', 'stranded', 'expired')
+  if waits_on in ('waits_for_turn', 'not_adopted', 'stranded', 'lapsed', 'expired')
     or waits_on in ('claimed', 'suspected') and not f.alive
   then
     e.unserved := f.served;
   end if;
+  e.queue_paused := f.queue_paused_at is not null;
   e.parked := f.parked;
   e.parked_since := f.parked_since;
   e.processor := f.processor;
@@ -218,6 +224,7 @@ begin
   e.started_at := f.started_at;
   e.seen_at := f.seen_at;
   e.session := s.pid;
+  e.application := s.application;
   e.session_state := s.state;
   e.session_query := s.query;
   e.query_began := s.query_start;

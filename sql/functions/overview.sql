@@ -49,6 +49,7 @@ as $$
     least(
       (select g.ready_at from queue_group g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
         and g.job_id is null order by g.ready_at limit 1),
+      blocked.since,
       (select j.turn_at from (
           select j.group_id, j.turn_at from job j
           where j.queue = k.name and j.flagged and j.finished_at is null and {flag_at} <= now()
@@ -67,8 +68,8 @@ as $$
       select from job j where j.queue = k.name and j.parked_with is not null and j.status = 'parked' limit up_to + 1) c),
     (select count(*) from (select from job j where j.queue = k.name and j.status = 'failed' limit up_to + 1) c),
     (select count(*) from (
-        select from queue_group g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
-          and g.job_id is null limit up_to + 1) c)
+        select from queue_group g where g.queue = k.name and g.ready_at <= now() + interval '2 s' and g.ready_at < 'infinity'
+          and g.job_id is null and (g.ready_at <= now() or g.rechecks > 0) limit up_to + 1) c)
       + flagged.due,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c),
@@ -95,11 +96,21 @@ as $$
       union all
       (select j.status, j.run_at from job j where j.queue = k.name and j.group_id is null and j.status = 'queued'
         limit up_to + 1)) b) waiting on true
+  -- A group whose head another transaction has locked is looked at again soon, and each look moves
+  -- its place in the line: it waits since its head is due.
+  left join lateral (
+    select min(h.run_at) as since from (
+      select g.group_id, g.rechecks from queue_group g
+      where g.queue = k.name and g.ready_at <= now() + interval '2 s' and g.ready_at < 'infinity' and g.job_id is null
+      order by g.ready_at desc limit least(up_to, 1000)) g
+    join lateral (
+      select j.run_at from job j where j.queue = k.name and j.group_id = g.group_id and j.status in ('queued', 'started')
+      order by j.group_id, j.id limit 1) h on g.rechecks > 0) blocked on true
   -- With those whose pauses end by themselves, which rest until then.
   left join lateral (
     select count(*) as rows from (
       select from queue_group g where g.queue = k.name and g.ready_at > now() and g.ready_at < 'infinity'
-        and g.job_id is null and g.halted_at is null limit up_to + 1) c) resting on true
+        and g.job_id is null and g.halted_at is null and g.rechecks = 0 limit up_to + 1) c) resting on true
   -- Groups that no worker has adopted yet.
   left join lateral (
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,

@@ -30,6 +30,10 @@ begin
     return;
   end if;
   if line.halted_at is not null then
+    -- Nothing is behind the job that halted it.
+    if (select h.id from head(park.queue, park.group_id, line.head_id, null) h) is null then
+      return;
+    end if;
     update queue_group g set halt_until = clock_timestamp(), halt_then = 'park'
     where g.queue = park.queue and g.group_id = park.group_id and g.park_to is null;
     next_job := line.halt_job_id;

@@ -80,6 +80,10 @@ begin
     update queue q set paused_at = null, pause_reason = null, paused_until = null
     where q.name = unpause.queue and {paused_q};
     done := found;
+    -- A row that says nothing any more would list a queue that was only mistyped.
+    delete from queue q
+    where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
+      = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false);
   else
     update group_setting s set paused_at = null, pause_reason = null, paused_until = null
     where s.queue = unpause.queue and s.group_id = unpause.group_id and {paused_s};

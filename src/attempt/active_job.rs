@@ -289,17 +289,18 @@ impl ActiveJob {
     /// Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Such a job has failed for good
     /// ([`FailureKind::TransactionEnded`](crate::FailureKind::TransactionEnded)), whatever its
     /// handler returns. Another attempt would write again what was committed, and what was sent
-    /// behind it, each statement of which commits by itself. A handler that goes on is dropped about
-    /// 0.6 s later. If its process dies before, or its session is lost, the job runs again. For parts
-    /// of the work use a savepoint, for what must stay in any case a connection of your own.
+    /// behind it, each statement of which commits by itself. A handler that goes on is dropped
+    /// about 0.6 s later. If its process dies before, or its session is lost, the job runs again.
+    /// For parts of the work use a savepoint, for what must stay in any case a connection of your
+    /// own.
     ///
     /// Under a lease the first call waits for a connection until the job's own timeout, however
     /// short the pool's `acquire_timeout` is. An attempt whose timeout passes meanwhile does not
     /// count, and the job keeps its place.
     ///
     /// # Cancel safety
-    /// A first call that is dropped before it returns ends the attempt as failed. Under a lease it may
-    /// be dropped while it waits for a connection.
+    /// A first call that is dropped before it returns ends the attempt as failed. Under a lease it
+    /// may be dropped while it waits for a connection.
     ///
     /// # Errors
     /// The database's error. The hold is lost then, and the attempt will be retried.
@@ -333,8 +334,8 @@ impl ActiveJob {
         Ok(conn)
     }
 
-    /// Enqueues a job in the processor's schema, in the transaction of [`tx`](Self::tx): it exists if
-    /// and only if this job succeeds. The limits, layers and wake-ups are those of the
+    /// Enqueues a job in the processor's schema, in the transaction of [`tx`](Self::tx): it exists
+    /// if and only if this job succeeds. The limits, layers and wake-ups are those of the
     /// processor's [`client`](crate::ProcessorBuilder::client).
     ///
     /// Under a [`Hold::Lease`](crate::Hold::Lease) the first call opens that transaction, as `tx`
@@ -343,8 +344,8 @@ impl ActiveJob {
     /// [deduplication id](crate::NewJob::dedup_id).
     ///
     /// # Errors
-    /// [`EnqueueError`]. After [`EnqueueError::Database`] the transaction is broken, and the attempt
-    /// will be retried.
+    /// [`EnqueueError`]. After [`EnqueueError::Database`] the transaction is broken, and the
+    /// attempt will be retried.
     pub async fn enqueue(&mut self, job: NewJob) -> Result<Enqueued, EnqueueError> {
         let context = Arc::clone(&self.context);
         let conn = self.tx().await.map_err(EnqueueError::Database)?;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,13 @@ use tracing::Span;
 use tracing::field::{self, Empty};
 
 use crate::attempt::event::{self, Event, EventHook};
+use crate::job::disposition::Disposition;
 use crate::job::job::Failure;
 use crate::job::outcome::{EndedAs, Outcome};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::trace_parent::TraceParent;
 use crate::job::waits::Waits;
+use crate::metrics::queue::QueueMeter;
 use crate::store::{Claim, HeldJob};
 
 /// What the event of an attempt says beside its outcome.
@@ -34,6 +37,11 @@ pub(crate) struct AttemptFacts {
     /// The span that the handler ran in. The outcome is noted in it.
     span: OnceLock<Span>,
     on_event: Option<EventHook>,
+    meter: Arc<QueueMeter>,
+    /// False if no attempt begins: the job ends without its handler.
+    runs: bool,
+    /// Whether an outcome was told.
+    told: AtomicBool,
 }
 
 /// The id of a trace, as logs have it.
@@ -77,10 +85,15 @@ impl AttemptFacts {
         queue: &Arc<str>,
         claim: &Claim,
         held: &HeldJob,
-        on_event: Option<EventHook>,
+        (on_event, meter): (Option<EventHook>, Arc<QueueMeter>),
     ) -> Self {
         let began = Instant::now();
         let waits = held.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
+        let waits = waits.unwrap_or_default();
+        let runs = claim.disposition == Disposition::Run;
+        if runs {
+            meter.record_start(waits);
+        }
         Self {
             queue: Arc::clone(queue),
             group: claim.group.clone(),
@@ -88,12 +101,15 @@ impl AttemptFacts {
             name: held.name.clone(),
             reference: held.reference.clone(),
             attempt: held.attempt,
-            waits: waits.unwrap_or_default(),
+            waits,
             began,
             took: OnceLock::new(),
             trace: TraceParent::of(&held.headers),
             span: OnceLock::new(),
             on_event,
+            meter,
+            runs,
+            told: AtomicBool::new(false),
         }
     }
 
@@ -143,8 +159,11 @@ impl AttemptFacts {
         self.tell_others(outcome.ended_as(), failure, delay);
     }
 
-    /// Notes the outcome in the span, and calls the hook.
+    /// Counts the outcome, notes it in the span, and calls the hook.
     fn tell_others(&self, outcome: EndedAs, failure: Option<&Failure>, delay: Option<Duration>) {
+        self.told.store(true, Ordering::Relaxed);
+        let ran = self.took.get().copied();
+        self.meter.record_end(outcome, ran, failure.map(|failure| failure.kind));
         if let Some(span) = self.span.get() {
             span.record("messaging.seriatim.outcome", outcome.as_str());
             if let Some(failure) = failure {
@@ -223,6 +242,14 @@ impl AttemptFacts {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Drop for AttemptFacts {
+    fn drop(&mut self) {
+        if self.runs && !*self.told.get_mut() {
+            self.meter.record_lost(self.took.get().copied());
+        }
+    }
 }
 
 /// Returns a name as a shell takes it for one word.

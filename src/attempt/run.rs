@@ -311,7 +311,8 @@ impl ClaimedTurn {
         unrecorded: Unrecorded,
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
-        match job.guard {
+        let since = Instant::now();
+        let settled = match job.guard {
             // Boxed: this large future would be moved with each leased job as well.
             HoldGuard::Locked(locks) => {
                 Box::pin(self.settle_held(locks, held, signals, unrecorded, clean)).await
@@ -319,7 +320,11 @@ impl ClaimedTurn {
             HoldGuard::Leased(lease) => {
                 (self.settle_in_batch(lease, unrecorded, job.slot).await, None)
             }
+        };
+        if settled.0 != TurnEnd::Lost {
+            self.queue.meter.record_settle(since.elapsed());
         }
+        settled
     }
 
     async fn settle_held(

@@ -16,6 +16,7 @@ use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
+use crate::metrics::queue::QueueMeter;
 use crate::slots::queue_slots::SlotUsage;
 use crate::store::{Claim, HeldJob, KeepFinished, UnrecordedSuccess};
 
@@ -28,6 +29,7 @@ pub(crate) struct QueueRuntime {
     /// Receives finished jobs that are held by a lease.
     pub(crate) settler: mpsc::Sender<Finished>,
     pub(crate) hooks: AttemptHooks,
+    pub(crate) meter: Arc<QueueMeter>,
 }
 
 /// The application's own code around each attempt.
@@ -46,7 +48,8 @@ impl QueueRuntime {
         hooks: AttemptHooks,
     ) -> Self {
         let (name, keep) = (options.name().into(), (&options).into());
-        Self { name, options, keep, handler, settler, hooks }
+        let meter = Arc::new(QueueMeter::new(options.name()));
+        Self { name, options, keep, handler, settler, hooks, meter }
     }
 }
 
@@ -123,7 +126,8 @@ impl ClaimedTurn {
     /// Notes what the event of the attempt will say, before its handler runs.
     pub(in crate::attempt) fn begin_attempt(&mut self, held: &HeldJob) {
         let on_event = self.queue.hooks.on_event.clone();
-        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, on_event);
+        let meter = Arc::clone(&self.queue.meter);
+        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, (on_event, meter));
         self.facts = Some(Arc::new(facts));
     }
 

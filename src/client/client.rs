@@ -150,9 +150,10 @@ impl Client {
     }
 
     /// Returns a client that reads jobs without what they carry: their data is null, payload and
-    /// result are `None`, and there are no headers. So an observer's role may call [`job`](Self::job),
-    /// [`group_jobs`](Self::group_jobs) and [`jobs_by_reference`](Self::jobs_by_reference)
-    /// (`docs/roles.sql`), and a list does not bring megabytes.
+    /// result are `None`, and there are no headers. So an observer's role may call
+    /// [`job`](Self::job), [`group_jobs`](Self::group_jobs) and
+    /// [`jobs_by_reference`](Self::jobs_by_reference) (`docs/roles.sql`), and a list does not bring
+    /// megabytes.
     pub fn without_data(&self) -> Self {
         Self { without_data: true, ..self.clone() }
     }
@@ -173,8 +174,8 @@ impl Client {
     /// call it on a schema that is up to date. The application's own migrations are not touched:
     /// the history is in the schema's table `migration`.
     ///
-    /// A newer schema is left as it is, and logged, if this version can run on it: the version before
-    /// the schema's always can. `docs/guide/upgrading.md` has the order of a deploy.
+    /// A newer schema is left as it is, and logged, if this version can run on it: the version
+    /// before the schema's always can. `docs/guide/upgrading.md` has the order of a deploy.
     ///
     /// # Errors
     /// [`MigrateError::Newer`] if this version is too old for the schema;

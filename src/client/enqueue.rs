@@ -8,7 +8,7 @@ use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, NewJob};
 use crate::job::redact::redact_detail;
-use crate::store::{begin_send, end_send};
+use crate::store::{begin_send, check, end_send};
 
 impl Client {
     /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
@@ -45,7 +45,7 @@ impl Client {
             let checked = jobs
                 .into_iter()
                 .enumerate()
-                .map(|(index, job)| job.check(Some(index), self.enqueue.data_limit))
+                .map(|(index, job)| check(job, Some(index), &self.enqueue))
                 .collect::<Result<Vec<_>, _>>()?;
             self.insert(executor, checked).await
         };
@@ -72,7 +72,7 @@ impl Client {
             .into_iter()
             .enumerate()
             .map(|(index, job)| {
-                job.check(Some(index), self.enqueue.data_limit).map(|job| checked.push(job)).err()
+                check(job, Some(index), &self.enqueue).map(|job| checked.push(job)).err()
             })
             .collect();
         let enqueued = self.insert(executor, checked).instrument(span.clone()).await;

@@ -10,6 +10,7 @@ mod explain;
 mod inspect;
 mod maintenance;
 mod metrics;
+pub(crate) mod move_jobs;
 pub(crate) mod node;
 mod operations;
 mod overview;

@@ -20,6 +20,7 @@ use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
+use crate::metrics::receives::record_receive;
 use crate::store::{
     ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
 };
@@ -270,11 +271,16 @@ impl From<sqlx::Error> for ReceiveError {
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
     /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group. A
-    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one job.
+    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one
+    /// job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
-    /// visibility, no other call returns it or other jobs of its group. Empty: nothing is due, or
-    /// the queue is paused. Receivers and [`Processor`](crate::Processor)s may share a queue.
+    /// visibility, no other call returns it or other jobs of its group. Receivers and
+    /// [`Processor`](crate::Processor)s may share a queue.
+    ///
+    /// It returns no job, and no error, if nothing is due, if the queue is paused or has reached its
+    /// limit of jobs in flight, or if all groups with due jobs run, are halted or are paused.
+    /// [`queues`](Self::queues) and [`explain_group`](Self::explain_group) tell which it is.
     ///
     /// On a pool or an idle connection it commits by itself. In a transaction, it keeps the groups
     /// of its jobs from all others until that ends, and the whole queue if that has a limit of jobs
@@ -316,6 +322,7 @@ impl Client {
         };
         let received = in_span(&span, received).await?;
         span.record("messaging.batch.message_count", count(received.len()));
+        record_receive(&queue, received.len());
         Ok(received)
     }
 
@@ -369,11 +376,12 @@ impl Client {
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
-    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it. The attempt counts. Followers that were received with it go back
-    /// too, without an attempt, and their receipts become stale. If it is out of attempts, it ends
-    /// as failed, and its group does what [`set_group_policy`](Self::set_group_policy) says,
-    /// or else [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the end of a halt at its deadline, need a processor with
-    /// maintenance.
+    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it.
+    /// The attempt counts. Followers that were received with it go back too, without an attempt,
+    /// and their receipts become stale. If it is out of attempts, it ends as failed, and its group
+    /// does what [`set_group_policy`](Self::set_group_policy) says, or else
+    /// [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the
+    /// end of a halt at its deadline, need a processor with maintenance.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).

@@ -157,8 +157,8 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         let own = enqueue(&mut worker, &["g", "h"]).await;
         assert_eq!(scene.adopt(&mut adopter).await, 1);
         rollback(&mut adopter).await;
-        // Settled, told of a job that follows or not, and not committed. The settle sees that job, and
-        // takes no stronger lock to retire the group.
+        // Settled, told of a job that follows or not, and not committed. The settle sees that job,
+        // and takes no stronger lock to retire the group.
         let outcome = succeeded();
         let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, KEEP, followed);
         settled.await.unwrap();

@@ -40,7 +40,9 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             "end the transaction of database session {0}: commit it, or pg_terminate_backend({0})",
             session.pid
         ),
-        Reason::NotDue { .. } => format!("run_now makes {job} due at once, skip gives it up"),
+        Reason::NotDue { .. } => {
+            format!("run_now {job} to make it due at once, or skip {job} to give it up")
+        }
         Reason::Halted { by: Some(by), .. } => {
             format!("mend its cause and retry job {by}, or skip job {by} to go on without it")
         }
@@ -55,10 +57,14 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             String::from("wait, or raise the queue's in_flight_limit with configure_queue")
         }
         Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
-            String::from("retry queues it again")
+            format!("retry {job} to queue it again")
+        }
+        Reason::Lapsed { queue_paused: true, .. } => {
+            String::from("unpause_queue lets a worker take it over")
         }
         Reason::Claimed { .. }
         | Reason::Suspected { .. }
+        | Reason::Lapsed { .. }
         | Reason::WaitsForTurn { .. }
         | Reason::NotAdopted { .. }
         | Reason::Stranded
@@ -70,6 +76,14 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::WaitsForTurn { .. } | Reason::NotAdopted { .. } => {
             String::from("wait, or give the queue more slots")
         }
+        // A claim suspects it, and takes it over a grace later.
+        Reason::Lapsed { seconds, .. } if *seconds < 5.0 => {
+            String::from("nothing, it is taken over within seconds")
+        }
+        Reason::Lapsed { .. } => String::from(
+            "see whether the processors of its queue live and have free slots, or whether its \
+             receivers still ask",
+        ),
         Reason::Stranded => String::from("run_maintenance, or wait for a processor's"),
         Reason::Expired { .. } => String::from("nothing, its turn ends it"),
         Reason::Claimed { .. }

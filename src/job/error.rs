@@ -1,5 +1,5 @@
-//! What can be wrong with a value: names, jobs, settings. A message has the reason in its first line;
-//! its source is there for code that tells errors apart.
+//! What can be wrong with a value: names, jobs, settings. A message has the reason in its first
+//! line; its source is there for code that tells errors apart.
 
 use crate::job::reason::failed_call;
 use crate::job::redact::redact_detail;
@@ -218,8 +218,8 @@ pub enum BuildMistake {
         /// The range that is allowed.
         range: &'static str,
     },
-    /// The pool has fewer connections than the queues of its processors have slots; each running job
-    /// holds one.
+    /// The pool has fewer connections than the queues of its processors have slots; each running
+    /// job holds one.
     #[error(
         "the pool has {connections} connections for {slots} slots ({detail}): each running job holds one, so raise max_connections to {slots} or more, or lower the concurrency"
     )]

@@ -5,6 +5,7 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::job::JobStatus;
 
 /// Why a job is where it is; prints as one sentence.
@@ -79,17 +80,6 @@ pub struct BoundedCount {
     pub or_more: bool,
 }
 
-/// The number of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct AttemptInfo {
-    /// The number, from 1.
-    pub attempt: u32,
-    /// The limit, released attempts included, if the job itself has one; `None`: its queue's
-    /// workers have it.
-    pub of: Option<u32>,
-}
-
 /// The processor that claimed a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -118,6 +108,8 @@ pub struct ProcessorInfo {
 pub struct SessionInfo {
     /// Its process id in the server.
     pub pid: i32,
+    /// The name of its program, as that says it.
+    pub application: Option<String>,
     /// Its state (`active`, `idle in transaction`, …), if the role may see it.
     pub state: Option<String>,
     /// The current or last query, if the role may see it.
@@ -183,6 +175,21 @@ pub enum Reason {
         processor: Option<ProcessorInfo>,
         /// When another worker takes it over, unless the suspicion is cleared.
         taken_over_at: DateTime<Utc>,
+    },
+    /// Its lease or its visibility is over, or it could have been taken over by now, and nobody has
+    /// taken it over.
+    Lapsed {
+        /// The attempt.
+        attempt: AttemptInfo,
+        /// The processor that claimed it, if that is known; `None` for a job that was received by
+        /// hand.
+        processor: Option<ProcessorInfo>,
+        /// Since when.
+        since: DateTime<Utc>,
+        /// For how many seconds.
+        seconds: f64,
+        /// Its queue is paused, so that no worker claims from it.
+        queue_paused: bool,
     },
     /// Another job of its group comes first.
     Behind {
@@ -305,13 +312,6 @@ impl fmt::Display for BoundedCount {
     }
 }
 
-impl fmt::Display for AttemptInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "attempt {}", self.attempt)?;
-        self.of.map_or(Ok(()), |of| write!(f, " of {of}"))
-    }
-}
-
 impl fmt::Display for ProcessorInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "processor {}", self.node)?;
@@ -328,6 +328,9 @@ impl fmt::Display for ProcessorInfo {
 impl fmt::Display for SessionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "database session {}", self.pid)?;
+        if let Some(application) = &self.application {
+            write!(f, " ({})", one_line(application))?;
+        }
         if let Some(state) = &self.state {
             write!(f, " {state}")?;
         }
@@ -412,6 +415,12 @@ impl fmt::Display for Reason {
                 "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
                 by_processor(processor.as_ref()),
                 clock_time(taken_over_at)
+            ),
+            Self::Lapsed { attempt, processor, seconds, .. } => write!(
+                f,
+                "was begun ({attempt}) by {}; its lease ended {} ago, and no worker has taken it over",
+                by_processor(processor.as_ref()),
+                in_words(*seconds)
             ),
             Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
             Self::NotDue { until, seconds, attempt, last_error } => match last_error {

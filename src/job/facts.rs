@@ -3,9 +3,10 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{
-    AttemptInfo, BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason,
-    SessionInfo, Unserved,
+    BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason, SessionInfo,
+    Unserved,
 };
 use crate::job::job::JobStatus;
 
@@ -39,6 +40,7 @@ pub(crate) struct Facts {
     pub(crate) parked: u64,
     pub(crate) parked_since: Option<DateTime<Utc>>,
     pub(crate) has_parked: bool,
+    pub(crate) queue_paused: bool,
     pub(crate) processor: Option<ProcessorInfo>,
     pub(crate) session: Option<SessionInfo>,
 }
@@ -95,6 +97,13 @@ impl Facts {
                 Reason::Claimed { attempt, seconds, processor, lease_until: until?, timeout_at }
             }
             "suspected" => Reason::Suspected { attempt, processor, taken_over_at: until? },
+            "lapsed" => Reason::Lapsed {
+                attempt,
+                processor,
+                since: since?,
+                seconds,
+                queue_paused: self.queue_paused,
+            },
             "not_due" => Reason::NotDue {
                 until: until?,
                 seconds: -self.seconds_since(until?),

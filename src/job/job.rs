@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::json::{optional_bytes, optional_seconds};
 use crate::job::redact::Redacted;
 
@@ -112,7 +113,8 @@ pub struct Job {
     /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper
     /// than 127 levels, numbers beyond `f64`) comes as a string: its text. So does such a `result`.
     pub data: serde_json::Value,
-    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal digits.
+    /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal
+    /// digits.
     #[serde(serialize_with = "optional_bytes")]
     pub payload: Option<Vec<u8>>,
     /// The format of the raw bytes, as the producer named it.
@@ -138,7 +140,9 @@ pub struct Job {
     pub error: Option<Failure>,
     /// The number of attempts that began.
     pub attempts: u32,
-    /// The limit that the producer set; `None`: the queue's.
+    /// The number of those that do not count: released ones, and all before a retry or a redrive.
+    pub attempts_forgiven: u32,
+    /// The limit of attempts that count, as the producer set it; `None`: the queue's.
     pub max_attempts: Option<u32>,
     /// The job does not run before this time; after a retry, that of the next attempt.
     pub run_at: DateTime<Utc>,
@@ -173,6 +177,7 @@ impl fmt::Debug for Job {
             .field("result", &self.result.as_ref().map(|_| Redacted))
             .field("error", &self.error)
             .field("attempts", &self.attempts)
+            .field("attempts_forgiven", &self.attempts_forgiven)
             .field("max_attempts", &self.max_attempts)
             .field("run_at", &self.run_at)
             .field("created_at", &self.created_at)
@@ -186,6 +191,11 @@ impl fmt::Debug for Job {
 impl Job {
     /// Bounds the history of a job.
     pub const HISTORY_LIMIT: u32 = 20;
+
+    /// Returns its last attempt, and the limit if the producer set one.
+    pub fn attempt(&self) -> AttemptInfo {
+        AttemptInfo::new(self.attempts, self.attempts_forgiven, self.max_attempts)
+    }
 }
 
 /// An attempt that did not succeed.
@@ -239,7 +249,8 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
-    /// The handler ended the job's transaction by hand: no further attempt. What it committed stays.
+    /// The handler ended the job's transaction by hand: no further attempt. What it committed
+    /// stays.
     TransactionEnded,
     /// The session that held the job was lost.
     ConnectionLost,

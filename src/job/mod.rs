@@ -5,6 +5,7 @@
 //! `worker`.
 
 pub(crate) mod advice;
+pub(crate) mod attempt;
 pub(crate) mod bytes;
 pub(crate) mod counts;
 pub(crate) mod disposition;

@@ -305,7 +305,8 @@ impl NewJob {
         self
     }
 
-    /// Checks everything that needs no database. `index` is the job's position in a call for several.
+    /// Checks everything that needs no database. `index` is the job's position in a call for
+    /// several.
     pub(crate) fn check(
         self,
         index: Option<usize>,

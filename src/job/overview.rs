@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::job::attempt::AttemptInfo;
 use crate::job::counts::PausedQueue;
 use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
@@ -21,7 +22,8 @@ pub struct QueueOverview {
     /// Its groups by state.
     pub groups: GroupCounts,
     /// Since when the group, or job without one, that has waited the longest could run, less the
-    /// head start of its priority. `None`: nothing is due.
+    /// head start of its priority; of a group whose next job is locked by another transaction, since
+    /// when that job is due. `None`: nothing is due.
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
@@ -207,9 +209,11 @@ pub struct GroupOverview {
     pub head_status: Option<JobStatus>,
     /// Its name.
     pub head_name: Option<String>,
-    /// How often it has begun, released attempts included.
+    /// How often it has begun.
     pub attempts: u32,
-    /// Its limit of attempts; `None`: its queue's workers have it.
+    /// The number of those attempts that do not count: released ones, and all before a retry.
+    pub attempts_forgiven: u32,
+    /// Its limit of attempts that count; `None`: its queue's workers have it.
     pub max_attempts: Option<u32>,
     /// When it was enqueued.
     pub enqueued_at: Option<DateTime<Utc>>,
@@ -227,6 +231,9 @@ pub struct GroupOverview {
     pub reason: Option<String>,
     /// The job that halted it.
     pub halted_by: Option<i64>,
+    /// Claims have found the row of its next job locked by another transaction, several times in a
+    /// row. [`explain_group`](crate::Client::explain_group) names the session.
+    pub blocked: bool,
     /// When the halt ends by itself; `None`: it is not halted, or until an operator acts.
     pub halted_until: Option<DateTime<Utc>>,
     /// What then becomes of it.
@@ -240,6 +247,11 @@ pub struct GroupOverview {
 }
 
 impl GroupOverview {
+    /// Returns the last attempt of the job that runs or is next, and its limit if it has one.
+    pub fn attempt(&self) -> AttemptInfo {
+        AttemptInfo::new(self.attempts, self.attempts_forgiven, self.max_attempts)
+    }
+
     /// Returns whether it is listed under a state: its own, or one that it is in beside that.
     pub(crate) fn is_listed_as(&self, state: GroupState) -> bool {
         self.state == state

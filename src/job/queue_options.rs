@@ -303,7 +303,8 @@ impl QueueOptions {
     /// failed attempt is. Default false: the job ends as `failed` at once
     /// ([`FailureKind::Data`](crate::FailureKind::Data)), since its data will be the same.
     /// [`retry`](crate::Client::retry) runs it again, once the handler understands it. True is for
-    /// fleets in which some processes have an older type: another process may take the next attempt.
+    /// fleets in which some processes have an older type: another process may take the next
+    /// attempt.
     pub fn retry_undecodable(mut self, retry: bool) -> Self {
         self.retry_undecodable = retry;
         self

@@ -156,8 +156,8 @@ impl QueueSettings {
     }
 
     /// Sets what a group does with a job that is received by hand and out of attempts, unless
-    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise. Default: it goes
-    /// on. Processors go by their own
+    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise. Default: it
+    /// goes on. Processors go by their own
     /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts).
     pub fn out_of_attempts(mut self, policy: impl Into<Option<OutOfAttempts>>) -> Self {
         self.out_of_attempts = Some(policy.into());

@@ -20,6 +20,7 @@ use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
 use crate::liveness::side_pool::SidePool;
 use crate::liveness::vitals::Vitals;
+use crate::metrics::background::record_error;
 use crate::store::{SessionLimits, Store, is_read_only};
 
 /// Time between two reports of an exhausted pool.
@@ -104,9 +105,9 @@ impl Context {
         self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
-    /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most once
-    /// a minute for each cause. That the server is
-    /// read-only is said once: every part of the processor meets that at each of its tries.
+    /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
+    /// once a minute for each cause. That the server is read-only is said once: every part of the
+    /// processor meets that at each of its tries.
     pub(crate) fn report(&self, error: &BackgroundError) {
         if is_of_read_only(error) {
             tracing::debug!(target: "seriatim::node", "{error}");
@@ -126,6 +127,7 @@ impl Context {
     }
 
     fn pass_on(&self, error: &BackgroundError) {
+        record_error(error);
         if let Some(left_out) = self.log_throttle.admit(error, Instant::now()) {
             // The message has its reason; the count is of the lines since the last one.
             let repeated = (left_out > 0).then_some(left_out);

@@ -113,8 +113,8 @@ impl SessionWatch {
 }
 
 impl SessionMonitor {
-    /// Watches the hold of a job. `options` is what its session was opened with. `since` is when the
-    /// statement that took it was sent.
+    /// Watches the hold of a job. `options` is what its session was opened with. `since` is when
+    /// the statement that took it was sent.
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,

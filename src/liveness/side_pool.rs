@@ -75,8 +75,8 @@ impl SidePool {
     }
 }
 
-/// Returns a pool of one connection like those of `pool`, with these options. Belongs to the runtime
-/// that calls it.
+/// Returns a pool of one connection like those of `pool`, with these options. Belongs to the
+/// runtime that calls it.
 pub(crate) fn one_of(pool: &PgPool, options: &Arc<PgConnectOptions>) -> PgPool {
     pool_of(pool, options, 1)
 }

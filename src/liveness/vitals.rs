@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::metrics::slots::SlotGauges;
 use crate::slots::queue_slots::SlotUsage;
 
 /// The health of the sessions that all queues of a processor share.
@@ -56,6 +57,12 @@ pub(crate) struct ClaimVitals {
 }
 
 impl QueueVitals {
+    /// Returns the vitals of a queue with so many slots, which metrics show.
+    pub(crate) fn new(queue: &str, slots: usize) -> Self {
+        let slot_usage = SlotUsage::shown_by(SlotGauges::new(queue, slots));
+        Self { slot_usage: Arc::new(slot_usage), claims: Mutex::default() }
+    }
+
     /// Records a claim. `lag` is `None` if it brought no job.
     pub(crate) fn record_claim(&self, now: Instant, lag: Option<Duration>) {
         let mut claims = self.lock();

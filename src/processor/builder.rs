@@ -29,9 +29,9 @@ impl Processor {
     /// Begins a processor on `pool`, which must have a connection for each slot of each queue (at
     /// most as many as the [`slots`](ProcessorBuilder::slots) that they share), and one for each
     /// queue under a lease. All processors on clones of one pool are added up, until they are
-    /// dropped or shut down. What the application takes of the pool comes on top. An idle queue gives
-    /// its connections back 2 s after its last job. Beside the pool the processor opens up to five
-    /// connections of its own, with the pool's options.
+    /// dropped or shut down. What the application takes of the pool comes on top. An idle queue
+    /// gives its connections back 2 s after its last job. Beside the pool the processor opens up to
+    /// five connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
         ProcessorBuilder { config: Config::new(pool) }
     }

@@ -85,8 +85,8 @@ impl Processor {
     /// rights. Takes some milliseconds, 15 s at most.
     ///
     /// # Errors
-    /// [`StartError`] says what to do. Nothing runs then. [`start_when_ready`](Self::start_when_ready)
-    /// waits instead.
+    /// [`StartError`] says what to do. Nothing runs then.
+    /// [`start_when_ready`](Self::start_when_ready) waits instead.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing runs.
@@ -161,7 +161,7 @@ impl Processor {
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             let heartbeat = Arc::new(LoopHeartbeat::default());
             loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
-            let vitals = Arc::new(QueueVitals::default());
+            let vitals = Arc::new(QueueVitals::new(queue.name(), queue.concurrency));
             shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
             let worker = Worker {
                 context: Arc::clone(&context),

@@ -15,8 +15,8 @@ use crate::processor::pool_needs::PoolNeed;
 /// Bounds the time that released jobs may take after the deadline.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A running processor. Dropping it stops the claims, with a warning in the log; running jobs end by
-/// themselves. [`shutdown`](Self::shutdown) is the way to stop.
+/// A running processor. Dropping it stops the claims, with a warning in the log; running jobs end
+/// by themselves. [`shutdown`](Self::shutdown) is the way to stop.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,

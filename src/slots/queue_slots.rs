@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::metrics::slots::SlotGauges;
 use crate::slots::fair_share::{FairShare, Want};
 
 /// The slots of a processor whose queues share them.
@@ -61,6 +62,7 @@ pub(crate) struct SlotUsage {
     ends: Mutex<VecDeque<(Instant, bool)>>,
     /// The last claim left no due job, and no job that lacked only a slot.
     all_served: AtomicBool,
+    gauges: SlotGauges,
 }
 
 /// A taken slot, free again when dropped: with its job, or once only the batched settle of its job
@@ -74,8 +76,14 @@ pub(crate) struct SlotGuard {
 }
 
 impl SlotUsage {
+    /// Returns the usage of a queue's slots, which metrics show.
+    pub(crate) fn shown_by(gauges: SlotGauges) -> Self {
+        Self { gauges, ..Self::default() }
+    }
+
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
         self.taken.fetch_add(1, Ordering::Relaxed);
+        self.gauges.take();
         SlotGuard { usage: Arc::clone(self), since: Instant::now(), slot }
     }
 
@@ -143,6 +151,7 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.usage.record_end(self.since, Instant::now());
         self.usage.taken.fetch_sub(1, Ordering::Relaxed);
+        self.usage.gauges.give_back();
         self.usage.freed.notify_one();
     }
 }

@@ -16,6 +16,7 @@ use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, EnqueueSettings, NewJob};
 use crate::job::redact::redact_detail;
+use crate::metrics::enqueueing::Enqueueing;
 use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::names::Names;
@@ -338,6 +339,20 @@ fn bind_one(
         .bind(job.headers)
 }
 
+/// Checks everything that needs no database. `index` is the job's position in a call for several.
+pub(crate) fn check(
+    job: NewJob,
+    index: Option<usize>,
+    settings: &EnqueueSettings,
+) -> Result<CheckedJob, EnqueueError> {
+    let enqueueing = Enqueueing::new([job.queue()]);
+    let checked = job.check(index, settings.data_limit);
+    if checked.is_err() {
+        enqueueing.record_refused();
+    }
+    checked
+}
+
 impl Store {
     /// Checks and inserts one job.
     pub(crate) async fn enqueue(
@@ -348,7 +363,7 @@ impl Store {
     ) -> Result<Enqueued, EnqueueError> {
         let span = begin_send(slice::from_mut(&mut job), settings, false);
         let inserted = async {
-            let job = job.check(None, settings.data_limit)?;
+            let job = check(job, None, settings)?;
             let inserted = self.insert_jobs(executor, vec![job], settings.notify).await;
             let mut enqueued =
                 inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
@@ -370,6 +385,7 @@ impl Store {
         notify: bool,
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
         let (one, many) = if notify { (&ONE_NOTIFIED, &MANY_NOTIFIED) } else { (&ONE, &MANY) };
+        let enqueueing = Enqueueing::new(jobs.iter().map(|job| &*job.queue));
         let mut query = match (jobs.pop(), jobs.is_empty()) {
             (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
@@ -381,7 +397,8 @@ impl Store {
             query = query.bind(self.names.channel());
         }
         let rows = query.fetch_all(executor).await?;
-        rows.iter()
+        let answers = rows
+            .iter()
             .map(|row| {
                 let (own, first) = (row.try_get::<i64, _>(0)?, row.try_get(1)?);
                 Ok(match first {
@@ -389,6 +406,8 @@ impl Store {
                     id => Enqueued::Duplicate { id },
                 })
             })
-            .collect()
+            .collect::<Result<Vec<_>, sqlx::Error>>()?;
+        enqueueing.record(answers.iter().map(|of| matches!(of, Enqueued::Duplicate { .. })));
+        Ok(answers)
     }
 }

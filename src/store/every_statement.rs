@@ -11,6 +11,7 @@ use crate::store::{
 
 const FILES: &[InFile] = &[
     admin::control::ALL,
+    admin::move_jobs::ALL,
     admin::park::ALL,
     admin::pause::ALL,
     admin::policy::ALL,
@@ -56,7 +57,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 40] = [
+const FUNCTIONS: [&str; 42] = [
     "abort",
     "ack",
     "adopt",
@@ -70,6 +71,8 @@ const FUNCTIONS: [&str; 40] = [
     "explain_group",
     "group_state",
     "locker",
+    "move_jobs",
+    "move_queue",
     "park",
     "pause",
     "processors",

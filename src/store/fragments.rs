@@ -28,8 +28,8 @@ pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, susp
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
-/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would end
-/// the job at once.
+/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would
+/// end the job at once.
 pub(in crate::store) const REQUEUED: &str = "status = 'queued', finished_at = null, run_at = now(), \
      turn_at = now(), expires_at = case when j.expires_at > now() then j.expires_at end, \
      attempts_forgiven = j.attempts, parked_with = null";
@@ -75,8 +75,8 @@ pub(in crate::store) fn paused(alias: &str) -> String {
 pub(in crate::store) const FLAG_AT: &str =
     "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
-/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired is
-/// no dead letter of its attempts, so it halts no group.
+/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired
+/// is no dead letter of its attempts, so it halts no group.
 pub(in crate::store) fn disposition(
     alias: &str,
     max_attempts: &str,

@@ -64,6 +64,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/park.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
+    include_str!("../../sql/functions/move.sql"),
     include_str!("../../sql/functions/parked.sql"),
     include_str!("../../sql/functions/purge.sql"),
     include_str!("../../sql/functions/settings.sql"),

@@ -156,8 +156,8 @@ pub(in crate::store) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
     conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
 }
 
-/// 25006, or 0A000 where a standby refuses the begin of a transaction that writes: the server cannot
-/// be written to.
+/// 25006, or 0A000 where a standby refuses the begin of a transaction that writes: the server
+/// cannot be written to.
 pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else { return false };
     let begin = || {

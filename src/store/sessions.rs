@@ -9,8 +9,8 @@ use crate::store::hold::SessionId;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
-/// The sessions that were found alive, by process id and begin, each with the id of its transaction.
-/// Without row locks or writes a transaction has none.
+/// The sessions that were found alive, by process id and begin, each with the id of its
+/// transaction. Without row locks or writes a transaction has none.
 pub(crate) type Sessions = HashMap<(i32, DateTime<Utc>), Option<i64>>;
 
 statements! {

@@ -31,12 +31,14 @@ pub struct TestDatabase {
 impl TestDatabase {
     /// Creates a database on the [shared server](Server::shared).
     pub async fn create() -> Result<Self, ServerError> {
-        Self::create_on(&Server::shared().await?).await
+        // Boxed: it connects several times, and would be the largest part of a test's future.
+        let server = Box::pin(Server::shared()).await?;
+        Self::create_on(&server).await
     }
 
     /// Creates a database on `server`.
     pub async fn create_on(server: &Server) -> Result<Self, ServerError> {
-        let template = server.template(prepare_template).await?;
+        let template = Box::pin(server.template(prepare_template)).await?;
         let name = server.new_name();
         // Only a database without sessions can be copied: its last session is closing, and
         // PostgreSQL waits for that (5 s). Copies can be made side by side.

@@ -31,7 +31,8 @@ pub enum ServerError {
         folder: PathBuf,
     },
 
-    /// The process runs as root, which PostgreSQL refuses, and there is no user to run the server as.
+    /// The process runs as root, which PostgreSQL refuses, and there is no user to run the server
+    /// as.
     #[error(
         "PostgreSQL does not run as root and /etc/passwd has neither `postgres` nor `nobody`: \
          add one of them, run as another user, or set DATABASE_URL to a running server"

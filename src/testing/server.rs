@@ -230,7 +230,7 @@ impl ServerBuilder {
             None => Places::of_this_machine().find()?.map_or_else(fetch::fetched, Ok),
         })
         .await?;
-        let (private, version) = Private::create(binaries, settings).await?;
+        let (private, version) = Box::pin(Private::create(binaries, settings)).await?;
         tracing::debug!(version, url = private.url("postgres"), "started a PostgreSQL server");
         Ok(Server::new(Origin::Private(private), version, Key::random()))
     }

@@ -175,7 +175,10 @@ impl Worker {
         match claimed {
             Ok(Ok(mut claimed)) => {
                 claimed.next = state.cursor.record(&claimed, bounds);
-                self.vitals.record_claim(Instant::now(), due_lag(&claimed));
+                let now = Instant::now();
+                self.vitals.record_claim(now, due_lag(&claimed));
+                let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
+                self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
                 conn.has_claimed = true;
                 state.spare.push(conn);
                 Ok((claimed, asked_at))

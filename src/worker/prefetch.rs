@@ -3,13 +3,13 @@
 //! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
 //! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
 //! than slots are free: as many as are expected to come free in 20 ms, by the jobs that took less
-//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease 64: more would leave
-//! no group for the next claim.
+//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease 64: more would
+//! leave no group for the next claim.
 //!
 //! The next claim comes when half of them are left, or too few for slots whose handlers end
 //! together. By transaction each slot has its connection, and takes the next prefetched job itself
-//! (`slot.rs`); the slot whose connection claims gives it to the next claim. Under a lease the worker
-//! starts the next job as soon as a handler ends, and extends leases while they wait.
+//! (`slot.rs`); the slot whose connection claims gives it to the next claim. Under a lease the
+//! worker starts the next job as soon as a handler ends, and extends leases while they wait.
 //!
 //! After [`STALE`], and at a shutdown, prefetched jobs are released (`release.rs`): no attempt
 //! counted, no history, first in line. A job that was begun before, has one attempt or may expire
@@ -129,8 +129,8 @@ impl<T> Buffer<T> {
         if self.safe_streak < SURE { 0 } else { ends.min(self.limit) }
     }
 
-    /// Returns whether to claim: half of `room` is left, or too few for all slots, whose handlers may
-    /// end together.
+    /// Returns whether to claim: half of `room` is left, or too few for all slots, whose handlers
+    /// may end together.
     fn is_low(&self, room: usize) -> bool {
         self.waiting.len() <= (room / 2).max(self.slots.min(room * 3 / 4))
     }

@@ -55,7 +55,8 @@ impl NextTurn for Chosen {
             Next::Turn(turn) => Some((turn.run.claim.job, turn.run.claim.token)),
             Next::Claim | Next::Nothing => None,
         };
-        // A connection that is promised to a claim stays so. For lack of a turn the slot asks again.
+        // A connection that is promised to a claim stays so. For lack of a turn the slot asks
+        // again.
         *self.next() = Some(chosen).filter(|chosen| !matches!(chosen, Next::Nothing));
         claim
     }

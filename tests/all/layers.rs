@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each folder, or file of the root, may use those before it. A new file needs no line here.
-const DIRECTION: [&str; 12] = [
+const DIRECTION: [&str; 13] = [
     "job",
     "error",
+    "metrics",
     "store",
     "slots",
     "liveness",

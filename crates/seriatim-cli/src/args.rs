@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use seriatim::{AfterHalt, DedupScope, GroupSort, GroupState, JobStatus, OutOfAttempts, Receipt};
@@ -14,7 +14,15 @@ use seriatim::{AfterHalt, DedupScope, GroupSort, GroupState, JobStatus, OutOfAtt
 ///
 /// Exit codes: 0 done, 1 error, 2 usage, 3 nothing matched, 4 refused.
 #[derive(Debug, Parser)]
-#[command(name = "seriatim", version, arg_required_else_help = true)]
+#[command(
+    name = "seriatim",
+    version,
+    arg_required_else_help = true,
+    after_help = "A group is a lane: its jobs run one at a time, in order. When one stops:
+  seriatim doctor                        what is wrong, and what mends it
+  seriatim groups QUEUE --sort wait      which lanes wait, the longest first
+  seriatim lane QUEUE GROUP              why one stands, and what to do"
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -33,19 +41,19 @@ pub(crate) struct Global {
     /// The schema of the tables.
     #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = "seriatim")]
     pub(crate) schema: String,
-    /// Print JSON lines.
+    /// Print JSON: one object a line; errors as JSON to standard error.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Refuse every command that changes something.
     #[arg(long, global = true)]
     pub(crate) read_only: bool,
-    /// Do not ask before several jobs are changed.
+    /// Do not ask: before several jobs are changed, or a queue is purged.
     #[arg(long, short, global = true)]
     pub(crate) yes: bool,
-    /// Show what a change would do, and undo it.
+    /// Show what a change would do, and change nothing.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
-    /// Why, for those who see the change later.
+    /// Why: `log` and `job show` tell it later.
     #[arg(long, global = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Who acts. Default: the user of the operating system.
@@ -75,7 +83,7 @@ pub(crate) enum Command {
     /// Show, list and change jobs.
     #[command(subcommand)]
     Job(Job),
-    /// Pause a queue or a group: no job of it begins.
+    /// Pause a queue or a group: jobs that run go on, and no other begins.
     Pause(Pause),
     /// End the pause of a queue or a group.
     Resume(Subject),
@@ -90,13 +98,18 @@ pub(crate) enum Command {
     Redrive(DeadLetters),
     /// Give dead letters (failed jobs) of a queue up, and let their groups go on.
     Discard(DeadLetters),
-    /// Cancel all queued jobs of a queue or a group.
+    /// Cancel all queued jobs of a queue or a group. Those that run go on.
     Purge(Subject),
     /// Show or change the settings of a queue.
     Configure(Configure),
     /// Enqueue a job, and print its id.
     Enqueue(Enqueue),
-    /// Take jobs by hand.
+    /// Take jobs by hand, and print them with their receipts and data.
+    ///
+    /// Whoever takes a job must ack, nack or extend it before its visibility ends.
+    #[command(after_help = "Example:
+  receipt=$(seriatim --json receive orders | jq -r .receipt)
+  seriatim ack \"$receipt\"")]
     Receive(Receive),
     /// End a received job as succeeded.
     Ack {
@@ -110,8 +123,8 @@ pub(crate) enum Command {
     Nack {
         /// The receipt of the job.
         receipt: Receipt,
-        /// When it is due again. Default: by the backoff of the queue's settings.
-        #[arg(long, value_parser = duration)]
+        /// In what time it is due again, as 90s or 5m. Default: by the backoff of the queue's settings.
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
         delay: Option<Duration>,
         /// The error to keep with the job.
         #[arg(long, value_name = "TEXT")]
@@ -121,11 +134,11 @@ pub(crate) enum Command {
     Extend {
         /// The receipt of the job.
         receipt: Receipt,
-        /// From now on.
-        #[arg(value_parser = duration)]
+        /// How long no other gets it, from now on: as 90s, 5m or 2h; 12 hours at most.
+        #[arg(value_name = "DURATION", value_parser = duration)]
         visibility: Duration,
     },
-    /// Follow the jobs of a queue as they begin and end.
+    /// Follow the jobs of a queue as they begin and end, until Ctrl-C.
     Tail(Tail),
     /// List the processors, or say that a node is gone.
     Nodes {
@@ -146,7 +159,7 @@ pub(crate) enum Command {
         /// Only operations before this one: the next page.
         #[arg(long, value_name = "ID")]
         before: Option<i64>,
-        /// The most operations.
+        /// The most operations, up to 1,000.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
@@ -223,8 +236,8 @@ pub(crate) struct CheckHistory {
 pub(crate) struct Groups {
     /// The queue.
     pub(crate) queue: String,
-    /// Only groups in this state.
-    #[arg(long, value_parser = group_state)]
+    /// Only groups in this state: ready, running, resting, halted, paused or parked.
+    #[arg(long, value_name = "STATE", value_parser = group_state)]
     pub(crate) state: Option<GroupState>,
     /// The order. By wait and depth the first 1,000 groups are looked at.
     #[arg(long, value_enum, default_value_t = Sort::Name)]
@@ -232,11 +245,11 @@ pub(crate) struct Groups {
     /// Only groups whose names begin so.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) find: Option<String>,
-    /// The page behind this group.
+    /// Only groups behind this one: the next page.
     #[arg(long, value_name = "GROUP")]
     pub(crate) after: Option<String>,
     /// The most groups, up to 500.
-    #[arg(long, visible_alias = "top", default_value_t = 20)]
+    #[arg(long, visible_alias = "top", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub(crate) limit: u32,
 }
 
@@ -266,8 +279,8 @@ pub(crate) struct Lane {
     pub(crate) queue: String,
     /// The group.
     pub(crate) group: String,
-    /// The most jobs to show.
-    #[arg(long, default_value_t = 20)]
+    /// The most jobs to show, up to 1,000.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) jobs: u32,
 }
 
@@ -293,6 +306,36 @@ pub(crate) enum Job {
     Abort(Ids),
     /// Make delayed jobs, and those that wait for a retry, due now.
     RunNow(Ids),
+    /// Move queued jobs to another queue, to the end of their groups there.
+    ///
+    /// Each gets a new id, in the order of the old ones, and keeps all else; the old job ends as
+    /// cancelled. Dead letters can be redriven first.
+    #[command(after_help = "Examples:
+  seriatim job move 17 18 --to orders
+  seriatim job move --all --from ordres --to orders --dry-run")]
+    Move(MoveJobs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveJobs {
+    /// The jobs' ids.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) ids: Vec<i64>,
+    /// The queue to move them to.
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) to: String,
+    /// All queued jobs of the queue `--from`, group by group.
+    #[arg(long, requires = "from")]
+    pub(crate) all: bool,
+    /// The queue to move all jobs from.
+    #[arg(long, value_name = "QUEUE", requires = "all")]
+    pub(crate) from: Option<String>,
+    /// Only jobs of this group, with `--all`.
+    #[arg(long, requires = "all")]
+    pub(crate) group: Option<String>,
+    /// The most jobs, with `--all`, up to 10,000.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
 }
 
 #[derive(Debug, Args)]
@@ -309,8 +352,8 @@ pub(crate) struct JobList {
     /// Only jobs of this group.
     #[arg(long)]
     pub(crate) group: Option<String>,
-    /// Only jobs in this state.
-    #[arg(long, value_parser = job_status)]
+    /// Only jobs in this state: queued, started, parked, succeeded, failed or cancelled.
+    #[arg(long, value_name = "STATE", value_parser = job_status)]
     pub(crate) status: Option<JobStatus>,
     /// Only jobs of this name.
     #[arg(long)]
@@ -318,8 +361,8 @@ pub(crate) struct JobList {
     /// Only jobs with this id of their producer.
     #[arg(long)]
     pub(crate) reference: Option<String>,
-    /// Only jobs that were enqueued since: a time, or how long ago.
-    #[arg(long, value_parser = moment)]
+    /// Only jobs that were enqueued since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or 2h ago as 2h.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) since: Option<DateTime<Utc>>,
     /// Only jobs before this id: the next page.
     #[arg(long, value_name = "ID")]
@@ -467,10 +510,10 @@ pub(crate) struct DeadLetters {
     /// Only jobs whose error has this text in it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
-    /// Only jobs that failed since: a time, or how long ago.
-    #[arg(long, value_parser = moment)]
+    /// Only jobs that failed since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or 2h ago as 2h.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) since: Option<DateTime<Utc>>,
-    /// The most jobs, the oldest first.
+    /// The most jobs, the oldest first, up to 10,000.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
 }
@@ -490,11 +533,11 @@ pub(crate) struct Configure {
     /// The most jobs in flight over the whole fleet, or `default`: no limit.
     #[arg(long, value_name = "JOBS")]
     pub(crate) in_flight_limit: Option<OrDefault<u32>>,
-    /// The delay of jobs that name no time, or `default`: none.
-    #[arg(long, value_name = "TIME")]
+    /// The delay of jobs that name no time, as 90s or 5m, or `default`: none.
+    #[arg(long, value_name = "DURATION")]
     pub(crate) delay: Option<OrDefault<Span>>,
     /// How long a deduplication id counts, or `default`: 5 minutes.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "DURATION")]
     pub(crate) dedup_window: Option<OrDefault<Span>>,
     /// Where a deduplication id counts: `queue` or `group`.
     #[arg(long, value_parser = dedup_scope)]
@@ -506,14 +549,14 @@ pub(crate) struct Configure {
     #[arg(long, value_name = "ATTEMPTS")]
     pub(crate) max_attempts: Option<OrDefault<u32>>,
     /// What a group does with such a job that is out of attempts: `continue`, `halt`, `park`,
-    /// `halt:TIME:park` or `halt:TIME:continue`. `default`: continue.
+    /// `halt:DURATION:park` or `halt:DURATION:continue`. `default`: continue.
     #[arg(long, value_name = "POLICY")]
     pub(crate) out_of_attempts: Option<OrDefault<Policy>>,
     /// How long such a job waits after its first failure, or `default`: not at all.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "DURATION")]
     pub(crate) backoff: Option<OrDefault<Span>>,
     /// Bounds that wait, which doubles with each attempt, or `default`: 10 minutes.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "DURATION")]
     pub(crate) backoff_cap: Option<OrDefault<Span>>,
 }
 
@@ -559,17 +602,17 @@ pub(crate) struct Enqueue {
     /// The producer's own id of the job.
     #[arg(long)]
     pub(crate) reference: Option<String>,
-    /// When it is due.
-    #[arg(long, value_parser = duration)]
+    /// In what time it is due, as 90s, 5m or 2h. Default: the queue's delay.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
-    /// After this time it does not begin.
-    #[arg(long, value_parser = duration)]
+    /// In what time it expires: later it does not begin.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) time_to_live: Option<Duration>,
-    /// 0 to 9: a higher one is sooner, between groups.
+    /// 0 to 9: a higher one is sooner, between groups. Default: 0.
     #[arg(long)]
     pub(crate) priority: Option<u8>,
-    /// The limit of attempts.
-    #[arg(long)]
+    /// The limit of attempts. Default: that of the queue's workers.
+    #[arg(long, value_name = "ATTEMPTS")]
     pub(crate) max_attempts: Option<u32>,
     /// Enqueue nothing if a job with this id was enqueued lately.
     #[arg(long, value_name = "ID")]
@@ -583,11 +626,11 @@ pub(crate) struct Receive {
     /// Only jobs of this group.
     #[arg(long)]
     pub(crate) group: Option<String>,
-    /// The most jobs.
-    #[arg(long, default_value_t = 1)]
+    /// The most jobs, up to 1,000; of one group up to 10.
+    #[arg(long, value_name = "JOBS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) max: u32,
-    /// How long no other gets them.
-    #[arg(long, value_parser = duration, default_value = "30s")]
+    /// How long no other gets them, as 90s, 5m or 2h; 12 hours at most.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(crate) visibility: Duration,
     /// Names this call: a repetition within 5 minutes gets the same jobs.
     #[arg(long, value_name = "ID")]
@@ -677,16 +720,22 @@ fn duration(text: &str) -> Result<Duration, String> {
     time.ok_or_else(mistake)
 }
 
-/// Reads a time, or how long ago it is.
+/// Reads a time, or how long ago it is. A day begins at midnight in UTC; tables print times as
+/// they can be given here.
 fn moment(text: &str) -> Result<DateTime<Utc>, String> {
-    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
-        return Ok(time.to_utc());
+    let given = DateTime::parse_from_rfc3339(text).map(|time| time.to_utc());
+    let day = || NaiveDate::from_str(text).map(|day| day.and_time(NaiveTime::MIN).and_utc());
+    let shown = || NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S UTC");
+    if let Ok(time) = given.or_else(|_| day()).or_else(|_| shown().map(|time| time.and_utc())) {
+        return Ok(time);
     }
-    duration(text)
-        .ok()
-        .and_then(|age| chrono::Duration::from_std(age).ok())
-        .and_then(|age| Utc::now().checked_sub_signed(age))
-        .ok_or_else(|| format!("{text:?} is no time, such as 2026-11-24T03:00:00Z or 2h"))
+    let ago = duration(text).ok().and_then(|age| chrono::Duration::from_std(age).ok());
+    ago.and_then(|age| Utc::now().checked_sub_signed(age)).ok_or_else(|| {
+        String::from(
+            "it takes a time as 2026-11-24T03:00:00Z, a day in UTC as 2026-11-24, or how long ago \
+             as 90s, 5m, 2h or 1d",
+        )
+    })
 }
 
 fn group_state(text: &str) -> Result<GroupState, String> {
@@ -716,7 +765,7 @@ mod tests {
 
     use seriatim::{AfterHalt, OutOfAttempts};
 
-    use super::{Cli, Policy, duration};
+    use super::{Cli, Policy, duration, moment};
 
     #[test]
     fn the_arguments_contradict_nothing() {
@@ -731,6 +780,20 @@ mod tests {
         assert_eq!("halt".parse(), Ok(Policy(OutOfAttempts::Halt)));
         for wrong in ["", "stop", "halt:", "halt:1h", "halt:1h:stop", "halt:x:park"] {
             assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_several_forms() {
+        let time = moment("2026-11-24T03:00:00Z").unwrap();
+        for same in ["2026-11-24T04:00:00+01:00", "2026-11-24 03:00:00 UTC"] {
+            assert_eq!(moment(same), Ok(time), "{same}");
+        }
+        assert_eq!(moment("2026-11-24"), Ok(time - chrono::Duration::hours(3)));
+        let ago = chrono::Utc::now() - moment("2h").unwrap();
+        assert!((7_190..7_260).contains(&ago.num_seconds()), "{ago}");
+        for wrong in ["", "yesterday", "2026-13-01", "24.11.2026", "-2h"] {
+            assert!(moment(wrong).unwrap_err().contains("2026-11-24"), "{wrong}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write, stderr, stdin};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sqlx::{PgConnection, Postgres, Transaction};
 
 use crate::failure::Failure;
@@ -18,9 +18,17 @@ const BEGIN: &str = "begin isolation level read committed read write";
 pub(crate) struct Effect {
     /// As `12 jobs are queued again`.
     pub(crate) sentence: String,
-    /// How many jobs it changes: more than one are asked for.
-    pub(crate) jobs: u64,
+    /// It wants a yes: it changes more than one job, or is likely to be a mistake.
+    pub(crate) asks: bool,
+    /// One object, or one for each job.
     pub(crate) data: Value,
+}
+
+impl Effect {
+    /// Returns a change of so many jobs: more than one are asked for.
+    pub(crate) fn new(sentence: String, jobs: u64, data: Value) -> Self {
+        Self { sentence, asks: jobs > 1, data }
+    }
 }
 
 impl Session {
@@ -29,8 +37,8 @@ impl Session {
         Ok(self.pool.begin_with(BEGIN).await?)
     }
 
-    /// Acts, and prints the effect. A dry run is rolled back. If several jobs are changed, it is
-    /// rolled back as well, shown and asked for; so no row is locked while a person thinks.
+    /// Acts, and prints the effect. A dry run is rolled back. What is to be asked for is rolled back
+    /// as well, and shown; so no row is locked while a person thinks.
     pub(crate) async fn change(
         &self,
         act: impl AsyncFn(&mut PgConnection) -> Result<Effect, Failure>,
@@ -41,7 +49,7 @@ impl Session {
             tx.rollback().await?;
             return self.tell(&effect);
         }
-        if effect.jobs > 1 && !self.yes {
+        if effect.asks && !self.yes {
             tx.rollback().await?;
             ask(&effect.sentence)?;
             tx = self.begin().await?;
@@ -58,11 +66,8 @@ impl Session {
             return line(&format!("{done}: {}", visible(&effect.sentence)));
         }
         let each = |data: &Value| {
-            let mut data = match data {
-                Value::Object(fields) => fields.clone(),
-                other => Map::from_iter([(String::from("result"), other.clone())]),
-            };
-            data.insert(String::from("dry_run"), self.dry_run.into());
+            let mut data = data.clone();
+            data["dry_run"] = self.dry_run.into();
             json_line(&data)
         };
         match &effect.data {
@@ -77,7 +82,7 @@ pub(crate) fn ask(sentence: &str) -> Result<(), Failure> {
     let sentence = visible(sentence);
     if !stdin().is_terminal() {
         return Err(Failure::Refused(format!(
-            "this would change several jobs ({sentence}): --yes does it, --dry-run only shows it"
+            "this wants a yes ({sentence}): --yes does it, --dry-run only shows it"
         )));
     }
     eprint!("{sentence}.\nGo on? [y/N] ");

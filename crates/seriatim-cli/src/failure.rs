@@ -2,11 +2,14 @@
 
 use std::error::Error;
 use std::io;
-use std::process::ExitCode;
 
 use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError, ReceiveError};
 
-use crate::output::text::visible;
+use crate::output::text::{in_commands, visible};
+use crate::output::{Form, json};
+
+/// The exit code of arguments that cannot be used.
+pub(crate) const USAGE: u8 = 2;
 
 /// Why a command did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -33,21 +36,24 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Returns the exit code.
-    pub(crate) fn code(&self) -> ExitCode {
+    pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Error(_) => ExitCode::from(1),
-            Self::Usage(_) => ExitCode::from(2),
-            Self::NothingMatched(_) => ExitCode::from(3),
-            Self::Refused(_) => ExitCode::from(4),
+            Self::Error(_) => 1,
+            Self::Usage(_) => USAGE,
+            Self::NothingMatched(_) => 3,
+            Self::Refused(_) => 4,
             Self::Told(failure) => failure.code(),
-            Self::Closed => ExitCode::SUCCESS,
+            Self::Closed => 0,
         }
     }
 
-    /// Prints the message, unless it was told.
-    pub(crate) fn print(&self) {
-        if !matches!(self, Self::Told(_)) {
-            eprintln!("error: {}", visible(&self.to_string()));
+    /// Prints the message to standard error, unless it was told. `job` is the one that it is about,
+    /// of several.
+    pub(crate) fn print(&self, form: Form, job: Option<i64>) {
+        match (self, form) {
+            (Self::Told(_), _) => {}
+            (_, Form::Text) => eprintln!("error: {}", visible(&self.to_string())),
+            (_, Form::Json) => eprintln!("{}", json::error(&self.to_string(), self.code(), job)),
         }
     }
 
@@ -91,9 +97,23 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
+/// Returns the message of an error. Its advice names commands.
+fn advised(error: &ControlError) -> String {
+    let (queue, group) = match error {
+        ControlError::NothingWaits { queue, group }
+        | ControlError::NotHalted { queue, group }
+        | ControlError::GroupBusy { queue, group }
+        | ControlError::NotParked { queue, group, .. }
+        | ControlError::GroupRuns { queue, group, .. } => (Some(queue), Some(group)),
+        ControlError::NotPaused { queue, group } => (Some(queue), group.as_ref()),
+        _ => (None, None),
+    };
+    in_commands(&chain(error), queue.map(|name| &**name), group.map(|name| &**name))
+}
+
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
-        let message = chain(&error);
+        let message = advised(&error);
         match error {
             ControlError::NoSuchJob { .. }
             | ControlError::NothingWaits { .. }
@@ -146,7 +166,7 @@ impl From<EnqueueError> for Failure {
     fn from(error: EnqueueError) -> Self {
         match error {
             EnqueueError::Database(source) => source.into(),
-            other => Self::Usage(chain(&other)),
+            other => Self::Usage(in_commands(&chain(&other), None, None)),
         }
     }
 }

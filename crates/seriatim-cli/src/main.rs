@@ -9,21 +9,55 @@ mod output;
 mod session;
 mod sql;
 
+use std::env;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
+use crate::output::{Form, json};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match commands::run(Cli::parse()).await {
+    let cli = match parse() {
+        Ok(cli) => cli,
+        // Help and the version are no failures.
+        Err(error) if error.use_stderr() && env::args().any(|argument| argument == "--json") => {
+            let message = error.render().to_string();
+            eprintln!("{}", json::error(reason(&message), USAGE, None));
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => error.exit(),
+    };
+    let form = if cli.global.json { Form::Json } else { Form::Text };
+    match commands::run(cli).await {
         // Closed: the reader of the output has gone, as `head` does.
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.print();
-            failure.code()
+            failure.print(form, None);
+            ExitCode::from(failure.code())
         }
     }
+}
+
+/// Reads the arguments. A negative number is a value, never an option: `--limit -1` is told its
+/// range, and a group may be called `-1`.
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = with_negative_numbers(Cli::command()).try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes_value = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes_value)
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+/// Returns the reason of a usage error: its first paragraph.
+fn reason(message: &str) -> &str {
+    let first = message.split("\n\n").next().unwrap_or(message);
+    first.trim_start_matches("error: ").trim()
 }

@@ -2,8 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use seriatim::JobStatus;
+use seriatim::{AttemptInfo, JobStatus};
 use sqlx::postgres::PgRow;
+use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
 
 use crate::args::JobList;
@@ -17,45 +18,61 @@ const LOOK_AT: i64 = 100_000;
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct JobLine {
     pub(crate) id: i64,
+    pub(crate) queue: String,
     pub(crate) group: Option<String>,
     pub(crate) status: JobStatus,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
-    pub(crate) attempts: i32,
-    pub(crate) max_attempts: Option<i32>,
+    pub(crate) attempts: u32,
+    pub(crate) attempts_forgiven: u32,
+    pub(crate) max_attempts: Option<u32>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) run_at: DateTime<Utc>,
     pub(crate) last_started_at: Option<DateTime<Utc>>,
     pub(crate) finished_at: Option<DateTime<Utc>>,
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<seriatim::Failure>,
+}
+
+impl JobLine {
+    /// Returns its last attempt, and its limit.
+    pub(crate) fn attempt(&self) -> AttemptInfo {
+        AttemptInfo::new(self.attempts, self.attempts_forgiven, self.max_attempts)
+    }
 }
 
 /// The columns of a [`JobLine`].
-const COLUMNS: &str = "j.id, j.group_id, j.status::text as status, j.name, j.reference, j.attempts, \
-     j.max_attempts, j.created_at, j.run_at, j.last_started_at, j.finished_at, \
-     j.error->>'message' as error";
+const COLUMNS: &str = "j.id, j.queue, j.group_id, j.status::text as status, j.name, j.reference, \
+     j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at, \
+     j.finished_at, j.error";
 
 /// What they are made of: no more, as an observer may read no more.
-const RAW: &str = "j.id, j.group_id, j.status, j.name, j.reference, j.attempts, j.max_attempts, \
-     j.created_at, j.run_at, j.last_started_at, j.finished_at, j.error";
+const RAW: &str = "j.id, j.queue, j.group_id, j.status, j.name, j.reference, j.attempts, \
+     j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at, \
+     j.finished_at, j.error";
 
 impl FromRow<'_, PgRow> for JobLine {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let status: String = row.try_get("status")?;
+        let number = |column| -> Result<_, sqlx::Error> {
+            Ok(row.try_get::<Option<i32>, _>(column)?.map(i32::unsigned_abs))
+        };
+        let error: Option<Json<_>> = row.try_get("error")?;
         Ok(Self {
             id: row.try_get("id")?,
+            queue: row.try_get("queue")?,
             group: row.try_get("group_id")?,
             status: serde_json::from_value(status.into())
                 .map_err(|error| sqlx::Error::Decode(error.into()))?,
             name: row.try_get("name")?,
             reference: row.try_get("reference")?,
-            attempts: row.try_get("attempts")?,
-            max_attempts: row.try_get("max_attempts")?,
+            attempts: number("attempts")?.unwrap_or_default(),
+            attempts_forgiven: number("attempts_forgiven")?.unwrap_or_default(),
+            max_attempts: number("max_attempts")?,
             created_at: row.try_get("created_at")?,
             run_at: row.try_get("run_at")?,
             last_started_at: row.try_get("last_started_at")?,
             finished_at: row.try_get("finished_at")?,
-            error: row.try_get("error")?,
+            error: error.map(|error| error.0),
         })
     }
 }

@@ -244,14 +244,16 @@ async fn of_several_jobs_each_is_told() {
     let cli = Cli::new().await;
     let (first, second) = (cli.enqueue("ann").await, cli.enqueue("bob").await);
     let (one, two) = (first.to_string(), second.to_string());
-    let cancelled = cli.ends(NOTHING, &["job", "cancel", &one, "4711", &two, "--yes"]).await;
+    // Those that can be are changed; an error says that not all are.
+    let cancelled = cli.ends(ERROR, &["job", "cancel", &one, "4711", &two, "--yes"]).await;
     assert!(cancelled.out.contains(&one) && cancelled.out.contains(&two), "{}", cancelled.out);
     assert!(cancelled.err.contains("there is no job 4711"), "{}", cancelled.err);
     assert_eq!(cli.status(second).await, JobStatus::Cancelled);
     let retried = cli.json(&["job", "retry", &one, &two, "--yes"]).await;
     assert_eq!(retried.len(), 2);
     cli.ends(REFUSED, &["job", "retry", &one]).await;
-    assert_eq!(cli.json(&["job", "skip", &one]).await[0]["skip"], "done");
+    assert_eq!(cli.json(&["job", "skip", &one]).await[0]["action"], "skip");
+    cli.ends(NOTHING, &["job", "retry", "4711", "4712"]).await;
     let later = ["enqueue", "orders", "--delay", "1h"];
     let later = cli.json(&later).await[0]["job"].to_string();
     cli.ends(DONE, &["job", "run-now", &later]).await;
@@ -369,16 +371,14 @@ async fn settings_are_shown_and_changed() {
     let change = ["configure", "orders", "--in-flight-limit", "7", "--delay", "90s"];
     cli.ends(DONE, &[&change[..], &["--dry-run"]].concat()).await;
     assert_eq!(cli.json(&["configure", "orders"]).await[0]["in_flight_limit"], Value::Null);
-    assert_eq!(cli.json(&change).await[0]["delay_seconds"], 90.0);
+    assert_eq!(cli.json(&change).await[0]["delay"], 90.0);
     let reset = ["configure", "orders", "--in-flight-limit", "default", "--dedup-scope", "group"];
     let changed = cli.json(&reset).await;
     assert_eq!(changed[0]["in_flight_limit"], Value::Null);
-    assert_eq!(
-        (&changed[0]["delay_seconds"], &changed[0]["dedup_scope"]),
-        (&json!(90.0), &json!("group"))
-    );
+    assert_eq!((&changed[0]["delay"], &changed[0]["dedup_scope"]), (&json!(90.0), &json!("group")));
     let receivers = ["configure", "orders", "--out-of-attempts", "halt:1h:park", "--backoff", "5s"];
-    assert_eq!(cli.json(&receivers).await[0]["out_of_attempts"], "halt:3600000ms:park");
+    let policy = cli.json(&receivers).await[0]["out_of_attempts"].clone();
+    assert_eq!(policy, json!({"halt_for": {"deadline": 3600.0, "then": "park"}}));
     let shown = cli.ends(DONE, &["configure", "orders"]).await;
     assert!(shown.out.contains("90 s"), "{}", shown.out);
     cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "many"]).await;
@@ -487,9 +487,9 @@ async fn migrate_checks_prints_and_migrates() {
     let third = ["--schema", "third"];
     cli.ends(DONE, &[&third[..], &["migrate", "--dry-run"]].concat()).await;
     let migrated = [&third[..], &["migrate"]].concat();
-    assert_eq!(cli.json(&migrated).await[0]["migrate"], "migrated");
-    assert_eq!(cli.json(&migrated).await[0]["migrate"], "up to date");
-    cli.ends(DONE, &[&third[..], &["queues"]].concat()).await;
+    assert_eq!(cli.json(&migrated).await[0]["state"], "migrated");
+    assert_eq!(cli.json(&migrated).await[0]["state"], "up_to_date");
+    cli.ends(NOTHING, &[&third[..], &["queues"]].concat()).await;
     cli.remove().await;
 }
 
@@ -515,7 +515,7 @@ async fn tail_follows_what_ends() {
     };
     let seen = timeout(PATIENCE, seen).await.unwrap();
     assert_eq!((&seen["event"], &seen["group"]), (&json!("failed"), &json!("ann")));
-    assert_eq!(seen["error"], "the bank is closed\n\u{1b}[31m");
+    assert_eq!(seen["error"]["message"], "the bank is closed\n\u{1b}[31m");
     tail.kill().await.unwrap();
     cli.remove().await;
 }
@@ -601,6 +601,7 @@ async fn doctor_tells_a_role_what_it_may_not_do() {
 async fn what_operators_did_is_listed() {
     let cli = Cli::new().await;
     cli.ends(NOTHING, &["log"]).await;
+    cli.enqueue("ann").await;
     let pause = ["pause", "orders", "--actor", "bob", "--reason", "the bank moves"];
     cli.ends(DONE, &pause).await;
     cli.ends(DONE, &["resume", "orders"]).await;
@@ -681,6 +682,69 @@ async fn nodes_are_listed_and_released() {
     cli.remove().await;
 }
 
+/// The closing scenario: the five faults of the demo, found and mended by commands alone.
+#[tokio::test]
+async fn the_faults_of_the_demo_are_mended_by_commands() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let url = told["database_url"].as_str().unwrap().to_owned();
+    let shop = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let ran = ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap());
+        (ran.code, ran.out + &ran.err)
+    };
+    // Waits until a command ends with this code, and says this.
+    let says = async |args: &[&str], code: i32, words: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (ended, said) = shop(args).await;
+            if ended == code && said.contains(words) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "{args:?}: not {words:?}, but: {said}");
+        }
+    };
+    let does = async |args: &[&str]| {
+        let (ended, said) = shop(args).await;
+        assert_eq!(ended, DONE, "{args:?}: {said}");
+    };
+
+    // The poisoned customer.
+    let halted = ["groups", "orders", "--state", "halted"];
+    says(&halted, DONE, "by job 1").await;
+    does(&["job", "skip", "1", "--reason", "refunded"]).await;
+    says(&halted, NOTHING, "").await;
+    // The hang: the sentence has the command that ends it.
+    let lane = ["lane", "orders", "customer-17"];
+    let hangs = says(&lane, DONE, "`seriatim job abort ").await;
+    let job = hangs.split_once("job abort ").unwrap().1.split_once('`').unwrap().0.to_owned();
+    does(&["job", "abort", &job]).await;
+    says(&lane, NOTHING, "has no unfinished job").await;
+    // The pause that somebody forgot.
+    says(&["groups", "webhooks", "--state", "paused"], DONE, "customer-7").await;
+    does(&["resume", "webhooks", "customer-7"]).await;
+    // The queue that nobody serves.
+    says(&["queues"], DONE, "no living processor serves it").await;
+    does(&["job", "move", "--all", "--from", "weebhooks", "--to", "webhooks"]).await;
+    says(&["lane", "weebhooks", "customer-20"], NOTHING, "").await;
+    // The transaction that was left open.
+    let lane = ["lane", "orders", "customer-11"];
+    let locked = says(&lane, DONE, "pg_terminate_backend(").await;
+    let pid = locked.split_once("pg_terminate_backend(").unwrap().1.split_once(')').unwrap().0;
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let end = format!("select pg_terminate_backend({pid})");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(end)).execute(&pool).await.unwrap();
+    says(&lane, NOTHING, "has no unfinished job").await;
+    pool.close().await;
+    let pid = demo.id().unwrap().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn the_demo_tells_its_address_and_leaves_nothing() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -701,6 +765,11 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
         assert!(Instant::now() < deadline, "the poisoned customer is not halted");
     }
     assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
+    // Of the fleet, and of the demo's own workers.
+    let scrape = get(&format!("{}metrics", told["page"].as_str().unwrap()), "").await;
+    for metric in ["seriatim_queue_jobs{", "seriatim_slot_wait_seconds_bucket{"] {
+        assert!(scrape.contains(metric), "{scrape}");
+    }
     let pid = demo.id().unwrap().to_string();
     let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
     assert!(interrupted.success());
@@ -767,10 +836,11 @@ async fn doctor_sees_a_transaction_pooler() {
 
 /// The answer of a page to a GET of `/`, with these headers.
 async fn get(address: &str, headers: &str) -> String {
-    let host = address.trim_start_matches("http://").trim_end_matches('/');
+    let (host, path) = address.trim_start_matches("http://").split_once('/').unwrap();
     let port: u16 = host.rsplit_once(':').unwrap().1.parse().unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
+    let request =
+        format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -849,6 +919,374 @@ async fn an_observer_sees_why_a_lane_stands() {
         let drop = format!("drop owned by {name}_{role}; drop role {name}_{role}");
         sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(pool).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn jobs_of_a_mistyped_queue_are_moved() {
+    let cli = Cli::new().await;
+    let mut ids = Vec::new();
+    for group in ["'; --", "\u{202e}evil", "'; --"] {
+        let enqueued = cli.json(&["enqueue", "ordres", "--group", group]).await;
+        ids.push(enqueued[0]["job"].to_string());
+    }
+    cli.ends(USAGE, &["job", "move", &ids[0]]).await;
+    cli.ends(USAGE, &["job", "move", "--all", "--to", "orders"]).await;
+    cli.ends(USAGE, &["job", "move", &ids[0], "--all", "--from", "a", "--to", "b"]).await;
+    let moving = ["job", "move", "--all", "--from", "ordres", "--to", "orders"];
+    let refused = cli.ends(REFUSED, &moving).await;
+    assert!(refused.err.contains("3 jobs are in queue \"orders\" now"), "{}", refused.err);
+    let dry = cli.json(&[&moving[..], &["--dry-run"]].concat()).await;
+    assert_eq!((&dry[0]["groups"], &dry[0]["jobs"][2]["job"]), (&json!(2), &json!(3)));
+    // The first of its group stays.
+    let part = ["job", "move", &ids[2], "--to", "orders", "--reason", "mistyped"];
+    let moved = cli.ends(DONE, &part).await;
+    assert!(moved.out.contains("1 earlier job of the same groups stay"), "{}", moved.out);
+    let shown = cli.ends(DONE, &["job", "show", &ids[2]]).await;
+    assert!(shown.out.contains("moved to queue \"orders\" as job"), "{}", shown.out);
+    assert!(shown.out.contains("mistyped (to queue \"orders\")"), "{}", shown.out);
+    assert_eq!(cli.json(&[&moving[..], &["--yes"]].concat()).await[0]["jobs"][1]["job"], 2);
+    let nothing = cli.ends(NOTHING, &moving).await;
+    assert!(nothing.err.contains("no such job is queued"), "{}", nothing.err);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_pause_of_a_queue_that_nobody_names_wants_a_yes() {
+    let cli = Cli::new().await;
+    let refused = cli.ends(REFUSED, &["pause", "ordres"]).await;
+    assert!(refused.err.contains("is it mistyped?"), "{}", refused.err);
+    cli.ends(NOTHING, &["queues"]).await;
+    cli.ends(DONE, &["pause", "ordres", "--yes"]).await;
+    cli.ends(DONE, &["queues"]).await;
+    // The pause is a setting: it names the queue.
+    cli.ends(DONE, &["pause", "ordres", "--reason", "closed"]).await;
+    cli.ends(DONE, &["resume", "ordres"]).await;
+    cli.ends(NOTHING, &["queues"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn one_job_is_changed_without_a_yes_but_a_queue_is_never_purged() {
+    let cli = Cli::new().await;
+    let job = cli.enqueue("ann").await;
+    let refused = cli.ends(REFUSED, &["purge", "orders"]).await;
+    assert!(refused.err.contains("1 unfinished job of queue \"orders\" is"), "{}", refused.err);
+    cli.ends(DONE, &["purge", "orders", "ann"]).await;
+    cli.ends(DONE, &["job", "retry", &job.to_string()]).await;
+    cli.ends(DONE, &["purge", "orders", "--yes"]).await;
+    assert_eq!(cli.status(job).await, JobStatus::Cancelled);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn an_empty_receive_says_why() {
+    let cli = Cli::new().await;
+    let why = async |args: &[&str], words: &str| {
+        let nothing = cli.ends(NOTHING, &[&["receive", "orders"], args].concat()).await;
+        assert!(nothing.out.is_empty() && nothing.err.contains(words), "{words}: {}", nothing.err);
+    };
+    why(&[], "it has no job at all").await;
+    cli.enqueue("ann").await;
+    cli.enqueue("ann").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    why(&[], "1 of its groups halted").await;
+    why(&["--group", "ann"], "`seriatim job retry 1`").await;
+    cli.ends(DONE, &["enqueue", "orders", "--delay", "1h"]).await;
+    why(&[], "1 of its jobs not due yet").await;
+    cli.ends(DONE, &["pause", "orders", "--reason", "the bank moves"]).await;
+    why(&[], "paused for 0 s (the bank moves); `seriatim resume orders` ends that").await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_halted_group_without_jobs_is_not_parked() {
+    let cli = Cli::new().await;
+    let job = cli.enqueue("two words").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    let nothing = cli.ends(NOTHING, &["park", "orders", "two words"]).await;
+    assert!(nothing.err.contains(&format!("`seriatim job retry {job}`")), "{}", nothing.err);
+    let unhalt = "`seriatim unhalt orders 'two words'`";
+    assert!(nothing.err.contains(unhalt), "{}", nothing.err);
+    // Advice names commands, with the names that they take.
+    let lane = cli.ends(DONE, &["lane", "orders", "two words"]).await;
+    assert!(lane.out.contains(&format!("`seriatim job skip {job}`")), "{}", lane.out);
+    let refused = cli.ends(NOTHING, &["resume", "orders"]).await;
+    assert!(refused.err.contains("`seriatim resume orders GROUP`"), "{}", refused.err);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_job_shows_who_did_what_with_it() {
+    let cli = Cli::new().await;
+    let job = cli.enqueue("ann").await.to_string();
+    cli.ends(DONE, &["job", "skip", &job, "--reason", "refunded by hand"]).await;
+    cli.ends(DONE, &["job", "retry", &job, "--actor", "bob"]).await;
+    let shown = cli.ends(DONE, &["job", "show", &job]).await.out;
+    assert!(shown.contains("skip    refunded by hand") && shown.contains("bob"), "{shown}");
+    let shown = cli.json(&["job", "show", &job]).await;
+    let actors = [0, 1].map(|n| &shown[0]["operations"][n]["actor"]);
+    assert_eq!(actors, [&json!("ann"), &json!("bob")]);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn attempts_are_not_shown_beyond_their_limit() {
+    let cli = Cli::new().await;
+    let enqueue = ["enqueue", "orders", "--group", "ann", "--max-attempts", "1"];
+    let job = cli.json(&enqueue).await[0]["job"].to_string();
+    cli.fail(OutOfAttempts::Continue).await;
+    cli.ends(DONE, &["job", "retry", &job]).await;
+    cli.ends(DONE, &["receive", "orders"]).await;
+    for args in [&["job", "show", &job][..], &["job", "list", "orders"], &["lane", "orders", "ann"]]
+    {
+        let shown = cli.ends(DONE, args).await.out;
+        assert!(shown.contains("2 of 2"), "{args:?}: {shown}");
+    }
+    assert!(cli.ends(DONE, &["groups", "orders"]).await.out.contains("2 of 2"));
+    assert!(cli.ends(DONE, &["explain", &job]).await.out.contains("attempt 2 of 2"));
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn ids_are_whole_on_the_narrowest_terminal() {
+    let cli = Cli::new().await;
+    let highest = "alter sequence seriatim.job_id_seq restart with 9000000000000000001";
+    sqlx::raw_sql(highest).execute(cli.database.pool()).await.unwrap();
+    let job = cli.enqueue("a customer with a long name").await.to_string();
+    cli.enqueue("a customer with a long name").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    let receipt = {
+        cli.enqueue("bob").await;
+        let received = cli.json(&["receive", "orders", "--group", "bob"]).await;
+        received[0]["receipt"].as_str().unwrap().to_owned()
+    };
+    let lists: [&[&str]; 5] = [
+        &["groups", "orders", "--state", "halted"],
+        &["job", "list", "orders", "--status", "failed"],
+        &["lane", "orders", "a customer with a long name"],
+        &["job", "show", &job],
+        &["queues"],
+    ];
+    for args in lists {
+        for columns in ["20", "40", "60", "100"] {
+            let shown = ran(cli.command(args).env("COLUMNS", columns).output().await.unwrap());
+            assert_eq!(shown.code, DONE, "{}", shown.err);
+            if args[0] == "queues" {
+                assert!(shown.out.contains("orders"), "{}", shown.out);
+            } else {
+                assert!(shown.out.contains("900000000000000000"), "{}", shown.out);
+            }
+            // A broken id would leave its rest at the begin of a line.
+            for line in shown.out.lines().map(str::trim) {
+                assert!(!line.starts_with("00000"), "{args:?} at {columns}: {}", shown.out);
+            }
+        }
+    }
+    cli.ends(DONE, &["nack", &receipt, "--delay", "0"]).await;
+    let received = ran(cli
+        .command(&["receive", "orders", "--group", "bob"])
+        .env("COLUMNS", "40")
+        .output()
+        .await
+        .unwrap());
+    let whole =
+        received.out.split_whitespace().any(|word| word.parse::<seriatim::Receipt>().is_ok());
+    assert!(whole, "{}", received.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn wrong_values_are_told_their_forms() {
+    let cli = Cli::new().await;
+    for limit in ["-1", "0", "1001"] {
+        let wrong = cli.ends(USAGE, &["job", "list", "orders", "--limit", limit]).await;
+        assert!(wrong.err.contains("1..=1000") && !wrong.err.contains("tip"), "{}", wrong.err);
+    }
+    let wrong = cli.ends(USAGE, &["job", "list", "orders", "--since", "yesterday"]).await;
+    for form in ["2026-11-24T03:00:00Z", "a day in UTC as 2026-11-24", "2h"] {
+        assert!(wrong.err.contains(form), "{}", wrong.err);
+    }
+    let wrong = cli.ends(USAGE, &["--json", "job", "list", "orders", "--limit", "-1"]).await;
+    let error: Value = serde_json::from_str(wrong.err.trim()).unwrap();
+    assert_eq!(error["code"], USAGE);
+    // A group may have such a name.
+    cli.enqueue("-1").await;
+    cli.ends(DONE, &["lane", "orders", "-1"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_blocked_lane_is_named_with_the_session_that_blocks_it() {
+    let cli = Cli::new().await;
+    let pool = cli.database.pool();
+    let job = cli.enqueue("ann").await;
+    let long_ago = format!(
+        "update seriatim.job set flagged = false, run_at = now() - interval '1 h', turn_at = run_at;
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id, rechecks) \
+         values ('orders', 'ann', now() + interval '1 s', {job}, 6)"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(long_ago)).execute(pool).await.unwrap();
+    let mut open = pool.begin().await.unwrap();
+    let lock = "set local application_name = 'psql of bob'; select 1 from seriatim.job for update";
+    sqlx::raw_sql(lock).execute(&mut *open).await.unwrap();
+    let pid: i32 =
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *open).await.unwrap();
+    // Shorter ones are claims.
+    let deadline = Instant::now() + PATIENCE;
+    let found = loop {
+        let found = cli.run(&["doctor", "--json"]).await.json();
+        let found = found.into_iter().find(|finding| finding["check"] == "blocked lanes").unwrap();
+        if found["level"] == "problem" {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "{found}");
+    };
+    let sentence = found["sentence"].as_str().unwrap();
+    for words in ["group \"ann\"", "due for 60 min", &format!("session {pid} (\"psql of bob\")")] {
+        assert!(sentence.contains(words), "{words}: {sentence}");
+    }
+    let mend = found["mend"].as_str().unwrap();
+    assert!(mend.contains(&format!("pg_terminate_backend({pid})")), "{mend}");
+    let groups = cli.ends(DONE, &["groups", "orders", "--sort", "wait"]).await.out;
+    assert!(groups.contains("locked by another transaction"), "{groups}");
+    open.rollback().await.unwrap();
+    cli.remove().await;
+}
+
+/// Fields have one case, and no time is a pair of numbers.
+fn sound(value: &Value, args: &[&str]) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+                assert!(field.chars().all(plain), "{args:?}: {field}");
+                assert!(!["secs", "nanos"].contains(&&**field), "{args:?}: {value}");
+                sound(value, args);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| sound(value, args)),
+        _ => {}
+    }
+}
+
+/// The rule of docs/guide/command-line.md, over all commands.
+#[tokio::test]
+async fn json_of_a_list_is_an_object_a_line_with_the_librarys_names() {
+    let cli = Cli::new().await;
+    let first = &*cli.enqueue("ann").await.to_string();
+    cli.enqueue("dan").await;
+    let lists: [&[&str]; 12] = [
+        &["queues"],
+        &["groups", "orders"],
+        &["lane", "orders", "ann"],
+        &["explain", first],
+        &["job", "show", first],
+        &["job", "show", first, "--data"],
+        &["job", "list", "orders"],
+        &["configure", "orders"],
+        &["doctor"],
+        &["metrics"],
+        &["receive", "orders", "--group", "dan"],
+        &["migrate", "--check"],
+    ];
+    for args in lists {
+        let lines = cli.json(args).await;
+        assert!(!lines.is_empty() && lines.iter().all(Value::is_object), "{args:?}: {lines:?}");
+        lines.iter().filter(|_| args[0] != "metrics").for_each(|line| sound(line, args));
+    }
+    // The names are those of the library.
+    let shown = cli.json(&["job", "show", first, "--data"]).await;
+    let job = cli.client.job(cli.database.pool(), first.parse().unwrap()).await.unwrap().unwrap();
+    for (field, value) in serde_json::to_value(job).unwrap().as_object().unwrap() {
+        assert_eq!(&shown[0][field], value, "{field}");
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn json_of_a_change_names_the_action_and_says_whether_it_was_a_dry_run() {
+    let cli = Cli::new().await;
+    let mut ids = Vec::new();
+    for group in ["ann", "ann", "bob", "cid", "dan"] {
+        ids.push(cli.enqueue(group).await.to_string());
+    }
+    let [first, third, fourth] = [0, 2, 3].map(|n| ids[n].as_str());
+    let changes: [&[&str]; 17] = [
+        &["pause", "orders"],
+        &["resume", "orders"],
+        &["pause", "orders", "ann"],
+        &["resume", "orders", "ann"],
+        &["configure", "orders", "--delay", "0"],
+        &["enqueue", "orders"],
+        &["job", "run-now", first],
+        &["job", "cancel", third],
+        &["job", "retry", third],
+        &["job", "skip", third],
+        &["redrive", "orders"],
+        &["job", "move", fourth, "--to", "other"],
+        &["job", "skip", third, fourth],
+        &["discard", "orders"],
+        &["purge", "orders", "ann"],
+        &["purge", "other"],
+        &["migrate"],
+    ];
+    for args in changes {
+        for dry_run in [true, false] {
+            let flags: &[&str] = if dry_run { &["--yes", "--dry-run"] } else { &["--yes"] };
+            // Job 4 was moved, and is cancelled: of two jobs one is changed.
+            let code = if args.len() == 4 && args[1] == "skip" { ERROR } else { DONE };
+            let ran = cli.ends(code, &[&["--json"], args, flags].concat()).await;
+            let lines = ran.json();
+            assert!(!lines.is_empty(), "{args:?}: {}", ran.err);
+            for line in lines {
+                assert!(line["action"].is_string(), "{args:?}: {line}");
+                assert_eq!(line["dry_run"], dry_run, "{args:?}: {line}");
+                sound(&line, args);
+            }
+        }
+    }
+    assert!(cli.json(&["log"]).await.len() > 5);
+    assert_eq!(cli.status(2).await, JobStatus::Cancelled);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn json_of_nothing_is_no_line_and_an_error() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    // What is not there prints no line, and an error with its exit code.
+    let empty: [&[&str]; 15] = [
+        &["groups", "none"],
+        &["lane", "none", "none"],
+        &["explain", "4711"],
+        &["job", "show", "4711"],
+        &["job", "list", "none"],
+        &["job", "retry", "4711", "4712"],
+        &["job", "move", "4711", "--to", "other"],
+        &["parked", "list", "orders"],
+        &["parked", "redrive", "orders", "ann"],
+        &["park", "orders", "none"],
+        &["unhalt", "orders", "none"],
+        &["redrive", "none"],
+        &["purge", "none"],
+        &["receive", "none"],
+        &["nodes"],
+    ];
+    for args in empty {
+        let nothing = cli.ends(NOTHING, &[&["--json", "--yes"], args].concat()).await;
+        assert!(nothing.out.is_empty(), "{args:?}: {}", nothing.out);
+        for line in nothing.err.lines() {
+            let error: Value = serde_json::from_str(line).unwrap();
+            assert!(error["error"].is_string(), "{args:?}: {error}");
+            assert_eq!(error["code"], NOTHING, "{args:?}: {error}");
+        }
+        assert!(!nothing.err.is_empty(), "{args:?}");
+    }
+    let several = cli.ends(NOTHING, &["--json", "--yes", "job", "retry", "4711", "4712"]).await;
+    let jobs: Vec<Value> =
+        several.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&jobs[0]["job"], &jobs[1]["job"]), (&json!(4711), &json!(4712)));
+    cli.remove().await;
 }
 
 #[tokio::test]

@@ -64,8 +64,8 @@ let wanted = false;
 let refreshing = false;
 let refreshedAt = Date.now();
 
-// A page that costs the database more is read less often: it takes one percent of the time.
-const atLeast = () => Math.min(Math.max(2000, 100 * Number(main.dataset.took)), 30000);
+// A page that costs the database more is read less often: it takes half a percent of the time.
+const atLeast = () => Math.min(Math.max(2000, 200 * Number(main.dataset.took)), 60000);
 const editing = () => main.querySelector("input:not([type=checkbox]):focus, select:focus") !== null;
 
 function focusMark() {

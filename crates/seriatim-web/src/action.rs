@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use seriatim::{Cancelled, Client, GroupState, JobStatus};
@@ -30,12 +31,12 @@ pub(crate) enum Action {
     Skip { job: i64 },
     RunNow { job: i64 },
     Abort { job: i64 },
-    PauseGroup { queue: String, group: String },
+    PauseGroup { queue: String, group: String, until: Option<DateTime<Utc>> },
     ResumeGroup { queue: String, group: String },
     Unhalt { queue: String, group: String },
     Park { queue: String, group: String },
     PurgeGroup { queue: String, group: String },
-    PauseQueue { queue: String },
+    PauseQueue { queue: String, until: Option<DateTime<Utc>> },
     ResumeQueue { queue: String },
     Redrive { queue: String, limit: u32 },
     PurgeQueue { queue: String },
@@ -62,6 +63,8 @@ pub(crate) struct Ask {
     pub(crate) job: Option<i64>,
     pub(crate) node: Option<String>,
     pub(crate) limit: Option<u32>,
+    /// When a pause ends by itself.
+    pub(crate) until: Option<DateTime<Utc>>,
     /// Dead letters by their ids.
     pub(crate) jobs: Option<Vec<i64>>,
     /// Dead letters by a filter; with an empty one all.
@@ -117,9 +120,9 @@ impl Action {
         })
     }
 
-    pub(crate) fn of_group(queue: String, group: String, verb: &str) -> Option<Self> {
+    pub(crate) fn of_group(queue: String, group: String, ask: &Ask, verb: &str) -> Option<Self> {
         Some(match verb {
-            "pause" => Self::PauseGroup { queue, group },
+            "pause" => Self::PauseGroup { queue, group, until: ask.until },
             "resume" => Self::ResumeGroup { queue, group },
             "unhalt" => Self::Unhalt { queue, group },
             "park" => Self::Park { queue, group },
@@ -128,11 +131,11 @@ impl Action {
         })
     }
 
-    pub(crate) fn of_queue(queue: String, limit: Option<u32>, verb: &str) -> Option<Self> {
+    pub(crate) fn of_queue(queue: String, ask: &Ask, verb: &str) -> Option<Self> {
         Some(match verb {
-            "pause" => Self::PauseQueue { queue },
+            "pause" => Self::PauseQueue { queue, until: ask.until },
             "resume" => Self::ResumeQueue { queue },
-            "redrive" => Self::Redrive { queue, limit: limit.unwrap_or(REDRIVE).min(REDRIVE) },
+            "redrive" => Self::Redrive { queue, limit: ask.limit.unwrap_or(REDRIVE).min(REDRIVE) },
             "purge" => Self::PurgeQueue { queue },
             _ => return None,
         })
@@ -315,12 +318,8 @@ async fn in_transaction(
                 released.groups, released.jobs
             )))
         }
-        Action::PauseGroup { queue, group } => {
-            client.pause_group(&mut *tx, queue, group, Some(reason)).await?;
-            Ok(Effect::of(format!(
-                "No job of group {group:?} starts until it is resumed. Enqueues go on, and so does \
-                 a running job."
-            )))
+        Action::PauseGroup { queue, group, until } => {
+            pause(client, tx, queue, Some(group), *until, reason).await
         }
         Action::ResumeGroup { queue, group } => {
             client.unpause_group(&mut *tx, queue, group).await?;
@@ -332,12 +331,7 @@ async fn in_transaction(
                 "Group {group:?} goes on with its next job; the one that halted it stays failed."
             )))
         }
-        Action::PauseQueue { queue } => {
-            client.pause_queue(&mut *tx, queue, Some(reason)).await?;
-            Ok(Effect::of(format!(
-                "No job of queue {queue:?} starts, in any process, until it is resumed."
-            )))
-        }
+        Action::PauseQueue { queue, until } => pause(client, tx, queue, None, *until, reason).await,
         Action::ResumeQueue { queue } => {
             client.unpause_queue(&mut *tx, queue).await?;
             Ok(Effect::of(format!("Queue {queue:?} goes on.")))
@@ -376,31 +370,63 @@ fn redriven_effect(redriven: seriatim::Redriven, which: &str) -> Effect {
     Effect { jobs: Some(redriven.jobs), overtaken: Some(redriven.overtaken), ..Effect::of(message) }
 }
 
+/// Pauses a queue, or a group of it.
+async fn pause(
+    client: &Client,
+    tx: &mut PgConnection,
+    queue: &str,
+    group: Option<&str>,
+    until: Option<DateTime<Utc>>,
+    reason: &str,
+) -> Result<Effect, WebError> {
+    let why = Some(reason);
+    match (group, until) {
+        (Some(group), None) => client.pause_group(tx, queue, group, why).await?,
+        (Some(group), Some(until)) => {
+            client.pause_group_until(tx, queue, group, until, why).await?;
+        }
+        (None, None) => client.pause_queue(tx, queue, why).await?,
+        (None, Some(until)) => client.pause_queue_until(tx, queue, until, why).await?,
+    }
+    let end = until.map_or_else(
+        || String::from("until it is resumed"),
+        |until| until.format("until %F %T UTC, or until it is resumed").to_string(),
+    );
+    Ok(Effect::of(match group {
+        Some(group) => format!(
+            "No job of group {group:?} starts {end}. Enqueues go on, and so does a running job."
+        ),
+        None => format!("No job of queue {queue:?} starts, in any process, {end}."),
+    }))
+}
+
 /// Returns what takes a pause, or the end of one, back. Looked for before it is done, as the reason
-/// of a pause goes with it.
+/// and the end of a pause go with it.
 async fn undo(app: &App, action: &Action, reason: &str) -> Result<Option<Undo>, WebError> {
-    let undo = |label, of: &str, verb: &str, queue: &str, group: Option<&str>, reason: String| {
-        let mut body = json!({"queue": queue, "reason": reason});
-        if let Some(group) = group {
-            body["group"] = json!(group);
-        }
-        Some(Undo { label, address: format!("api/v1/{of}/{verb}"), body })
-    };
-    let taken_back = format!("taken back: {reason}");
+    let resume =
+        |of: &str, body| Undo { label: "Resume", address: format!("api/v1/{of}/resume"), body };
+    let pause =
+        |of: &str, body| Undo { label: "Pause", address: format!("api/v1/{of}/pause"), body };
+    let back = format!("taken back: {reason}");
     Ok(match action {
-        Action::PauseGroup { queue, group } => {
-            undo("Resume", "groups", "resume", queue, Some(group), taken_back)
+        Action::PauseGroup { queue, group, .. } => {
+            Some(resume("groups", json!({"queue": queue, "group": group, "reason": back})))
         }
-        Action::PauseQueue { queue } => undo("Resume", "queues", "resume", queue, None, taken_back),
+        Action::PauseQueue { queue, .. } => {
+            Some(resume("queues", json!({"queue": queue, "reason": back})))
+        }
         Action::ResumeGroup { queue, group } => {
-            let was = app.client.group(&app.reads, queue, group).await?;
-            let why = was.and_then(|group| group.pause_reason).unwrap_or_default();
-            undo("Pause", "groups", "pause", queue, Some(group), why)
+            app.client.group(&app.reads, queue, group).await?.map(|was| {
+                let (why, until) = (was.pause_reason.unwrap_or_default(), was.paused_until);
+                let body = json!({"queue": queue, "group": group, "reason": why, "until": until});
+                pause("groups", body)
+            })
         }
         Action::ResumeQueue { queue } => {
-            let was = app.client.paused_queue(&app.reads, queue).await?;
-            let why = was.and_then(|paused| paused.reason).unwrap_or_default();
-            undo("Pause", "queues", "pause", queue, None, why)
+            app.client.paused_queue(&app.reads, queue).await?.map(|was| {
+                let why = was.reason.unwrap_or_default();
+                pause("queues", json!({"queue": queue, "reason": why, "until": was.until}))
+            })
         }
         _ => None,
     })

@@ -178,7 +178,8 @@ async fn group_action(
     body: Body,
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
-    let action = Action::of_group(given(ask.queue.as_ref())?, given(ask.group.as_ref())?, &verb);
+    let (queue, group) = (given(ask.queue.as_ref())?, given(ask.group.as_ref())?);
+    let action = Action::of_group(queue, group, &ask, &verb);
     run(&app, &identity, &headers, action, &ask).await
 }
 
@@ -190,7 +191,7 @@ async fn queue_action(
     body: Body,
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
-    let action = Action::of_queue(given(ask.queue.as_ref())?, ask.limit, &verb);
+    let action = Action::of_queue(given(ask.queue.as_ref())?, &ask, &verb);
     run(&app, &identity, &headers, action, &ask).await
 }
 

@@ -102,6 +102,7 @@ pub enum Auth {
 }
 
 pub(crate) type AccessFn = Arc<dyn Fn(&Parts) -> Identity + Send + Sync>;
+pub(crate) type MetricsFn = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The settings of the page.
 #[derive(Clone, Default)]
@@ -112,6 +113,7 @@ pub struct Config {
     pub(crate) show_data: bool,
     pub(crate) read_only: bool,
     pub(crate) write_pool: Option<PgPool>,
+    pub(crate) process_metrics: Option<MetricsFn>,
 }
 
 impl Config {
@@ -163,6 +165,14 @@ impl Config {
         self.write_pool = Some(pool);
         self
     }
+
+    /// Shows the metrics of this process at `/metrics` too, behind those of the fleet: `render`
+    /// returns them as Prometheus reads them. For an application that runs processors and has an
+    /// exporter of the facade `metrics`. Default none.
+    pub fn process_metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.process_metrics = Some(Arc::new(render));
+        self
+    }
 }
 
 impl fmt::Debug for Config {
@@ -173,6 +183,7 @@ impl fmt::Debug for Config {
             .field("access", &self.access.is_some())
             .field("show_data", &self.show_data)
             .field("read_only", &self.read_only)
+            .field("process_metrics", &self.process_metrics.is_some())
             .finish_non_exhaustive()
     }
 }

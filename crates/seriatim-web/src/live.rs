@@ -15,8 +15,8 @@ use tokio::time::sleep;
 
 use crate::app::App;
 
-/// The time between two polls, while a page is open. A poll takes 1 % of the time at most, so one
-/// that costs more comes later.
+/// The time between two polls, while a page is open. A poll takes half a percent of the time at
+/// most, so one that costs more comes later. The page that reads itself anew takes as much.
 const INTERVAL: Duration = Duration::from_secs(2);
 const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 /// Ages on the pages are so old at most, even if nothing changes.
@@ -72,7 +72,7 @@ async fn poll(app: Weak<App>) {
                     let seen = Some(digest(&queues));
                     changed |= seen != last;
                     last = seen;
-                    interval = (cost * 100).clamp(INTERVAL, LONGEST_INTERVAL);
+                    interval = (cost * 200).clamp(INTERVAL, LONGEST_INTERVAL);
                 }
                 Err(error) => tracing::debug!(%error, "the poll of the page failed"),
             }
@@ -90,7 +90,7 @@ fn digest(queues: &[QueueOverview]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for queue in queues {
         let paused = queue.paused.as_ref().map(|paused| (paused.since, &paused.reason));
-        let seen = (&queue.queue, paused, queue.jobs, queue.groups, queue.oldest_due);
+        let seen = (&queue.queue, paused, queue.jobs, queue.groups, queue.oldest_due, queue.served);
         format!("{seen:?}").hash(&mut hasher);
     }
     hasher.finish()

@@ -1,4 +1,4 @@
-//! `/metrics`: the metrics of the fleet, for Prometheus.
+//! `/metrics`: the metrics of the fleet, and of this process if it has any, for Prometheus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
                 metrics = app.client.metrics(&app.reads).await?;
             }
             Some(age) if age >= EVERY.as_secs_f64() => {
+                let app = Arc::clone(&app);
                 tokio::spawn(async move {
                     if let Err(error) = app.client.collect_metrics(&app.writes, EVERY).await {
                         tracing::warn!(%error, "the metrics could not be collected");
@@ -34,5 +35,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResp
             Some(_) => {}
         }
     }
-    Ok(([(CONTENT_TYPE, TEXT)], metrics.to_prometheus()))
+    let of_process = app.config.process_metrics.as_ref().map(|render| render());
+    let text = metrics.to_prometheus() + &of_process.unwrap_or_default();
+    Ok(([(CONTENT_TYPE, TEXT)], text))
 }

@@ -4,6 +4,7 @@
 //! They wait for no handler. What a worker does for each job does not belong here.
 
 pub(in crate::store) mod control;
+pub(in crate::store) mod move_jobs;
 pub(in crate::store) mod park;
 pub(in crate::store) mod pause;
 pub(in crate::store) mod policy;

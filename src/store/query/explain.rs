@@ -4,7 +4,8 @@
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::job::explanation::{AttemptInfo, ProcessorInfo, SessionInfo};
+use crate::job::attempt::AttemptInfo;
+use crate::job::explanation::{ProcessorInfo, SessionInfo};
 use crate::job::facts::Facts;
 use crate::job::job::JobStatus;
 use crate::store::statement::statements;
@@ -54,10 +55,9 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
             Some((id, JobStatus::parse(status).ok_or_else(unknown)?))
         }
     };
-    let attempt = AttemptInfo {
-        attempt: number("attempt")?.unwrap_or_default(),
-        of: number("attempt_limit")?,
-    };
+    let attempts = number("attempt")?.unwrap_or_default();
+    let forgiven = number("attempts_forgiven")?.unwrap_or_default();
+    let attempt = AttemptInfo::new(attempts, forgiven, number("attempt_limit")?);
     Ok(Facts {
         asked_at: row.try_get("asked_at")?,
         job,
@@ -81,6 +81,7 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         parked: count("parked")?,
         parked_since: row.try_get("parked_since")?,
         has_parked: row.try_get::<Option<bool>, _>("has_parked")?.unwrap_or_default(),
+        queue_paused: row.try_get::<Option<bool>, _>("queue_paused")?.unwrap_or_default(),
         processor: processor(row)?,
         session: session(row)?,
     })
@@ -104,6 +105,7 @@ fn session(row: &PgRow) -> Result<Option<SessionInfo>, sqlx::Error> {
     let Some(pid) = row.try_get("session")? else { return Ok(None) };
     Ok(Some(SessionInfo {
         pid,
+        application: row.try_get("application")?,
         state: row.try_get("session_state")?,
         query: row.try_get("session_query")?,
         query_start: row.try_get("query_began")?,

@@ -34,7 +34,7 @@ statements! {
 }
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 23] = [
+const COLUMNS: [&str; 24] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -58,6 +58,7 @@ const COLUMNS: [&str; 23] = [
     "j.lease_ms",
     "j.dedup_id",
     "j.headers::text",
+    "j.attempts_forgiven",
 ];
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
@@ -304,6 +305,7 @@ pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         result: readable(row, 5)?,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),
+        attempts_forgiven: count(row.try_get(23)?),
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,

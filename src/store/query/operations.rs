@@ -1,5 +1,6 @@
 //! What operators did, and which processors there are.
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::explanation::ProcessorInfo;
@@ -11,6 +12,13 @@ statements! {
     OPERATIONS = |names| names.sql(
         "select id, at, actor, action, queue, group_id, job_id, reason, affected
         from {operation} where $1::int8 is null or id < $1 order by id desc limit $2",
+    );
+    // The table has no index by job: the last 10,000 operations are looked through.
+    OF_JOB = |names| names.sql(
+        "select o.* from (
+            select id, at, actor, action, queue, group_id, job_id, reason, affected
+            from {operation} order by id desc limit 10000) o
+        where o.job_id = $1 order by o.id limit 100",
     );
     PROCESSORS = |names| names.sql(
         "select id, node, host, pid, alive, queues, started_at, seen_at from {processors}()",
@@ -26,21 +34,18 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Operation>, sqlx::Error> {
         let rows = self.query(&OPERATIONS).bind(before).bind(limit).fetch_all(executor).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Operation {
-                    id: row.try_get(0)?,
-                    at: row.try_get(1)?,
-                    actor: row.try_get(2)?,
-                    action: row.try_get(3)?,
-                    queue: row.try_get(4)?,
-                    group: row.try_get(5)?,
-                    job: row.try_get(6)?,
-                    reason: row.try_get(7)?,
-                    affected: row.try_get::<i64, _>(8)?.unsigned_abs(),
-                })
-            })
-            .collect()
+        rows.iter().map(operation).collect()
+    }
+
+    /// Returns what operators did with a job, the first first: of the last 10,000 operations, and
+    /// 100 at most.
+    pub(crate) async fn job_operations(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: i64,
+    ) -> Result<Vec<Operation>, sqlx::Error> {
+        let rows = self.query(&OF_JOB).bind(job).fetch_all(executor).await?;
+        rows.iter().map(operation).collect()
     }
 
     pub(crate) async fn processors(
@@ -63,4 +68,18 @@ impl Store {
             })
             .collect()
     }
+}
+
+fn operation(row: &PgRow) -> Result<Operation, sqlx::Error> {
+    Ok(Operation {
+        id: row.try_get(0)?,
+        at: row.try_get(1)?,
+        actor: row.try_get(2)?,
+        action: row.try_get(3)?,
+        queue: row.try_get(4)?,
+        group: row.try_get(5)?,
+        job: row.try_get(6)?,
+        reason: row.try_get(7)?,
+        affected: row.try_get::<i64, _>(8)?.unsigned_abs(),
+    })
 }

@@ -59,7 +59,17 @@ const BY_NAME_SQL: &str = "
     select k.name from named k where k.name is not null
       and ($4::text is null or pg_catalog.starts_with(k.name, $4)) limit $2";
 
+/// Groups whose heads another transaction had locked when they were claimed last: the next look at
+/// them is up to 1.3 s ahead, and always near now.
+const RECHECKED: &str = "
+    select b.group_id from (
+      select g.group_id, g.rechecks from {queue_group} g where g.queue = $1 and g.ready_at <= now() + interval '2 s'
+        and g.ready_at < 'infinity' and g.job_id is null order by g.ready_at desc limit $2) b
+    where b.rechecks > 0";
+
 const READY_SQL: &str = "
+    ({rechecked})
+    union
     (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at <= now() and g.ready_at < 'infinity'
       and g.job_id is null order by g.ready_at limit $2)
     union
@@ -86,6 +96,8 @@ const PARKED_SQL: &str = "
 
 /// Those of every state, of which the longest waits and the deepest are looked for.
 const ANY_SQL: &str = "
+    ({rechecked})
+    union
     (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at < 'infinity' order by g.ready_at limit $2)
     union
     (select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null order by g.halted_at limit $2)
@@ -116,11 +128,12 @@ fn details(names: &Names, candidates: &str) -> String {
         ("flag_at", FLAG_AT),
         ("paused", &paused),
     ];
-    let candidates = names.sql_with(candidates, &pieces);
+    let candidates = candidates.replace("{rechecked}", RECHECKED);
+    let candidates = names.sql_with(&candidates, &pieces);
     let body = "
         select c.name, d.state, d.head, d.head_status, d.head_name, d.attempts, d.max_attempts, d.enqueued_at, d.due_at,
           d.started_at, d.depth, d.parked, d.stopped_at, d.reason, d.halted_by, d.halted_until, d.halt_then, d.paused_at,
-          d.paused_until, d.pause_reason
+          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked
         from ({candidates}) c(name) cross join lateral {group_state}($1, c.name) d
         where $3::text is not distinct from $3 and $4::text is not distinct from $4";
     names.sql_with(body, &[("candidates", &candidates)])
@@ -270,6 +283,7 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         head_status: status.and_then(JobStatus::parse),
         head_name: row.try_get(4)?,
         attempts: number(row.try_get(5)?).unwrap_or_default(),
+        attempts_forgiven: number(row.try_get(20)?).unwrap_or_default(),
         max_attempts: number(row.try_get(6)?),
         enqueued_at: row.try_get(7)?,
         due_at: row.try_get(8)?,
@@ -279,6 +293,7 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         stopped_at: row.try_get(12)?,
         reason: row.try_get(13)?,
         halted_by: row.try_get(14)?,
+        blocked: row.try_get::<Option<bool>, _>(21)?.unwrap_or_default(),
         halted_until: row.try_get(15)?,
         then: row.try_get::<Option<&str>, _>(16)?.and_then(AfterHalt::parse),
         paused_at: row.try_get(17)?,

@@ -132,6 +132,16 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
     let ids = [later, head, behind].map(|id| id.to_string());
     assert_eq!(log.entries(), ids);
 
+    // Nothing is behind the job that halted it.
+    by_hand(
+        pool,
+        "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, halted_at, halt_job_id) \
+         values ('q', 'empty', 'infinity', 1, now(), 1)",
+    )
+    .await;
+    let empty = client.park_group(pool, "q", "empty").await.unwrap_err();
+    assert!(matches!(empty, ControlError::NothingWaits { .. }), "{empty}");
+
     let hangs = enqueue(pool, "q", "runs", "hang").await;
     job_when(pool, hangs, |job| job.status == JobStatus::Started).await;
     let runs = client.park_group(pool, "q", "runs").await.unwrap_err();

@@ -67,10 +67,10 @@ async fn run(database: &TestDatabase, options: QueueOptions) -> Witness {
     let handler = handler_with(witness.clone(), async |witness: Witness, job, data| {
         let due = job.created_at().max(job.run_at());
         witness.see(job, data.clone(), due).await;
-        match data == json!("fails") && job.attempt() == 1 {
-            true => Err(JobError::retry("not yet")),
-            false => Ok(json!(null)),
+        if data == json!("fails") && job.attempt() == 1 {
+            return Err(JobError::retry("not yet"));
         }
+        Ok(json!(null))
     });
     let running = processor(database, 10).await.queue(options, handler).build().unwrap();
     let running = running.start().await.unwrap();

@@ -19,6 +19,21 @@ async fn actions(pool: &PgPool) -> Vec<(String, Option<String>, u64)> {
     operations.into_iter().rev().map(|done| (done.action, done.reason, done.affected)).collect()
 }
 
+#[tokio::test]
+async fn what_was_done_with_a_job_is_found_by_its_id() {
+    let database = database().await;
+    let pool = database.pool();
+    let ann = Client::default().acting_as("ann").because("refunded by hand");
+    let (first, second) = (enqueue(pool, "q", "g", 1).await, enqueue(pool, "q", "g", 2).await);
+    ann.skip(pool, first).await.unwrap();
+    ann.retry(pool, first).await.unwrap();
+    ann.skip(pool, second).await.unwrap();
+    let done = ann.job_operations(pool, first).await.unwrap();
+    let actions: Vec<_> = done.iter().map(|done| &*done.action).collect();
+    assert_eq!(actions, ["skip", "retry"]);
+    assert_eq!(done[0].reason.as_deref(), Some("refunded by hand"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_changes_is_written_down_with_it() {
     let database = database().await;

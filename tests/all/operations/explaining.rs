@@ -451,3 +451,57 @@ async fn parked_jobs_are_told_with_their_group() {
     says(pool, behind, &[&format!("is parked with job {bad}"), "discard_parked"]).await;
     running.shutdown(Duration::from_secs(5)).await;
 }
+
+/// A claim whose lease is over reads as what it is, until a worker takes it over.
+#[tokio::test]
+async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
+    let database = database().await;
+    let pool = database.pool();
+    let (job, alone) = (enqueue(pool, "q", "g", "a").await, enqueue(pool, "q", "h", "b").await);
+    by_hand(
+        pool,
+        format!(
+            "update seriatim.job set status = 'started', flagged = false, attempts = 1, last_started_at = now();
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) values \
+             ('q', 'g', now() - interval '90 s', {job}, gen_random_uuid(), {job}), \
+             ('q', 'h', now() - interval '1 s', {alone}, gen_random_uuid(), {alone})"
+        ),
+    )
+    .await;
+    let words = ["its lease ended 90 s ago, and no worker has taken it over", "start a processor"];
+    let seen = says(pool, job, &words).await;
+    let Reason::Lapsed { seconds, .. } = seen.reason else { panic!("{seen}") };
+    assert!((90.0..150.0).contains(&seconds), "{seconds}");
+    // So it is if it was suspected by somebody who is gone, too.
+    by_hand(pool, "update seriatim.queue_group set suspect = claim").await;
+    assert!(matches!(explained(pool, job).await.reason, Reason::Lapsed { .. }));
+
+    // A processor of another version may serve any queue.
+    let any = "insert into seriatim.processor (id, node, presence_key, server_started_at) \
+               values (9, 'any', null, pg_postmaster_start_time())";
+    by_hand(pool, any).await;
+    says(pool, alone, &["To do: nothing, it is taken over within seconds"]).await;
+    says(pool, job, &["To do: see whether the processors of its queue live"]).await;
+    Client::default().pause_queue(pool, "q", None).await.unwrap();
+    says(pool, job, &["To do: unpause_queue lets a worker take it over"]).await;
+}
+
+/// What a retry gave anew is in the limit that is told.
+#[tokio::test]
+async fn no_attempt_is_told_beyond_its_limit() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let new = NewJob::new("q", &"a").group("g").max_attempts(2);
+    let id = client.enqueue(pool, new).await.unwrap().id();
+    by_hand(
+        pool,
+        "update seriatim.job set status = 'failed', flagged = false, attempts = 2, finished_at = now()",
+    )
+    .await;
+    client.retry(pool, id).await.unwrap();
+    by_hand(pool, "update seriatim.job set attempts = 3").await;
+    let job = client.job(pool, id).await.unwrap().unwrap();
+    assert_eq!(job.attempt().to_string(), "attempt 3 of 4");
+    let group = client.group(pool, "q", "g").await.unwrap().unwrap();
+    assert_eq!(group.attempt().to_string(), "attempt 3 of 4");
+}

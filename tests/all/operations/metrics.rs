@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::Value;
-use seriatim::{Client, NewJob, QueueSettings, Receive};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use serde_json::{Value, json};
+use seriatim::{Client, JobError, NewJob, Processor, QueueSettings, Receive};
 use sqlx::AssertSqlSafe;
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{by_hand, database, enqueue};
+use crate::support::{Errors, by_hand, database, ended, enqueue, handler, processor, queue};
 
 const EVERY: Duration = Duration::from_secs(15);
 
@@ -96,8 +97,33 @@ async fn the_text_is_what_prometheus_reads() {
     assert!(said.status.success(), "{}\n{text}", String::from_utf8_lossy(&said.stderr));
 }
 
+/// What a scrape of a process shows whose recorder has buckets, as the guide says: of one that
+/// enqueues, receives, runs a job that fails, and cannot claim from another schema.
+async fn scrape_of_a_process() -> String {
+    let seconds = Matcher::Suffix(String::from("_seconds"));
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(seconds, &[1.0, 60.0]).unwrap();
+    let recorder = builder.install_recorder().unwrap();
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    client.receive(pool, Receive::new("measured")).await.unwrap();
+    let run = handler(async |_, _| Err(JobError::fail("no")));
+    let running = processor(&db, 5).await.queue(queue("measured"), run).build().unwrap();
+    let running = running.start().await.unwrap();
+    let id = enqueue(pool, "measured", "a", 1).await;
+    ended(pool, id).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let errors = Errors::default();
+    let elsewhere = Processor::builder(pool.clone()).client(&Client::new("elsewhere").unwrap());
+    let idle = handler(async |_, _| Ok(json!(null)));
+    let running = errors.of(elsewhere).queue(queue("measured"), idle).build().unwrap();
+    let running = running.start_when_ready();
+    errors.0.wait_for(1).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    recorder.render()
+}
+
 /// Each metric that an alert or a panel names is in a real scrape, and each statement of the SQL
-/// dashboard runs.
+/// dashboard runs. The guide's page has each metric that is there.
 #[tokio::test]
 async fn alerts_and_dashboards_name_what_is_there() {
     let db = database().await;
@@ -113,12 +139,17 @@ async fn alerts_and_dashboards_name_what_is_there() {
         .unwrap();
     sqlx::query("select 1").execute(&mut *open).await.unwrap();
     client.collect_metrics(pool, EVERY).await.unwrap();
-    let text = client.metrics(pool).await.unwrap().to_prometheus();
-    let shown: HashSet<_> = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split(['{', ' ']).next())
-        .collect();
+    let text = client.metrics(pool).await.unwrap().to_prometheus() + &scrape_of_a_process().await;
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let samples = samples.filter_map(|line| line.split(['{', ' ']).next());
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let (types, shown): (Vec<_>, HashSet<_>) = (types.collect(), samples.collect());
+    let shown: HashSet<_> = shown.into_iter().chain(types.iter().copied()).collect();
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/metrics.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    for name in types {
+        assert!(guide.contains(&format!("`{name}`")), "{name} is not in the guide");
+    }
     for file in ["seriatim.rules.yml", "grafana-prometheus.json", "../guide/metrics.md"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring").join(file);
         let words = std::fs::read_to_string(&file).unwrap();

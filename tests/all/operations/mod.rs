@@ -13,6 +13,7 @@ mod lists;
 mod logs;
 mod maintenance;
 mod metrics;
+mod moving;
 mod no_payload;
 mod operating;
 mod overview;

@@ -180,6 +180,53 @@ async fn queues_say_whether_they_are_served() {
     other.shutdown(Duration::from_secs(5)).await;
 }
 
+/// Each look at a lane whose head is locked moves its place in the line; the next look is ahead.
+#[tokio::test]
+async fn a_lane_whose_head_is_locked_waits_since_the_head_is_due() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let head = enqueue(pool, "q", "locked", "a").await;
+    by_hand(
+        pool,
+        format!(
+            "update seriatim.job set flagged = false, run_at = now() - interval '1 h';
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, rechecks) \
+             values ('q', 'locked', now() + interval '1 s', {head}, 6)"
+        ),
+    )
+    .await;
+    let long_ago = Utc::now() - chrono::Duration::minutes(59);
+    let queues = client.queues(pool).await.unwrap();
+    assert!(queues[0].oldest_due.is_some_and(|due| due < long_ago), "{queues:?}");
+    assert_eq!([queues[0].groups.ready.count, queues[0].groups.resting.count], [1, 0]);
+    for filter in [
+        GroupFilter::default().sort(GroupSort::Wait),
+        GroupFilter::default().state(GroupState::Ready),
+    ] {
+        let page = client.groups(pool, "q", &filter).await.unwrap();
+        assert_eq!(names(&page), ["locked"]);
+        assert!(page.groups[0].blocked && page.groups[0].due_at < Some(long_ago), "{page:?}");
+    }
+    by_hand(pool, "update seriatim.queue_group set rechecks = 1").await;
+    assert!(!client.group(pool, "q", "locked").await.unwrap().unwrap().blocked);
+}
+
+/// The row of a queue that says nothing any more is gone.
+#[tokio::test]
+async fn a_mistyped_queue_is_not_listed_after_its_pause() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    client.pause_queue(pool, "ordres", None).await.unwrap();
+    assert_eq!(client.queues(pool).await.unwrap().len(), 1);
+    client.unpause_queue(pool, "ordres").await.unwrap();
+    assert_eq!(client.queues(pool).await.unwrap(), []);
+    let settings = seriatim::QueueSettings::new("slow").in_flight_limit(Some(1));
+    client.configure_queue(pool, settings).await.unwrap();
+    client.pause_queue(pool, "slow", None).await.unwrap();
+    client.unpause_queue(pool, "slow").await.unwrap();
+    assert_eq!(client.queues(pool).await.unwrap()[0].in_flight_limit, Some(1));
+}
+
 /// Pages through more groups than fit on one, whatever their names are.
 #[tokio::test]
 async fn groups_are_paged_by_name() {

@@ -20,11 +20,9 @@ pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), F
         session.client.configure_queue(&mut *conn, settings.clone()).await?;
         let stored = session.client.queue_settings(conn, &queue).await?;
         let words: Vec<_> = fields(&stored).map(|(name, value)| format!("{name} {value}")).into();
-        Ok(Effect {
-            sentence: format!("queue {queue:?} has {}", words.join(", ")),
-            jobs: 0,
-            data: json::settings(&queue, &stored),
-        })
+        let sentence = format!("queue {queue:?} has {}", words.join(", "));
+        let data = json::change("configure", &json::settings(&queue, &stored)?)?;
+        Ok(Effect::new(sentence, 0, data))
     };
     session.change(act).await
 }
@@ -80,7 +78,7 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
 async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     let stored = session.client.queue_settings(&mut *session.read().await?, queue).await?;
     if session.json() {
-        return json_line(&json::settings(queue, &stored));
+        return json_line(&json::settings(queue, &stored)?);
     }
     line(&format!("queue {}", visible(&format!("{queue:?}"))))?;
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
@@ -102,7 +100,7 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 9] {
 }
 
 /// Returns a policy as the argument of `--out-of-attempts`.
-pub(crate) fn policy(policy: Option<OutOfAttempts>) -> String {
+fn policy(policy: Option<OutOfAttempts>) -> String {
     match policy {
         None | Some(OutOfAttempts::Continue) => String::from("continue"),
         Some(OutOfAttempts::Halt) => String::from("halt"),

@@ -28,7 +28,7 @@ pub(crate) async fn run(session: &Session, enqueue: Enqueue) -> Result<(), Failu
         format!("job {id} is enqueued")
     };
     let data = json!({"action": "enqueue", "job": id, "duplicate": duplicate});
-    session.tell(&Effect { sentence, jobs: 1, data })
+    session.tell(&Effect::new(sentence, 1, data))
 }
 
 fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {

@@ -21,7 +21,8 @@ pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
         value["sentence"] = explanation.to_string().into();
         return json_line(&value);
     }
-    line(&visible(&in_commands(&explanation.to_string())))
+    let (queue, group) = (Some(&*explanation.queue), explanation.group.as_deref());
+    line(&visible(&in_commands(&explanation.to_string(), queue, group)))
 }
 
 pub(crate) fn no_such_job(id: i64) -> Failure {
@@ -37,28 +38,28 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
     let explanation = session.client.explain_group(&session.pool, queue, group).await?;
     let jobs = session.client.group_jobs(&mut *session.read().await?, queue, group, *limit).await?;
     let sentence = explanation.to_string();
+    if overview.is_none() && jobs.is_empty() {
+        return Err(Failure::NothingMatched(sentence));
+    }
     if session.json() {
-        let jobs: Vec<_> = jobs.iter().map(|job| json::job(job, false)).collect();
+        let jobs: Vec<_> =
+            jobs.iter().map(|job| json::job(job, false)).collect::<Result<_, _>>()?;
         let lane = json!({
             "queue": queue, "group": group, "sentence": sentence, "overview": overview,
             "explanation": explanation, "jobs": jobs,
         });
-        json_line(&lane)?;
-    } else {
-        line(&visible(&in_commands(&sentence)))?;
-        if !jobs.is_empty() {
-            let now = session.now().await?;
-            let mut table = Table::new(&["#job", "status", "name", "tries", "#age", "note"]);
-            for job in &jobs {
-                table.row(row(job, now));
-            }
-            table.print()?;
-        }
+        return json_line(&lane);
     }
-    if overview.is_none() && jobs.is_empty() {
-        return Err(Failure::Told(Box::new(Failure::NothingMatched(sentence))));
+    line(&visible(&in_commands(&sentence, Some(queue), Some(group))))?;
+    if jobs.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let now = session.now().await?;
+    let mut table = Table::new(&["#job", "status", "~name", "tries", "#age", "~note"]);
+    for job in &jobs {
+        table.row(row(job, now));
+    }
+    table.print()
 }
 
 fn row(job: &Job, now: DateTime<Utc>) -> [String; 6] {
@@ -77,7 +78,7 @@ fn row(job: &Job, now: DateTime<Utc>) -> [String; 6] {
         job.id.to_string(),
         job.status.to_string(),
         job.name.clone().unwrap_or_default(),
-        tries(i64::from(job.attempts), job.max_attempts.map(i64::from)),
+        tries(job.attempt()),
         since(job.created_at, now),
         note,
     ]

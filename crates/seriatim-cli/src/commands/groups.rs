@@ -1,7 +1,7 @@
 //! `seriatim groups`: the groups of a queue.
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupOverview, GroupState};
+use seriatim::{AttemptInfo, GroupFilter, GroupOverview, GroupState};
 
 use crate::args::Groups;
 use crate::commands::queues::number;
@@ -34,7 +34,7 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     }
     let now = session.now().await?;
     let mut table = Table::new(&[
-        "group", "state", "#jobs", "#parked", "#head", "name", "tries", "#age", "note",
+        "~group", "state", "#jobs", "#parked", "#head", "~name", "tries", "#age", "~note",
     ]);
     for group in &page.groups {
         let age = group.enqueued_at.map(|time| since(time, now)).unwrap_or_default();
@@ -46,7 +46,7 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
             parked,
             group.head.map(|id| id.to_string()).unwrap_or_default(),
             group.head_name.clone().unwrap_or_default(),
-            tries(i64::from(group.attempts), group.max_attempts.map(i64::from)),
+            tries(group.attempt()),
             age,
             note(group, now),
         ]);
@@ -61,14 +61,17 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
 }
 
 /// Returns the attempts so far, with the limit if the job has one.
-pub(crate) fn tries(attempts: i64, limit: Option<i64>) -> String {
-    match limit {
-        Some(limit) => format!("{attempts} of {limit}"),
-        None => attempts.to_string(),
+pub(crate) fn tries(info: AttemptInfo) -> String {
+    match info.of {
+        Some(limit) => format!("{} of {limit}", info.attempt),
+        None => info.attempt.to_string(),
     }
 }
 
 fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
+    if group.blocked {
+        return String::from("its next job is locked by another transaction: lane names it");
+    }
     let mut note = String::new();
     if let Some(time) = group.stopped_at {
         note = format!("for {}", since(time, now));
@@ -78,6 +81,12 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     }
     if let Some(job) = group.halted_by {
         note = format!("by job {job}, {note}");
+    }
+    if let Some(until) = group.halted_until {
+        note = format!("{note}, until {}", clock(until));
+    }
+    if group.paused_at.is_some() && group.state != GroupState::Paused {
+        note = format!("{note}, paused too");
     }
     match &group.reason {
         Some(reason) if note.is_empty() => reason.clone(),

@@ -1,13 +1,16 @@
-//! `seriatim job`: show, list, cancel, retry and skip.
+//! `seriatim job`: show, list, and what is done with jobs by their ids.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::iter;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Cancelled, ControlError, Job};
+use seriatim::{Cancelled, ControlError, Job, Moved, Operation};
 use sqlx::PgConnection;
 
-use crate::args::{self, Ids, JobList};
+use crate::args::{self, Ids, JobList, MoveJobs};
 use crate::change::{Effect, ask};
 use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
@@ -27,6 +30,7 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
         args::Job::Skip(ids) => skip(session, &ids).await,
         args::Job::Abort(ids) => abort(session, &ids).await,
         args::Job::RunNow(ids) => run_now(session, &ids).await,
+        args::Job::Move(jobs) => move_jobs(session, &jobs).await,
     }
 }
 
@@ -35,18 +39,35 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
     let job = client.job(&mut *session.read().await?, id).await?.ok_or_else(|| no_such_job(id))?;
     let explanation = session.client.explain_job(&session.pool, id).await?;
     let sentence = explanation.map(|explanation| explanation.to_string());
+    let operations = client.job_operations(&mut *session.read().await?, id).await?;
     if session.json() {
-        let mut value = json::job(&job, with_data);
+        let mut value = json::job(&job, with_data)?;
         value["sentence"] = sentence.into();
+        value["operations"] = serde_json::to_value(&operations)?;
         return json_line(&value);
     }
     if let Some(sentence) = sentence {
-        line(&visible(&in_commands(&sentence)))?;
+        let sentence = in_commands(&sentence, Some(&job.queue), job.group.as_deref());
+        line(&visible(&sentence))?;
     }
     for (field, value) in fields(&job, with_data) {
         line(&format!("{field:<12} {}", visible(&value)))?;
     }
-    attempts(&job)
+    attempts(&job)?;
+    done(operations)
+}
+
+/// Prints what operators did with a job.
+fn done(operations: Vec<Operation>) -> Result<(), Failure> {
+    if operations.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["at", "~actor", "action", "~reason"]);
+    for Operation { at, actor, action, reason, .. } in operations {
+        table.row([clock(at), actor, action, reason.unwrap_or_default()]);
+    }
+    line("")?;
+    table.print()
 }
 
 /// Returns what a job has, by the names of the fields.
@@ -58,7 +79,7 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("status", Some(job.status.to_string())),
         ("name", job.name.clone()),
         ("reference", job.reference.clone()),
-        ("attempts", Some(tries(job.attempts.into(), job.max_attempts.map(i64::from)))),
+        ("attempts", Some(tries(job.attempt()))),
         ("priority", (job.priority > 0).then(|| job.priority.to_string())),
         ("enqueued", Some(clock(job.created_at))),
         ("due", (!job.status.is_final()).then(|| clock(job.run_at))),
@@ -84,7 +105,8 @@ fn attempts(job: &Job) -> Result<(), Failure> {
     if job.history.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(&["#attempt", "begun", "#took", "ended as", "message"]);
+    line("")?;
+    let mut table = Table::new(&["#attempt", "begun", "#took", "ended as", "~message"]);
     for attempt in &job.history {
         let took = attempt.started_at.and_then(|begun| (attempt.finished_at - begun).to_std().ok());
         let took = took.map(|took| Duration::from_millis(took.as_millis().try_into().unwrap_or(0)));
@@ -114,17 +136,18 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
     }
     let now = session.now().await?;
     let mut table =
-        Table::new(&["#job", "group", "status", "name", "reference", "tries", "#age", "error"]);
+        Table::new(&["#job", "~group", "status", "~name", "~reference", "tries", "#age", "~error"]);
     for job in page.jobs {
+        let tries = tries(job.attempt());
         table.row([
             job.id.to_string(),
             job.group.unwrap_or_default(),
             job.status.to_string(),
             job.name.unwrap_or_default(),
             job.reference.unwrap_or_default(),
-            tries(job.attempts.into(), job.max_attempts.map(i64::from)),
+            tries,
             since(job.created_at, now),
-            job.error.unwrap_or_default(),
+            job.error.map(|error| error.message).unwrap_or_default(),
         ]);
     }
     table.print()?;
@@ -137,13 +160,12 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
 async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let (word, state) = match session.client.cancel(conn, id).await? {
-            Cancelled::Now => ("is cancelled", "cancelled"),
             Cancelled::Requested => {
                 ("runs, or a transaction has its row: it is asked to end", "requested")
             }
-            _ => ("is cancelled", "unknown"),
+            _ => ("is cancelled", "cancelled"),
         };
-        Ok((word.to_owned(), json!({"job": id, "cancel": state})))
+        Ok((word.to_owned(), json!({"action": "cancel", "job": id, "state": state})))
     };
     each(session, ids, act).await
 }
@@ -153,7 +175,7 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
         let retried = session.client.retry(conn, id).await?;
         let overtaken = overtaken(retried.overtaken);
         let word = format!("is queued again in its old place{overtaken}");
-        Ok((word, json!({"job": id, "retry": "queued", "overtaken": retried.overtaken})))
+        Ok((word, json!({"action": "retry", "job": id, "overtaken": retried.overtaken})))
     };
     each(session, ids, act).await
 }
@@ -161,12 +183,9 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.client.skip(conn, id).await?;
-        Ok((
-            String::from(
-                "is given up, and its group goes on; it stays a dead letter, which redrive would queue again (discard ends it for good)",
-            ),
-            json!({"job": id, "skip": "done"}),
-        ))
+        let word = "is given up, and its group goes on; it stays a dead letter, which redrive would \
+                    queue again (discard ends it for good)";
+        Ok((word.to_owned(), json!({"action": "skip", "job": id})))
     };
     each(session, ids, act).await
 }
@@ -177,37 +196,100 @@ async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
         for id in &ids.ids {
             let explanation = session.client.explain_job(&session.pool, *id).await?;
             let sentence = explanation.ok_or_else(|| no_such_job(*id))?.to_string();
-            let data = json!({"job": id, "sentence": sentence});
-            session.tell(&Effect { sentence, jobs: 1, data })?;
+            let data = json!({"action": "abort", "job": id, "sentence": sentence});
+            session.tell(&Effect::new(sentence, 1, data))?;
         }
         return Ok(());
     }
     if ids.ids.len() > 1 && !session.yes {
         ask(&format!("the runs of {} jobs end", ids.ids.len()))?;
     }
-    let mut refused = None;
+    let mut refused = Vec::new();
     for id in &ids.ids {
         let mut tx = session.begin().await?;
         if let Err(error) = session.client.abort(&mut *tx, *id).await {
-            let failure = Failure::from(error);
-            failure.print();
-            refused = Some(failure);
+            refused.push((*id, Failure::from(error)));
             continue;
         }
         tx.commit().await?;
         let sentence = format!("the run of job {id} ends, and its attempt counts");
-        session.tell(&Effect { sentence, jobs: 1, data: json!({"job": id, "abort": "done"}) })?;
+        session.tell(&Effect::new(sentence, 1, json!({"action": "abort", "job": id})))?;
     }
-    refused.map_or(Ok(()), |failure| Err(Failure::Told(Box::new(failure))))
+    let done = ids.ids.len() - refused.len();
+    refusals(session, done, refused)
 }
 
 async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.client.run_now(conn, id).await?;
         let word = String::from("is due now, and runs at its turn");
-        Ok((word, json!({"job": id, "run_now": "due"})))
+        Ok((word, json!({"action": "run_now", "job": id})))
     };
     each(session, ids, act).await
+}
+
+/// Moves queued jobs to another queue: those that are named, or those of a queue.
+async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
+    let MoveJobs { ids, to, all: _, from, group, limit } = jobs;
+    let (client, group) = (&session.client, group.as_deref());
+    let act = async |conn: &mut PgConnection| {
+        let moved = match from {
+            Some(from) => client.move_queue(conn, from, to, group, *limit).await?,
+            None => client.move_jobs(conn, ids, to).await?,
+        };
+        let left_out = match from {
+            Some(_) => 0,
+            None => count_of(ids.iter().collect::<HashSet<_>>().len() - moved.jobs.len()),
+        };
+        if moved.jobs.is_empty() {
+            return Err(Failure::NothingMatched(nothing_moved(to, &moved)));
+        }
+        let jobs = count_of(moved.jobs.len());
+        Ok(Effect::new(moved_in_words(to, &moved, left_out), jobs, {
+            let mut data = json::change("move", &moved)?;
+            data["to"] = to.as_str().into();
+            data
+        }))
+    };
+    session.change(act).await
+}
+
+fn nothing_moved(to: &str, moved: &Moved) -> String {
+    match moved.duplicates {
+        0 => format!("no such job is queued, free, and not in queue {to:?} already"),
+        jobs => format!("{} would be duplicates in queue {to:?}", count(jobs, "job")),
+    }
+}
+
+fn moved_in_words(to: &str, moved: &Moved, left_out: u64) -> String {
+    let mut sentence = match &*moved.jobs {
+        [one] => format!("job {} is job {} of queue {to:?} now", one.job, one.new_job),
+        several => format!("{} are in queue {to:?} now", count(count_of(several.len()), "job")),
+    };
+    _ = match moved.groups {
+        0 => Ok(()),
+        1 => write!(sentence, ", at the end of its group"),
+        groups => write!(sentence, ", at the ends of {groups} groups"),
+    };
+    if moved.left_behind > 0 {
+        let jobs = count(moved.left_behind, "earlier job");
+        _ = write!(sentence, "; {jobs} of the same groups stay, and nothing waits for them");
+    }
+    if left_out > 0 {
+        _ = write!(sentence, "; {} not: not queued, locked", count(left_out, "job"));
+        sentence.push_str(if moved.duplicates > 0 {
+            ", or duplicates there"
+        } else {
+            ", or there"
+        });
+    } else if moved.duplicates > 0 {
+        _ = write!(sentence, "; {} stay, as duplicates", count(moved.duplicates, "job"));
+    }
+    sentence
+}
+
+fn count_of(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Returns what is to be said of jobs that ran meanwhile, though they come later.
@@ -227,7 +309,7 @@ async fn each(
     let [id] = *ids.ids else { return several(session, ids, act).await };
     let one = async |conn: &mut PgConnection| {
         let (word, data) = act(conn, id).await?;
-        Ok(Effect { sentence: format!("job {id} {word}"), jobs: 1, data })
+        Ok(Effect::new(format!("job {id} {word}"), 1, data))
     };
     session.change(one).await
 }
@@ -237,10 +319,10 @@ async fn several(
     ids: &Ids,
     act: impl AsyncFn(&mut PgConnection, i64) -> Result<(String, Value), ControlError>,
 ) -> Result<(), Failure> {
-    let refused = std::cell::RefCell::new(Vec::new());
+    let refused = RefCell::new(Vec::new());
+    let done = Cell::new(0);
     let all = async |conn: &mut PgConnection| {
         refused.borrow_mut().clear();
-        let mut effect = Effect { sentence: String::new(), jobs: 0, data: Value::Null };
         let (mut sentences, mut data) = (Vec::new(), Vec::new());
         for id in &ids.ids {
             match act(conn, *id).await {
@@ -249,25 +331,36 @@ async fn several(
                     data.push(record);
                 }
                 Err(error @ ControlError::Database(_)) => return Err(error.into()),
-                Err(error) => refused.borrow_mut().push(Failure::from(error)),
+                Err(error) => refused.borrow_mut().push((*id, Failure::from(error))),
             }
         }
-        effect.jobs = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        effect.sentence = if sentences.is_empty() {
-            String::from("no job is changed")
-        } else {
-            sentences.join("; ")
-        };
-        effect.data = Value::Array(data);
-        Ok(effect)
+        done.set(data.len());
+        if data.is_empty() {
+            // Told job by job.
+            return Err(Failure::NothingMatched(String::from("no job is changed")));
+        }
+        Ok(Effect::new(sentences.join("; "), count_of(data.len()), Value::Array(data)))
     };
-    session.change(all).await?;
-    let mut refused = refused.into_inner();
-    for failure in &refused {
-        failure.print();
+    let changed = session.change(all).await;
+    let refused = refused.into_inner();
+    if done.get() == 0 && !refused.is_empty() {
+        return refusals(session, 0, refused);
     }
-    match refused.pop() {
-        Some(failure) => Err(Failure::Told(Box::new(failure))),
+    changed?;
+    refusals(session, done.get(), refused)
+}
+
+/// Tells of jobs that refused. It is an error if others were changed; else the last one decides.
+fn refusals(session: &Session, done: usize, refused: Vec<(i64, Failure)>) -> Result<(), Failure> {
+    for (id, failure) in &refused {
+        failure.print(session.form, Some(*id));
+    }
+    match refused.into_iter().last() {
         None => Ok(()),
+        Some(_) if done > 0 => {
+            let partly = Failure::Error(String::from("not every job is changed"));
+            Err(Failure::Told(Box::new(partly)))
+        }
+        Some((_, last)) => Err(Failure::Told(Box::new(last))),
     }
 }

@@ -20,7 +20,7 @@ pub(crate) async fn run(session: &Session, before: Option<i64>, limit: u32) -> R
     let full = operations.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last = operations.last().filter(|_| full).map(|operation| operation.id);
     let mut table =
-        Table::new(&["at", "actor", "action", "queue", "group", "#job", "#affected", "reason"]);
+        Table::new(&["at", "~actor", "action", "~queue", "~group", "#job", "#affected", "~reason"]);
     for operation in operations {
         let Operation { at, actor, action, queue, group, job, reason, affected, .. } = operation;
         table.row([

@@ -17,13 +17,13 @@ pub(crate) async fn run(session: &Session, migrate: &Migrate) -> Result<(), Fail
     let is_migrated = session.client.is_migrated(&session.pool).await?;
     let to_do = format!("schema {schema:?} is to be migrated: `seriatim migrate` does it");
     if is_migrated {
-        return told(session, "up to date", &format!("schema {schema:?} is up to date"));
+        return told(session, "up_to_date", &format!("schema {schema:?} is up to date"));
     }
     if migrate.check {
         return Err(Failure::Refused(to_do));
     }
     if session.dry_run {
-        return told(session, "to do", &to_do);
+        return told(session, "to_do", &to_do);
     }
     session.client.migrate(&session.pool).await?;
     told(session, "migrated", &format!("schema {schema:?} has been brought up to date"))
@@ -31,7 +31,10 @@ pub(crate) async fn run(session: &Session, migrate: &Migrate) -> Result<(), Fail
 
 fn told(session: &Session, state: &str, sentence: &str) -> Result<(), Failure> {
     if session.json() {
-        return json_line(&json!({"schema": session.client.schema(), "migrate": state}));
+        return json_line(&json!({
+            "action": "migrate", "schema": session.client.schema(), "state": state,
+            "dry_run": session.dry_run,
+        }));
     }
     line(sentence)
 }

@@ -1,15 +1,14 @@
 //! `seriatim nodes`: the processors, and what to do about one that is gone.
 
-use serde_json::json;
 use seriatim::ProcessorInfo;
 use sqlx::PgConnection;
 
 use crate::args::Nodes;
 use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::json_line;
 use crate::output::table::Table;
 use crate::output::text::{count, since};
+use crate::output::{json, json_line};
 use crate::session::Session;
 
 /// Lists the processors, or releases a node.
@@ -29,7 +28,7 @@ async fn list(session: &Session) -> Result<(), Failure> {
         return processors.iter().try_for_each(json_line);
     }
     let now = session.now().await?;
-    let mut table = Table::new(&["node", "state", "host", "#pid", "#up", "#seen", "queues"]);
+    let mut table = Table::new(&["~node", "state", "~host", "#pid", "#up", "#seen", "~queues"]);
     for processor in processors {
         let ProcessorInfo { node, host, pid, alive, queues, started_at, seen_at, .. } = processor;
         table.row([
@@ -54,16 +53,15 @@ async fn release(session: &Session, node: &str) -> Result<(), Failure> {
                 format!("no processor of node {node:?} has a claim that could be released");
             return Err(Failure::NothingMatched(message));
         }
-        Ok(Effect {
-            sentence: format!(
-                "claims of {} and {} without one are suspected, and taken over in 2 s unless node \
-                 {node:?} proves that it lives",
-                count(groups, "group"),
-                count(jobs, "job")
-            ),
-            jobs: groups + jobs,
-            data: json!({"action": "release_node", "node": node, "groups": groups, "jobs": jobs}),
-        })
+        let sentence = format!(
+            "claims of {} and {} without one are suspected, and taken over in 2 s unless node \
+             {node:?} proves that it lives",
+            count(groups, "group"),
+            count(jobs, "job")
+        );
+        let mut data = json::change("release_node", &released)?;
+        data["node"] = node.into();
+        Ok(Effect::new(sentence, groups + jobs, data))
     };
     session.change(act).await
 }

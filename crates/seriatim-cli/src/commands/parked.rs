@@ -8,9 +8,9 @@ use crate::args::{GroupArgs, Parked, ParkedUnits};
 use crate::change::Effect;
 use crate::commands::redrive::redriven;
 use crate::failure::Failure;
+use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, count};
-use crate::output::{json, json_line};
+use crate::output::text::{clock, count, shell};
 use crate::session::Session;
 
 /// Runs a command about parked jobs.
@@ -28,9 +28,9 @@ async fn list(session: &Session, queue: &str) -> Result<(), Failure> {
         return Err(Failure::NothingMatched(format!("no job of queue {queue:?} is parked")));
     }
     if session.json() {
-        return units.iter().map(json::parked).try_for_each(|unit| json_line(&unit));
+        return units.iter().try_for_each(json_line);
     }
-    let mut table = Table::new(&["group", "#failed job", "#parked", "since", "error"]);
+    let mut table = Table::new(&["~group", "#failed job", "#parked", "since", "~error"]);
     for unit in units {
         table.row([
             unit.group,
@@ -48,18 +48,34 @@ pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Fai
     let GroupArgs { queue, group } = group;
     let act = async |conn: &mut PgConnection| {
         let overview = session.client.group(&mut *conn, queue, group).await?;
-        let depth = overview.map(|overview| overview.depth);
-        let job = session.client.park_group(conn, queue, group).await?;
-        let depth = depth.map_or(1, |depth| depth.count);
+        let (depth, halted_by) =
+            overview.map_or((1, None), |overview| (overview.depth.count, overview.halted_by));
+        let job = match session.client.park_group(conn, queue, group).await {
+            // It is halted, and empty.
+            Err(ControlError::NothingWaits { .. }) if halted_by.is_some() => {
+                return Err(nothing_to_park(queue, group, halted_by.unwrap_or_default()));
+            }
+            parked => parked?,
+        };
         let sentence = format!(
             "group {group:?} of queue {queue:?} is parked behind job {job}, a dead letter from now \
              on: {} in all",
             count(depth, "unfinished job")
         );
         let data = json!({"action": "park", "queue": queue, "group": group, "job": job});
-        Ok(Effect { sentence, jobs: depth, data })
+        Ok(Effect::new(sentence, depth, data))
     };
     session.change(act).await
+}
+
+/// Returns what helps against the halt of a group that has nothing to park.
+fn nothing_to_park(queue: &str, group: &str, job: i64) -> Failure {
+    let (shell_queue, shell_group) = (shell(queue), shell(group));
+    Failure::NothingMatched(format!(
+        "no job of group {group:?} of queue {queue:?} waits, job {job} has halted it: \
+         `seriatim job retry {job}` runs that again, `seriatim job skip {job}` or `seriatim unhalt \
+         {shell_queue} {shell_group}` ends the halt"
+    ))
 }
 
 async fn redrive(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
@@ -80,7 +96,7 @@ async fn discard(session: &Session, units: &ParkedUnits) -> Result<(), Failure> 
         let sentence =
             format!("{} of group {group:?} of queue {queue:?} given up", count(jobs, "parked job"));
         let data = json!({"action": "discard", "queue": queue, "group": group, "jobs": jobs});
-        Ok(Effect { sentence, jobs, data })
+        Ok(Effect::new(sentence, jobs, data))
     };
     session.change(act).await
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
-use seriatim::ControlError;
 use sqlx::PgConnection;
 
 use crate::args::{GroupArgs, Pause, Subject};
@@ -13,11 +12,15 @@ use crate::failure::Failure;
 use crate::output::text::{clock, shell};
 use crate::session::Session;
 
+/// How many queues a list has at most.
+const LISTED: usize = 1_000;
+
 /// Pauses a queue or a group.
 pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failure> {
     let Pause { subject, lasts } = pause;
     let Subject { queue, group } = subject;
     let (client, reason) = (&session.client, session.reason.as_deref());
+    let is_known = is_known(session, queue).await?;
     let until = match lasts {
         Some(lasts) => Some(end_of(session, *lasts).await?),
         None => None,
@@ -32,15 +35,32 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
             (None, None) => client.pause_queue(conn, queue, reason).await?,
         }
         let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
+        let doubt = if is_known {
+            ""
+        } else {
+            "; no job, setting or living processor names this queue: is it mistyped?"
+        };
         let sentence = format!(
-            "{} is paused: jobs that run go on, and no other begins{}",
+            "{} is paused: jobs that run go on, and no other begins{}{doubt}",
             named(subject),
             resumption.unwrap_or_default()
         );
         let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, jobs: 0, data })
+        Ok(Effect { sentence, asks: !is_known, data })
     };
     session.change(act).await
+}
+
+/// Returns whether a job, a setting or a living processor names the queue. Of more queues than a
+/// list has, all are taken for known.
+async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    if queues.len() >= LISTED || queues.iter().any(|overview| overview.queue == queue) {
+        return Ok(true);
+    }
+    let processors = session.client.processors(&mut *session.read().await?).await?;
+    let mut served = processors.iter().filter_map(|processor| processor.queues.as_ref());
+    Ok(served.any(|queues| queues.iter().any(|served| served == queue)))
 }
 
 /// Returns when a pause of this length ends, by the database's clock.
@@ -91,14 +111,7 @@ pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), F
         let sentence = format!("{} goes on behind the job that failed", named(&subject));
         Ok(effect(sentence, &subject, "unhalt"))
     };
-    match session.change(act).await {
-        Err(Failure::NothingMatched(_)) => {
-            let message = ControlError::NotHalted { queue: queue.clone(), group: group.clone() };
-            let message = message.to_string().replace("unpause_group", "`seriatim resume`");
-            Err(Failure::NothingMatched(message))
-        }
-        done => done,
-    }
+    session.change(act).await
 }
 
 /// Returns the queue, or the group and its queue.
@@ -112,5 +125,5 @@ pub(crate) fn named(subject: &Subject) -> String {
 fn effect(sentence: String, subject: &Subject, action: &str) -> Effect {
     let Subject { queue, group } = subject;
     let data = json!({"action": action, "queue": queue, "group": group});
-    Effect { sentence, jobs: 0, data }
+    Effect::new(sentence, 0, data)
 }

@@ -19,7 +19,7 @@ pub(crate) async fn run(session: &Session, subject: &Subject) -> Result<(), Fail
     if session.dry_run {
         return session.tell(&preview);
     }
-    if preview.jobs > 1 && !session.yes {
+    if preview.asks && !session.yes {
         ask(&preview.sentence)?;
     }
     let purged = match group {
@@ -38,10 +38,10 @@ pub(crate) async fn run(session: &Session, subject: &Subject) -> Result<(), Fail
         "action": "purge", "queue": queue, "group": group, "jobs": purged.cancelled,
         "running": purged.running, "locked": purged.locked,
     });
-    session.tell(&Effect { sentence, jobs: purged.cancelled, data })
+    session.tell(&Effect::new(sentence, purged.cancelled, data))
 }
 
-/// Returns what a purge would do.
+/// Returns what a purge would do. That of a queue always asks: its jobs may be more by then.
 async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure> {
     let Subject { queue, group } = subject;
     let nothing = || Failure::NothingMatched(format!("{} has no queued job", named(subject)));
@@ -58,12 +58,11 @@ async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure
         return Err(nothing());
     }
     let sentence = format!(
-        "{shown} unfinished jobs of {} are cancelled, but for those that run",
-        named(subject)
+        "{shown} unfinished {} of {} {} cancelled, unless they run by then",
+        if jobs == 1 { "job" } else { "jobs" },
+        named(subject),
+        if jobs == 1 { "is" } else { "are" }
     );
-    Ok(Effect {
-        sentence,
-        jobs,
-        data: json!({"action": "purge", "queue": queue, "group": group, "jobs": jobs}),
-    })
+    let data = json!({"action": "purge", "queue": queue, "group": group, "jobs": jobs});
+    Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data })
 }

@@ -3,22 +3,22 @@
 use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
 
 use crate::failure::Failure;
+use crate::output::json_line;
 use crate::output::table::Table;
 use crate::output::text::{clock, in_words, since};
-use crate::output::{json_line, line};
 use crate::session::Session;
 
 /// Lists the queues.
 pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
     let queues = session.client.queues(&mut *session.read().await?).await?;
+    if queues.is_empty() {
+        return Err(Failure::NothingMatched(String::from("no queue has a job or a setting")));
+    }
     if session.json() {
         return queues.iter().try_for_each(json_line);
     }
-    if queues.is_empty() {
-        return line("no queue has a job");
-    }
     let now = session.now().await?;
-    let mut table = Table::new(&["queue", "jobs", "groups", "#waits", "note"]);
+    let mut table = Table::new(&["~queue", "~jobs", "~groups", "#waits", "~note"]);
     for queue in &queues {
         let waits = queue.oldest_due.map(|time| since(time, now)).unwrap_or_default();
         let (jobs, groups) = (jobs(&queue.jobs), groups(&queue.groups));
@@ -67,6 +67,9 @@ fn note(queue: &QueueOverview) -> String {
         let until = pause.until.map(|until| format!(", until {}", clock(until)));
         let until = until.unwrap_or_default();
         notes.push(format!("paused for {}{until}{reason}", in_words(pause.age)));
+    }
+    if queue.unserved_since().is_some() {
+        notes.push(String::from("no living processor serves it"));
     }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));

@@ -9,9 +9,10 @@ use sqlx::PgConnection;
 use crate::args;
 use crate::change::Effect;
 use crate::commands::enqueue::parse;
+use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_words};
+use crate::output::text::{clock, in_commands, in_words, shell};
 use crate::output::{json, json_line};
 use crate::session::Session;
 
@@ -19,7 +20,7 @@ use crate::session::Session;
 pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result<(), Failure> {
     let args::Receive { queue, group, max, visibility, attempt_id } = receive;
     let mut request = Receive::new(&queue).max(max).visibility(visibility);
-    if let Some(group) = group {
+    if let Some(group) = &group {
         request = request.group(group);
     }
     if let Some(id) = attempt_id {
@@ -33,12 +34,13 @@ pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result
         tx.commit().await?;
     }
     if jobs.is_empty() {
-        return Err(Failure::NothingMatched(format!("queue {queue:?} has no job to receive now")));
+        let why = why_empty(session, &queue, group.as_deref()).await?;
+        return Err(Failure::NothingMatched(why));
     }
     if session.json() {
-        return jobs.iter().map(json::received).try_for_each(|job| json_line(&job));
+        return jobs.iter().try_for_each(json_line);
     }
-    let mut table = Table::new(&["receipt", "group", "#attempt", "until", "data"]);
+    let mut table = Table::new(&["receipt", "~group", "#attempt", "until", "~data"]);
     for job in &jobs {
         let payload = job.payload.as_deref().map(json::hex);
         table.row([
@@ -50,6 +52,50 @@ pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result
         ]);
     }
     table.print()
+}
+
+/// Returns why there was no job to receive.
+async fn why_empty(session: &Session, queue: &str, group: Option<&str>) -> Result<String, Failure> {
+    let nothing = format!("queue {queue:?} has no job to receive now");
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    let Some(overview) = queues.into_iter().find(|overview| overview.queue == queue) else {
+        return Ok(format!("{nothing}: it has no job at all"));
+    };
+    if let Some(pause) = overview.paused {
+        let reason = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let (age, quoted) = (in_words(Duration::from_secs(pause.age.as_secs())), shell(queue));
+        return Ok(format!(
+            "{nothing}: it has been paused for {age}{reason}; `seriatim resume {quoted}` ends that"
+        ));
+    }
+    if let Some(group) = group {
+        let explanation = session.client.explain_group(&session.pool, queue, group).await?;
+        let sentence = in_commands(&explanation.to_string(), Some(queue), Some(group));
+        return Ok(format!("{nothing}: {sentence}"));
+    }
+    let (jobs, groups) = (overview.jobs, overview.groups);
+    if overview.in_flight_limit.is_some_and(|limit| jobs.started.count >= limit.into()) {
+        return Ok(format!("{nothing}: its limit of {} in flight is reached", jobs.started.count));
+    }
+    let counts = [
+        (jobs.started, "started"),
+        (jobs.delayed, "not due yet"),
+        (groups.halted, "in groups that are halted"),
+        (groups.paused, "in groups that are paused"),
+        (jobs.parked, "parked"),
+    ];
+    let mut why: Vec<String> = Vec::new();
+    for (count, word) in counts.into_iter().filter(|(count, _)| count.count > 0) {
+        why.push(match word.strip_prefix("in groups that are ") {
+            Some(state) => format!("{} of its groups {state}", number(count)),
+            None => format!("{} of its jobs {word}", number(count)),
+        });
+    }
+    Ok(if why.is_empty() {
+        format!("{nothing}: it has none that is unfinished")
+    } else {
+        format!("{nothing}: {}", why.join(", "))
+    })
 }
 
 /// Ends a received job as succeeded.
@@ -107,5 +153,5 @@ pub(crate) async fn extend(
 fn effect(receipt: &Receipt, action: &str, word: &str) -> Effect {
     let job = receipt.job();
     let data = json!({"action": action, "job": job});
-    Effect { sentence: format!("job {job} {word}"), jobs: 1, data }
+    Effect::new(format!("job {job} {word}"), 1, data)
 }

@@ -43,7 +43,7 @@ pub(crate) async fn discard(session: &Session, letters: &DeadLetters) -> Result<
             count(jobs, "dead letter")
         );
         let data = json!({"action": "discard", "queue": queue, "jobs": jobs});
-        Ok(Effect { sentence, jobs, data })
+        Ok(Effect::new(sentence, jobs, data))
     };
     session.change(act).await
 }
@@ -86,5 +86,5 @@ pub(crate) fn redriven(queue: &str, done: Redriven) -> Effect {
     let data = json!({
         "action": "redrive", "queue": queue, "jobs": jobs, "groups": groups, "overtaken": overtaken,
     });
-    Effect { sentence, jobs, data }
+    Effect::new(sentence, jobs, data)
 }

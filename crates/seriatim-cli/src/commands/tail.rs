@@ -40,19 +40,20 @@ struct Event {
     #[serde(rename = "event")]
     what: What,
     job: i64,
+    queue: String,
     group: Option<String>,
     name: Option<String>,
-    attempt: i32,
+    attempt: u32,
     seconds: Option<f64>,
     due_at: Option<DateTime<Utc>>,
-    error: Option<String>,
+    error: Option<seriatim::Failure>,
 }
 
 /// What was seen so far.
 struct Seen {
     running: HashMap<i64, JobLine>,
     /// Attempts that ended, as far back as is looked.
-    ended: HashMap<(i64, i32), DateTime<Utc>>,
+    ended: HashMap<(i64, u32), DateTime<Utc>>,
 }
 
 /// Follows a queue until it is interrupted.
@@ -117,6 +118,7 @@ impl Event {
             at: at.unwrap_or(now),
             what,
             job: job.id,
+            queue: job.queue.clone(),
             group: job.group.clone(),
             name: job.name.clone(),
             attempt: job.attempts,
@@ -151,7 +153,7 @@ fn print(session: &Session, event: &Event, now: DateTime<Utc>) -> Result<(), Fai
         text = format!("{text}, due {}", since(due, now));
     }
     if let Some(error) = &event.error {
-        text = format!("{text}: {error}");
+        text = format!("{text}: {}", error.message);
     }
     line(&format!("{}  {word:<10}  {}", clock(event.at), visible(&text)))
 }

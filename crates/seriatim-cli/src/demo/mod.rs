@@ -1,5 +1,6 @@
 //! `seriatim demo`: a private PostgreSQL and a small shop on it, until Ctrl-C.
 
+mod recorder;
 mod shop;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,9 +38,11 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
     let failed = Failure::could_not::<ServerError>;
     let server = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
     let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
+    let recorder = recorder::install()?;
     let shop = shop::open(database.pool()).await?;
     let url = database.url();
     let config = Config::new().auth(Auth::Loopback(Access::Admin)).show_data(true);
+    let config = config.process_metrics(move || recorder.render());
     let (listener, page) = serve::listen_on(PAGE).await?;
     let serving = tokio::spawn(seriatim_web::serve(listener, database.pool().clone(), config));
     if as_json {

@@ -83,21 +83,62 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Returns a sentence whose advice names commands of this program instead of calls of the library.
-pub(crate) fn in_commands(sentence: &str) -> String {
-    let Some((why, advice)) = sentence.split_once("To do: ") else { return sentence.to_owned() };
-    let commands = [
-        ("unpause_group", "seriatim resume QUEUE GROUP"),
-        ("unpause_queue", "seriatim resume QUEUE"),
-        ("unhalt_group", "seriatim unhalt QUEUE GROUP"),
-        ("run_now", "seriatim job run-now"),
-        ("redrive_parked", "seriatim parked redrive QUEUE GROUP"),
-        ("discard_parked", "seriatim parked discard QUEUE GROUP"),
+/// Returns a sentence of the library that names commands of this program instead of calls. What is
+/// in quotes stays: names of queues and groups. So does what comes before the advice: it may repeat
+/// the error of a job.
+pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&str>) -> String {
+    let (why, advice) = match sentence.split_once("To do: ") {
+        Some((why, advice)) => (format!("{why}To do: "), advice),
+        None => (String::new(), sentence),
+    };
+    let queue = queue.map_or_else(|| String::from("QUEUE"), shell);
+    let group = group.map_or_else(|| String::from("GROUP"), shell);
+    let calls = [
+        ("unpause_group", format!("`seriatim resume {queue} {group}`")),
+        ("unpause_queue", format!("`seriatim resume {queue}`")),
+        ("unhalt_group", format!("`seriatim unhalt {queue} {group}`")),
+        ("redrive_parked", format!("`seriatim parked redrive {queue} {group}`")),
+        ("discard_parked", format!("`seriatim parked discard {queue} {group}`")),
+        ("configure_queue", format!("`seriatim configure {queue} --in-flight-limit JOBS`")),
+        (", or raise the limit with Client::data_limit", String::new()),
     ];
-    let advice = commands
-        .iter()
-        .fold(advice.to_owned(), |text, (call, command)| text.replace(call, command));
-    format!("{why}To do: {advice}")
+    let named = |part: &str| {
+        let part =
+            calls.iter().fold(part.to_owned(), |text, (call, command)| text.replace(call, command));
+        ["retry", "skip", "cancel", "abort", "run_now"]
+            .iter()
+            .fold(part, |text, verb| with_job(&text, verb))
+    };
+    // Every second part is in quotes. A quote that is escaped is one of a name, too.
+    let mut quoted = false;
+    let parts = advice.split_inclusive('"').map(|part| {
+        let shown = if quoted { part.to_owned() } else { named(part) };
+        if !part.ends_with("\\\"") {
+            quoted = !quoted;
+        }
+        shown
+    });
+    why + &parts.collect::<String>()
+}
+
+/// Returns the text with `retry job 1` or `retry 1` as the command for it.
+fn with_job(text: &str, verb: &str) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(&format!("{verb} ")) {
+        done.push_str(before);
+        let id = after.strip_prefix("job ").unwrap_or(after);
+        let digits = id.find(|c: char| !c.is_ascii_digit()).unwrap_or(id.len());
+        if digits == 0 || before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            done.push_str(verb);
+            done.push(' ');
+            rest = after;
+        } else {
+            _ = write!(done, "`seriatim job {} {}`", verb.replace('_', "-"), &id[..digits]);
+            rest = &id[digits..];
+        }
+    }
+    done + rest
 }
 
 #[cfg(test)]
@@ -134,10 +175,26 @@ mod tests {
 
     #[test]
     fn advice_names_commands() {
-        let sentence = "job 1 of group \"run_now\" waits. To do: unpause_group lets it go on";
+        let in_q = |sentence| in_commands(sentence, Some("q"), Some("two words"));
         assert_eq!(
-            in_commands(sentence),
-            "job 1 of group \"run_now\" waits. To do: seriatim resume QUEUE GROUP lets it go on"
+            in_q(
+                "job 1 of group \"run_now\" failed (retry job 7). To do: unpause_group lets it go on"
+            ),
+            "job 1 of group \"run_now\" failed (retry job 7). \
+             To do: `seriatim resume q 'two words'` lets it go on"
         );
+        assert_eq!(
+            in_q("To do: mend its cause and retry job 1, or skip job 1 to go on without it"),
+            "To do: mend its cause and `seriatim job retry 1`, or `seriatim job skip 1` to go on without it"
+        );
+        assert_eq!(
+            in_commands(
+                "group \"a \\\" unhalt_group\" is not paused (unhalt_group ends a halt)",
+                None,
+                None
+            ),
+            "group \"a \\\" unhalt_group\" is not paused (`seriatim unhalt QUEUE GROUP` ends a halt)"
+        );
+        assert_eq!(in_q("run_now job 5; retry it"), "`seriatim job run-now 5`; retry it");
     }
 }

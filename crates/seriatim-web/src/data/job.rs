@@ -19,6 +19,8 @@ pub(crate) struct JobView {
     pub(crate) priority: u8,
     pub(crate) attempts: u32,
     pub(crate) max_attempts: Option<u32>,
+    /// The limit, with the attempts that do not count included.
+    pub(crate) attempt_limit: Option<u32>,
     pub(crate) run_at: DateTime<Utc>,
     pub(crate) expires_at: Option<DateTime<Utc>>,
     pub(crate) created_at: DateTime<Utc>,
@@ -37,6 +39,7 @@ pub(crate) struct JobView {
 impl JobView {
     pub(crate) fn new(job: Job, show_data: bool) -> Self {
         Self {
+            attempt_limit: job.attempt().of,
             id: job.id,
             queue: job.queue,
             group: job.group,

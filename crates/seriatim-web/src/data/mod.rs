@@ -130,14 +130,16 @@ pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {
         match char {
-            '\u{200e}'
-            | '\u{200f}'
-            | '\u{061c}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => shown.extend(char.escape_unicode()),
+            char if turns_direction(char) => shown.extend(char.escape_unicode()),
             char if char.is_control() => shown.extend(char.escape_default()),
             char => shown.push(char),
         }
     }
     shown
+}
+
+/// Returns whether a character turns the direction of the text behind it.
+pub(crate) fn turns_direction(char: char) -> bool {
+    let turns = ['\u{200e}', '\u{200f}', '\u{061c}'];
+    turns.contains(&char) || matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

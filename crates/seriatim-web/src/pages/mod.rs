@@ -19,8 +19,8 @@ use crate::config::{Access, Identity};
 use crate::data::{self, LaneFilter, LetterFilter, Shared, shown};
 use crate::error::{WebError, wrong_method};
 use crate::pages::view::{
-    AttemptView, JobLine, LetterRow, NodeRow, OperationRow, QueueRow, RowView, When, encode,
-    queue_url,
+    AttemptView, JobLine, LetterRow, NodeRow, OperationRow, PauseView, QueueRow, RowView, When,
+    encode, field, queue_url,
 };
 use crate::timeline::{Timeline, timeline};
 
@@ -52,7 +52,7 @@ struct Layout<'a> {
     took_ms: u128,
     user: &'a str,
     role: &'a str,
-    find: &'a str,
+    find: String,
 }
 
 /// Shows an error that came before or instead of a page.
@@ -117,7 +117,7 @@ impl Visit<'_> {
             took_ms: rendered.took.as_millis(),
             user: &self.identity.name,
             role: access.as_str(),
-            find: self.find,
+            find: field(self.find),
         };
         Ok(Html(layout.render()?).into_response())
     }
@@ -223,7 +223,7 @@ async fn queue(
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),
                 filtered: !filter.state.is_empty() || !filter.find.is_empty(),
-                find: filter.find.clone(),
+                find: field(&filter.find),
                 next,
                 or_more: page.or_more,
             };
@@ -249,12 +249,13 @@ async fn lane(
     struct LanePage {
         queue: String,
         queue_url: String,
+        letters_url: String,
         group: String,
         state: &'static str,
         sentence: String,
         queue_paused: bool,
         unserved: Option<When>,
-        paused: Option<(When, String)>,
+        paused: Option<PauseView>,
         halt_ends: Option<When>,
         timeline: Timeline,
         jobs: Vec<JobLine>,
@@ -273,15 +274,17 @@ async fn lane(
             let main = LanePage {
                 queue: shown(&lane.queue),
                 queue_url: queue_url(&lane.queue),
+                letters_url: format!(
+                    "failed?queue={}&group={}",
+                    encode(&lane.queue),
+                    encode(&lane.group)
+                ),
                 group: shown(&lane.group),
                 state: lane.state.as_str(),
                 sentence: shown(&lane.sentence),
                 queue_paused: lane.queue_paused,
                 unserved: lane.queue_unserved_since.map(When::new),
-                paused: lane.overview.as_ref().and_then(|group| {
-                    let reason = group.pause_reason.as_deref().map(shown).unwrap_or_default();
-                    group.paused_at.map(|at| (When::new(at), reason))
-                }),
+                paused: lane.overview.as_ref().and_then(PauseView::of_group),
                 halt_ends: lane
                     .overview
                     .as_ref()
@@ -425,9 +428,13 @@ impl StoppedPage {
             url: queue_url(&paused.queue),
             state: "paused",
             since: When::new(paused.since),
-            why: match paused.reason.as_deref() {
-                None | Some("") => String::from("No reason was given."),
-                Some(reason) => shown(reason),
+            why: match (paused.reason.as_deref(), paused.until) {
+                (None | Some(""), None) => String::from("No reason was given."),
+                (reason, until) => {
+                    let ends = |at| format!(" It ends by itself {}.", When::new(at).words);
+                    let ends = until.map(ends).unwrap_or_default();
+                    format!("{}{ends}", reason.map(shown).unwrap_or_default())
+                }
             },
             buttons: Buttons::new(app, access).queue(&paused.queue, true, false, false).made(),
             queue: shown(&paused.queue),
@@ -506,7 +513,11 @@ async fn failed(
     #[derive(Template)]
     #[template(path = "failed.html")]
     struct FailedPage {
-        filter: LetterFilter,
+        queue: String,
+        group: String,
+        name: String,
+        error: String,
+        about: String,
         within: Vec<Choice>,
         filtered: bool,
         rows: Vec<LetterRow>,
@@ -534,7 +545,11 @@ async fn failed(
                 within: choices(&WITHIN, within),
                 filtered: !filter.is_empty(),
                 rows: letters.jobs.iter().map(LetterRow::new).collect(),
-                filter: filter.clone(),
+                queue: field(queue),
+                group: field(group),
+                name: field(name),
+                error: field(error),
+                about: filter.about(),
                 next,
                 buttons,
             };

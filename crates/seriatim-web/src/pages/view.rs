@@ -3,17 +3,34 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use seriatim::{
-    AttemptRecord, BoundedCount, FailedJob, JobStatus, Operation, ProcessorInfo, QueueOverview,
+    AttemptRecord, BoundedCount, FailedJob, GroupOverview, JobStatus, Operation, ProcessorInfo,
+    QueueOverview,
 };
 
 use crate::action::{Button, Buttons};
 use crate::app::App;
 use crate::config::Access;
-use crate::data::{JobView, LaneRow, age, shown, span};
+use crate::data::{JobView, LaneRow, age, shown, span, turns_direction};
 
 /// Returns a text for a query string.
 pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Returns a text, escaped, for the value of a field: as it is, but with nothing in it that turns the
+/// direction of a page's source.
+pub(crate) fn field(text: &str) -> String {
+    use std::fmt::Write;
+    let mut field = String::with_capacity(text.len());
+    for char in text.chars() {
+        if matches!(char, '&' | '<' | '>' | '"' | '\'') || turns_direction(char) {
+            // A String takes whatever is written.
+            let _ = write!(field, "&#{};", u32::from(char));
+        } else {
+            field.push(char);
+        }
+    }
+    field
 }
 
 pub(crate) fn lane_url(queue: &str, group: &str) -> String {
@@ -71,15 +88,43 @@ fn thousands(number: u64) -> String {
     grouped
 }
 
+/// A pause.
+pub(crate) struct PauseView {
+    pub(crate) since: When,
+    /// Empty if none was given.
+    pub(crate) reason: String,
+    /// When it ends by itself.
+    pub(crate) ends: Option<When>,
+}
+
+impl PauseView {
+    pub(crate) fn new(
+        since: DateTime<Utc>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Self {
+        Self {
+            since: When::new(since),
+            reason: reason.map(shown).unwrap_or_default(),
+            ends: until.map(When::new),
+        }
+    }
+
+    pub(crate) fn of_group(group: &GroupOverview) -> Option<Self> {
+        let since = group.paused_at?;
+        Some(Self::new(since, group.pause_reason.as_deref(), group.paused_until))
+    }
+}
+
 /// A queue in a list.
 pub(crate) struct QueueRow {
     pub(crate) name: String,
-    /// The name as it is, for a form.
+    /// The name as it is, as the value of a field.
     pub(crate) raw: String,
     pub(crate) url: String,
     /// Where its dead letters are.
     pub(crate) letters_url: String,
-    pub(crate) paused: Option<(When, String)>,
+    pub(crate) paused: Option<PauseView>,
     pub(crate) groups: Vec<Count>,
     pub(crate) jobs: Vec<Count>,
     pub(crate) oldest: Option<When>,
@@ -100,13 +145,13 @@ impl QueueRow {
         );
         Self {
             name: shown(&queue.queue),
-            raw: queue.queue.clone(),
+            raw: field(&queue.queue),
             url: queue_url(&queue.queue),
             letters_url: format!("failed?queue={}", encode(&queue.queue)),
             unserved: queue.unserved_since().map(When::new),
-            paused: queue.paused.map(|paused| {
-                (When::new(paused.since), paused.reason.as_deref().map(shown).unwrap_or_default())
-            }),
+            paused: queue
+                .paused
+                .map(|paused| PauseView::new(paused.since, paused.reason.as_deref(), paused.until)),
             groups: vec![
                 counted("running", groups.running),
                 counted("ready", groups.ready),
@@ -154,7 +199,7 @@ impl JobLine {
             id: job.id,
             state,
             name: job.name.as_deref().map(shown).unwrap_or_default(),
-            attempt: attempt(job.attempts, job.max_attempts),
+            attempt: attempt(job.attempts, job.attempt_limit),
             created: When::new(job.created_at),
             due: When::new(job.run_at),
             queue: shown(&job.queue),
@@ -184,10 +229,8 @@ pub(crate) struct RowView {
     pub(crate) halted_by: Option<i64>,
     /// When the halt ends by itself, and what is done then.
     pub(crate) halt_ends: Option<(When, &'static str)>,
-    /// It is paused, beside its state: since when, and why.
-    pub(crate) also_paused: Option<When>,
-    /// The reason of its pause.
-    pub(crate) pause_reason: String,
+    /// Its pause, whatever its state is.
+    pub(crate) paused: Option<PauseView>,
     pub(crate) wait: Option<When>,
     pub(crate) depth: String,
     /// What the depth counts.
@@ -203,14 +246,12 @@ pub(crate) struct RowView {
 impl RowView {
     pub(crate) fn new(app: &App, access: Access, row: &LaneRow, with_queue: bool) -> Self {
         let group = &row.group;
-        let paused = group.paused_at.is_some();
-        let also_paused =
-            group.paused_at.filter(|_| group.state != seriatim::GroupState::Paused).map(When::new);
         let then = match group.then {
             Some(seriatim::AfterHalt::Park) => "then it is parked",
             _ => "then it goes on",
         };
-        let buttons = Buttons::new(app, access).group(&row.queue, group, paused).made();
+        let buttons =
+            Buttons::new(app, access).group(&row.queue, group, group.paused_at.is_some()).made();
         let (depth, counts) = match group.state {
             seriatim::GroupState::Parked => (group.parked, "parked"),
             _ => (group.depth, "deep"),
@@ -224,7 +265,7 @@ impl RowView {
         };
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
-            (head, name, attempt(group.attempts, group.max_attempts))
+            (head, name, attempt(group.attempts, group.attempt().of))
         });
         Self {
             url: lane_url(&row.queue, &group.group),
@@ -235,8 +276,7 @@ impl RowView {
             wait: group.stopped_at.or(group.enqueued_at).map(When::new),
             halted_by: group.halted_by,
             halt_ends: group.halted_until.map(|at| (When::new(at), then)),
-            also_paused,
-            pause_reason: group.pause_reason.as_deref().map(shown).unwrap_or_default(),
+            paused: PauseView::of_group(group),
             depth: bounded(depth),
             counts,
             bar: bar(depth.count),

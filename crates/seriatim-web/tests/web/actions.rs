@@ -231,3 +231,34 @@ async fn a_pause_and_its_end_can_be_taken_back() {
     }
     shop.close().await;
 }
+
+/// A pause that ends by itself says so, and comes back with its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_may_have_an_end() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let until = "2099-01-02T03:04:05Z";
+    let of_group =
+        json!({"queue": "orders", "group": "customer-17", "reason": "x", "until": until});
+    let of_queue = json!({"queue": "orders", "reason": "x", "until": until});
+    for (of, body) in [("groups", of_group), ("queues", of_queue)] {
+        let paused = post(page, &format!("/api/v1/{of}/pause"), ANN, &body).await;
+        assert_eq!(paused.status, 200, "{}", paused.body);
+        let message = paused.json()["message"].clone();
+        assert!(message.as_str().unwrap().contains("until 2099-01-02 03:04:05 UTC"), "{message}");
+        for path in ["/stopped", "/queue?name=orders"] {
+            let body = get(page, path, ANN).await.body;
+            assert!(body.contains("nds by itself"), "{path}: {body}");
+        }
+        let resumed = post(page, &format!("/api/v1/{of}/resume"), ANN, &body).await.json();
+        assert_eq!(resumed["undo"]["body"]["until"], until, "{resumed}");
+        let again = post(page, &format!("/api/v1/{of}/pause"), ANN, &resumed["undo"]["body"]).await;
+        assert_eq!(again.status, 200, "{}", again.body);
+        assert_eq!(post(page, &format!("/api/v1/{of}/resume"), ANN, &body).await.status, 200);
+    }
+    for until in ["2001-01-01T00:00:00Z", "tomorrow"] {
+        let over = json!({"queue": "orders", "reason": "x", "until": until});
+        assert_eq!(post(page, "/api/v1/queues/pause", ANN, &over).await.status, 400, "{until}");
+    }
+    shop.close().await;
+}

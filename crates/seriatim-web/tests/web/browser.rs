@@ -21,6 +21,8 @@ async fn a_halted_group_is_found_explained_and_retried_by_keys() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/stopped").await;
+    browser.refresh_soon().await;
+    browser.reads(".lane", "customer-17").await;
     browser.press("j").await;
     browser.reads(".lane.selected", "customer-17").await;
     browser.press("e").await;
@@ -114,6 +116,7 @@ async fn a_refresh_moves_nothing() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/queue?name=orders").await;
+    browser.refresh_soon().await;
     browser.press("j").await;
     browser.press("e").await;
     browser.see(".lane.selected .why.whole").await;
@@ -138,6 +141,8 @@ async fn a_group_is_parked_and_redriven_by_keys_after_a_preview() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/stopped").await;
+    browser.refresh_soon().await;
+    browser.reads(".lane", "customer-17").await;
     browser.press("j").await;
     browser.press("a").await;
     browser.reads("#ask-preview", "those that wait behind it step aside").await;
@@ -153,6 +158,8 @@ async fn a_group_is_parked_and_redriven_by_keys_after_a_preview() {
     shop.drained("orders", "customer-17").await;
     shop.mended.store(true, Ordering::Relaxed);
     browser.open(page, "/parked").await;
+    browser.refresh_soon().await;
+    browser.reads(".lane", "customer-17").await;
     browser.press("j").await;
     browser.press("d").await;
     browser.reads("#ask-preview", "4 jobs that parked in group").await;
@@ -176,6 +183,8 @@ async fn dead_letters_are_picked_and_redriven_by_keys() {
     }
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/failed").await;
+    browser.refresh_soon().await;
+    browser.see("tr[data-row]:nth-of-type(3)").await;
     for key in ["j", "v", "j", "j", "v", "d"] {
         browser.press(key).await;
     }
@@ -210,6 +219,7 @@ async fn a_pause_is_taken_back_by_one_key() {
     let shop = Shop::open(1).await;
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/lane?queue=orders&group=customer-17").await;
+    browser.refresh_soon().await;
     browser.press("p").await;
     browser.reads("#ask-preview", "starts until it is resumed").await;
     browser.press("their audit").await;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fantoccini::actions::{InputSource, KeyAction, KeyActions};
 use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
 use serde_json::{Value, json};
@@ -23,15 +24,33 @@ pub(crate) struct Browser {
     _driver: Child,
 }
 
+/// Starts the driver, and returns its port; `None` if none is installed.
+async fn driver() -> Option<(Child, String)> {
+    // Of two that take a port at the same time, one ends.
+    for _ in 0..5 {
+        let started = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        let mut driver = started.ok()?;
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if let Some((_, port)) = line.split_once("started successfully on port ") {
+                let port = port.trim_end_matches('.').to_owned();
+                // It must be able to write on.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return Some((driver, port));
+            }
+        }
+    }
+    panic!("chromedriver ends at once");
+}
+
 /// Starts Chromium; `None`, loudly, if none is installed.
 pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
-    let started = Command::new("chromedriver")
-        .arg("--port=0")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn();
-    let Ok(mut driver) = started else {
+    let Some((driver, port)) = driver().await else {
         assert!(
             std::env::var_os("SERIATIM_NEEDS_BROWSER").is_none(),
             "chromedriver is not installed, and SERIATIM_NEEDS_BROWSER is set"
@@ -39,15 +58,6 @@ pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
         eprintln!("SKIPPED: no chromedriver. Install the packages chromium and chromium-driver.");
         return None;
     };
-    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-    let port = loop {
-        let line = lines.next_line().await.unwrap().expect("chromedriver ended");
-        if let Some((_, port)) = line.split_once("started successfully on port ") {
-            break port.trim_end_matches('.').to_owned();
-        }
-    };
-    // It must be able to write on.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     let mut arguments = vec![
         String::from("--headless=new"),
         String::from("--no-sandbox"),
@@ -85,6 +95,11 @@ impl Browser {
         self.see("main h1").await;
     }
 
+    /// Lets the page read itself anew within seconds, however long a reading takes on this machine.
+    pub(crate) async fn refresh_soon(&self) {
+        self.script("setInterval(() => { main.dataset.took = 0; }, 100)").await;
+    }
+
     /// Waits for an element.
     pub(crate) async fn see(&self, css: &str) -> fantoccini::elements::Element {
         let found = self.client.wait().at_most(LIMIT).for_element(Locator::Css(css)).await;
@@ -111,7 +126,11 @@ impl Browser {
 
     /// Presses keys where the focus is.
     pub(crate) async fn press(&self, keys: &str) {
-        self.client.active_element().await.unwrap().send_keys(keys).await.unwrap();
+        let press = |actions: KeyActions, key| {
+            actions.then(KeyAction::Down { value: key }).then(KeyAction::Up { value: key })
+        };
+        let keys = keys.chars().fold(KeyActions::new(String::from("keyboard")), press);
+        self.client.perform_actions(keys).await.unwrap();
     }
 
     pub(crate) async fn script(&self, script: &str) -> Value {

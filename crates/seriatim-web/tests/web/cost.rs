@@ -17,6 +17,15 @@ const GROUPS: usize = 100_000;
 const JOBS: usize = 1_000_000;
 /// How often each address is asked for.
 const TIMES: u32 = 5;
+/// The pages that are left open.
+const OPENED: [&str; 6] = [
+    "/",
+    "/queue?name=wide",
+    "/queue?name=wide&sort=wait",
+    "/lane?queue=wide&group=group%20099999",
+    "/stopped",
+    "/failed",
+];
 /// How long a page is left open.
 const OPEN: Duration = Duration::from_mins(1);
 
@@ -116,7 +125,7 @@ async fn what_each_page_costs_the_database() {
     }
 
     println!("\n| left open for a minute | % of a core |\n|---|---|");
-    for path in ["/", "/queue?name=wide", "/queue?name=wide&sort=wait", "/stopped", "/failed"] {
+    for path in OPENED {
         let Some(browser) = browser(false, 1280).await else { return };
         browser.open(page, path).await;
         let before = used(pool).await;

@@ -23,7 +23,9 @@ async fn names_and_errors_are_only_text() {
         shop.enqueue("orders", &name, "fine", &name).await;
         shop.halted("orders", &name).await;
         let lane = format!("/lane?queue=orders&group={}", encode(&name));
-        for path in ["/stopped", "/queue?name=orders", &lane, &format!("/job?id={job}")] {
+        let letters = format!("/failed?queue=orders&group={}", encode(&name));
+        let job_page = format!("/job?id={job}");
+        for path in ["/stopped", "/queue?name=orders", "/failed", &letters, &lane, &job_page] {
             let answer = get(page, path, ANN).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             let body = answer.body;
@@ -31,12 +33,15 @@ async fn names_and_errors_are_only_text() {
             assert!(!body.contains("<img"), "{path}");
             assert!(!body.contains('\u{202e}') || !name.contains('\u{202e}'), "{path}");
         }
+        let found = get(page, &letters, ANN).await.body;
+        assert!(found.contains(&format!("job?id={job}")), "{found}");
         let lane = get(page, &lane, ANN).await.body;
         assert!(lane.contains("Lane</span>"), "{lane}");
         assert!(lane.contains(&format!("api/v1/jobs/{job}/retry")), "the group was found: {name}");
         let found = get(page, &format!("/find?q={}", encode(&name)), ANN).await;
         assert_eq!(found.status, 200);
-        assert!(!found.body.contains("<script>alert"));
+        assert!(!found.body.contains("<script>alert") && !found.body.contains("<img"));
+        assert!(!found.body.contains('\u{202e}'), "{}", found.body);
         assert!(found.body.contains("lane?queue=orders"), "{name}");
     }
     shop.close().await;

@@ -168,6 +168,10 @@ async fn a_scrape_shows_what_was_collected() {
     ] {
         assert!(scrape.body.contains(line), "{}", scrape.body);
     }
+    // An application shows what its own processors did as well.
+    let own = users().process_metrics(|| String::from("own_total 7\n"));
+    let scrape = get(serve(shop.pool(), own).await, "/metrics", VIC).await;
+    assert!(scrape.body.contains("\nown_total 7\n"), "{}", scrape.body);
     // Nobody collects where nothing may be written.
     let read_only = serve(shop.pool(), users().read_only(true)).await;
     assert!(get(read_only, "/metrics", VIC).await.body.contains("seriatim_collect_age_seconds"));

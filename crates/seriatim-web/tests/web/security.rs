@@ -112,6 +112,7 @@ async fn nothing_is_inline_and_all_addresses_are_relative() {
         "/",
         "/stopped",
         "/parked",
+        "/failed",
         "/nodes",
         "/log",
         "/queue?name=orders",
@@ -177,9 +178,14 @@ async fn a_viewer_sees_no_button() {
     let page = serve(shop.pool(), users()).await;
     let read_only = serve(shop.pool(), users().read_only(true)).await;
     let job = format!("/job?id={}", shop.poison);
-    for path in
-        ["/", "/stopped", "/queue?name=orders", "/lane?queue=orders&group=customer-17", &job]
-    {
+    for path in [
+        "/",
+        "/stopped",
+        "/failed",
+        "/queue?name=orders",
+        "/lane?queue=orders&group=customer-17",
+        &job,
+    ] {
         assert!(get(page, path, ANN).await.body.contains("data-address"), "{path}");
         assert!(!get(page, path, VIC).await.body.contains("data-address"), "{path}");
         assert!(!get(read_only, path, ROOT).await.body.contains("data-address"), "{path}");
@@ -228,6 +234,8 @@ async fn the_observer_reads_and_the_operator_writes() {
         "/",
         "/stopped",
         "/parked",
+        "/failed",
+        "/failed?queue=orders&error=402",
         "/nodes",
         "/log",
         "/queue?name=orders",
@@ -238,6 +246,9 @@ async fn the_observer_reads_and_the_operator_writes() {
         let answer = get(page, path, ANN).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     }
+    let redrive = json!({"matching": {"queue": "orders"}, "dry_run": true});
+    let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
+    assert_eq!(redriven.json()["jobs"], 1, "{}", redriven.body);
     let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
     let skipped = post(page, &skip, ANN, &json!({"reason": "a test"})).await;
     assert_eq!(skipped.status, 200, "{}", skipped.body);

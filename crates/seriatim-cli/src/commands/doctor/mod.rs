@@ -97,6 +97,7 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
     if is_migrated {
         show("dead rows", schema::dead_rows(session).await)?;
         show("long transactions", transactions::lockers(session).await)?;
+        show("blocked lanes", work::blocked(session).await)?;
         show("processors", work::processors(session).await)?;
         show("stopped", work::stopped(session).await)?;
     }

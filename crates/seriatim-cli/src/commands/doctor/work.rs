@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use seriatim::{GroupFilter, GroupSort, GroupState, Reason};
+
 use super::{Finding, Findings};
 use crate::commands::queues::number;
 use crate::failure::Failure;
@@ -10,6 +13,8 @@ use crate::session::Session;
 
 /// How long jobs may be due in a queue without a processor: receivers may serve it.
 const DUE: chrono::Duration = chrono::Duration::seconds(10);
+/// How long the next job of a lane may be due before a lock on its row is told of.
+const BLOCKED: chrono::Duration = chrono::Duration::seconds(30);
 /// How long a pause is not suspicious.
 const PAUSE: Duration = Duration::from_hours(1);
 
@@ -27,8 +32,11 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
                 queue.queue,
                 since(due, now)
             ),
-            "start a processor with that queue, or see whether the name is mistyped where jobs are \
-             enqueued (seriatim nodes lists the processors)",
+            format!(
+                "start a processor with that queue; if the name is mistyped (seriatim nodes lists \
+                 the processors): seriatim job move --all --from {} --to QUEUE",
+                shell(&queue.queue)
+            ),
         );
     }
     for dead in processors.iter().filter(|processor| !processor.alive) {
@@ -45,6 +53,37 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     }
     let count = processors.iter().filter(|processor| processor.alive).count();
     Ok(findings.or_fine(&format!("{count} alive, and every queue with due work is served")))
+}
+
+/// Looks for lanes whose next job has been due for long, while another transaction has its row.
+pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("blocked lanes");
+    let now = session.now().await?;
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    let old = |due: Option<DateTime<Utc>>| due.is_some_and(|due| now - due > BLOCKED);
+    for queue in queues.iter().filter(|queue| queue.paused.is_none() && old(queue.oldest_due)) {
+        let ready = GroupFilter::default().state(GroupState::Ready).sort(GroupSort::Wait).limit(50);
+        let page = session.client.groups(&mut *session.read().await?, &queue.queue, &ready).await?;
+        for group in page.groups.iter().filter(|group| old(group.due_at)) {
+            let lane =
+                session.client.explain_group(&session.pool, &queue.queue, &group.group).await?;
+            let Reason::Locked { seconds, session: by, .. } = lane.reason else { continue };
+            let open = in_words(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+            findings.problem(
+                format!(
+                    "group {:?} of queue {:?} has been due for {}, and session {}{} has had its row \
+                     in a transaction that is open for {open}",
+                    group.group,
+                    queue.queue,
+                    group.due_at.map(|due| since(due, now)).unwrap_or_default(),
+                    by.pid,
+                    by.application.map(|name| format!(" ({name:?})")).unwrap_or_default(),
+                ),
+                format!("select pg_terminate_backend({}); -- or let it commit", by.pid),
+            );
+        }
+    }
+    Ok(findings.or_fine("no transaction keeps a lane that has been due for 30 s"))
 }
 
 /// Looks for what waits for an operator: halted and parked groups, and pauses that are old.

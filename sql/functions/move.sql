@@ -1,0 +1,88 @@
+-- Moves queued jobs to another queue: a mistyped one, say. Each gets a new id there, in the order of
+-- the old ids, and so a place at the end of its group. The old job ends as cancelled, and its error
+-- names the new one.
+--
+-- Kept are group, data, payload, headers, name, reference, priority, times, limits and the age. The
+-- attempts begin anew. A deduplication id counts in the new queue from now on: a job that would be
+-- a duplicate there stays where it is (`duplicates`). Left out are also jobs that are not queued,
+-- are in the new queue already, or are locked.
+--
+-- `left_behind`: unfinished jobs of their groups that come before a moved one, and stay; counted up
+-- to 1,000 of each group.
+--
+-- Locks: the jobs NO KEY UPDATE, skips. With a deduplication id it waits as an enqueue does.
+create or replace function move_jobs(ids bigint[], to_queue text, reason text default null, actor text default session_user,
+  out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  one record; made record;
+begin
+  perform check_queue(to_queue);
+  jobs := '{}';
+  new_jobs := '{}';
+  groups := 0;
+  duplicates := 0;
+  left_behind := 0;
+  for one in
+    select j.* from (select distinct u.id from unnest(ids) u(id)) wanted join job j on j.id = any (array[wanted.id])
+    where j.status::text in ('queued') and j.queue <> to_queue
+    order by j.id for no key update of j skip locked
+  loop
+    select e.id, e.duplicate into made from enqueue(to_queue, one.data, one.group_id, run_at => one.run_at, name => one.name,
+      reference => one.reference, priority => one.priority, expires_at => one.expires_at, max_attempts => one.max_attempts,
+      dedup_id => one.dedup_id, payload => one.payload, content_type => one.content_type, headers => one.headers) e;
+    if made.duplicate then
+      duplicates := duplicates + 1;
+      continue;
+    end if;
+    update job j set created_at = one.created_at, timeout_ms = one.timeout_ms, lease_ms = one.lease_ms where j.id = made.id;
+    update job j set {cancelled}, flagged = j.group_id is not null,
+      error = jsonb_build_object('kind', 'cancelled', 'message', format('moved to queue %s as job %s', to_jsonb(to_queue), made.id),
+        'chain', '[]'::jsonb, 'attempt', j.attempts)
+    where j.id = one.id;
+    jobs := jobs || one.id;
+    new_jobs := new_jobs || made.id;
+  end loop;
+  for one in
+    select j.queue, j.group_id, max(j.id) as last from job j
+    where j.id = any (jobs) and j.group_id is not null group by j.queue, j.group_id
+  loop
+    groups := groups + 1;
+    left_behind := left_behind + (select count(*) from (
+      select from job l where l.queue = one.queue and l.group_id = one.group_id and l.status in ('queued', 'started')
+        and l.id < one.last limit 1001) l);
+  end loop;
+  perform record_operations(actor, 'move', jobs, concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
+end $$;
+
+-- The same for up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest
+-- ids of each first, then jobs without a group. So a limit never takes a job before an earlier one
+-- of its group.
+create or replace function move_queue(from_queue text, to_queue text, group_id text default null, n integer default 1000,
+  reason text default null, actor text default session_user,
+  out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+  select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
+    into jobs, new_jobs, groups, duplicates, left_behind
+  from move_jobs(array(
+    select w.id from (
+      (select j.id from job j
+        where j.queue = move_queue.from_queue and j.group_id is not null and j.status in ('queued', 'started')
+          and j.status = 'queued' and (move_queue.group_id is null or j.group_id = move_queue.group_id)
+        order by j.queue, j.group_id, j.id limit move_queue.n)
+      union all
+      (select j.id from job j
+        where j.queue = move_queue.from_queue and j.group_id is null and j.status = 'queued'
+          and move_queue.group_id is null
+        order by j.queue, j.turn_at, j.id limit move_queue.n)) w
+    limit move_queue.n), to_queue, reason, actor) m;
+end $$;

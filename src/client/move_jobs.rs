@@ -1,0 +1,96 @@
+//! Move: queued jobs of one queue, to the end of another.
+
+use serde::Serialize;
+use sqlx::PgExecutor;
+
+use crate::client::client::Client;
+use crate::error::ControlError;
+use crate::job::name;
+use crate::store::MoveReport;
+
+/// The result of a move.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct Moved {
+    /// The jobs that were moved, in the order of their ids, which is that of the new ids too.
+    pub jobs: Vec<MovedJob>,
+    /// The number of their groups; jobs without one are not counted.
+    pub groups: u64,
+    /// The number of jobs that stay, as they would be duplicates in the new queue.
+    pub duplicates: u64,
+    /// The number of unfinished jobs that come before a moved one of their group, and stay: none of
+    /// them goes before it any more. Up to 1,000 of each group are counted.
+    pub left_behind: u64,
+}
+
+/// A job that was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
+pub struct MovedJob {
+    /// The job that ended as cancelled.
+    pub job: i64,
+    /// The job in the new queue.
+    pub new_job: i64,
+}
+
+impl From<MoveReport> for Moved {
+    fn from(report: MoveReport) -> Self {
+        let MoveReport { jobs, groups, duplicates, left_behind } = report;
+        let jobs = jobs.into_iter().map(|(job, new_job)| MovedJob { job, new_job }).collect();
+        Self { jobs, groups, duplicates, left_behind }
+    }
+}
+
+impl Client {
+    /// Moves those of the jobs that are queued to another queue: one that was mistyped, say. Each
+    /// gets a new id, and so a place at the end of its group there; whatever their order in `jobs`,
+    /// they keep the order of their old ids. The old job ends as cancelled, and its error names the
+    /// new one. Both happen in one transaction.
+    ///
+    /// The new job keeps its group, data, headers, name, reference, priority, times and limits, and
+    /// the time of its enqueue. Its attempts begin anew. A deduplication id counts in the new queue
+    /// from now on; a job that would be a duplicate there stays where it is.
+    ///
+    /// Left out are jobs that are not queued (a dead letter can be redriven first), that are in the
+    /// new queue already, and that another transaction is changing. It waits as an enqueue does: for
+    /// another open transaction with the same deduplication id.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn move_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+        to_queue: &str,
+    ) -> Result<Moved, ControlError> {
+        name::check_queue(to_queue)?;
+        Ok(self.store.move_jobs(executor, jobs, to_queue, self.acting()).await?.into())
+    }
+
+    /// Moves up to `limit` queued jobs of a queue, or of one group of it, as
+    /// [`move_jobs`](Self::move_jobs) does: group by group, then those without a group. No job of a
+    /// group is taken before an earlier one.
+    ///
+    /// Call it again for more than `limit`. [`Moved::jobs`] is empty once none is left.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::Database`].
+    pub async fn move_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        from_queue: &str,
+        to_queue: &str,
+        group: Option<&str>,
+        limit: u32,
+    ) -> Result<Moved, ControlError> {
+        name::check_queue(from_queue)?;
+        name::check_queue(to_queue)?;
+        if let Some(group) = group {
+            name::check("group", group, name::GROUP_LIMIT)?;
+        }
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let acting = self.acting();
+        let report = self.store.move_queue(executor, from_queue, to_queue, group, limit, acting);
+        Ok(report.await?.into())
+    }
+}

@@ -1,0 +1,68 @@
+//! Queued jobs, moved to another queue. The functions of `sql/functions/move.sql` do it.
+
+use sqlx::postgres::PgRow;
+use sqlx::{PgExecutor, Row};
+
+use crate::store::admin::control::Acting;
+use crate::store::statement::statements;
+use crate::store::store::Store;
+
+statements! {
+    MOVE_JOBS = |names| names.sql(
+        "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
+        from {move_jobs}($1, $2, $3, $4) m",
+    );
+    MOVE_QUEUE = |names| names.sql(
+        "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
+        from {move_queue}($1, $2, $3, $4, $5, $6) m",
+    );
+}
+
+/// What a move did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MoveReport {
+    /// The ids, old and new, in the order of both.
+    pub(crate) jobs: Vec<(i64, i64)>,
+    pub(crate) groups: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) left_behind: u64,
+}
+
+impl Store {
+    pub(crate) async fn move_jobs(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+        to_queue: &str,
+        acting: Acting<'_>,
+    ) -> Result<MoveReport, sqlx::Error> {
+        let statement = self.query(&MOVE_JOBS).bind(jobs.to_vec()).bind(to_queue);
+        report(&statement.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?)
+    }
+
+    /// Moves up to `limit` queued jobs of a queue, or of one group of it.
+    pub(crate) async fn move_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        from_queue: &str,
+        to_queue: &str,
+        group: Option<&str>,
+        limit: i32,
+        acting: Acting<'_>,
+    ) -> Result<MoveReport, sqlx::Error> {
+        let statement = self.query(&MOVE_QUEUE).bind(from_queue).bind(to_queue).bind(group);
+        let statement = statement.bind(limit).bind(acting.reason).bind(acting.actor);
+        report(&statement.fetch_one(executor).await?)
+    }
+}
+
+fn report(row: &PgRow) -> Result<MoveReport, sqlx::Error> {
+    let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+    let (old, new): (Vec<i64>, Vec<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(MoveReport {
+        jobs: old.into_iter().zip(new).collect(),
+        groups: count(2)?,
+        duplicates: count(3)?,
+        left_behind: count(4)?,
+    })
+}

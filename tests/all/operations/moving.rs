@@ -1,0 +1,158 @@
+//! Jobs that were enqueued to the wrong queue, moved to the right one.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::{Client, ControlError, JobStatus, Moved, NewJob, Processor, Receive};
+
+use crate::support::{
+    Log, by_hand, database, drained, enqueue, handler_with, job, nothing_remains, queue, value,
+};
+
+const HOSTILE: [&str; 5] = ["'; drop table job; --", "\"", "\u{202e}evil", "👩‍👩‍👧", "%s {move}"];
+
+fn pairs(moved: &Moved) -> Vec<(i64, i64)> {
+    moved.jobs.iter().map(|moved| (moved.job, moved.new_job)).collect()
+}
+
+/// Whatever their order in the call, they run in that of their enqueue, behind what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default().acting_as("ann").because("mistyped"));
+    let mut ids = Vec::new();
+    enqueue(pool, "orders", HOSTILE[0], json!(["there", HOSTILE[0]])).await;
+    for n in 0..3 {
+        for group in HOSTILE {
+            ids.push(enqueue(pool, "ordres", group, json!([n, group])).await);
+        }
+    }
+    ids.push(client.enqueue(pool, NewJob::new("ordres", &json!([9, ""]))).await.unwrap().id());
+    let mixed: Vec<i64> = ids.iter().rev().chain(&ids).copied().collect();
+    let moved = client.move_jobs(pool, &mixed, "orders").await.unwrap();
+    assert_eq!((moved.groups, moved.duplicates, moved.left_behind), (5, 0, 0));
+    let moved = pairs(&moved);
+    assert_eq!(moved.iter().map(|moved| moved.0).collect::<Vec<_>>(), ids);
+    assert!(moved.is_sorted_by_key(|moved| moved.1), "{moved:?}");
+
+    let old = job(pool, ids[0]).await;
+    assert_eq!(old.status, JobStatus::Cancelled);
+    let message = old.error.unwrap().message;
+    assert_eq!(message, format!("moved to queue \"orders\" as job {}", moved[0].1));
+    let operation = &client.operations(pool, None, 1).await.unwrap()[0];
+    assert_eq!((&*operation.action, operation.affected), ("move", 16));
+    assert_eq!(operation.reason.as_deref(), Some("mistyped (to queue \"orders\")"));
+
+    let log = Log::default();
+    let run = || {
+        handler_with(log.clone(), async |log, _, data: Value| {
+            log.add(data.to_string());
+            Ok(data)
+        })
+    };
+    let builder = Processor::builder(pool.clone()).queue(queue("orders"), run());
+    // It retires the groups of the mistyped queue.
+    let running = builder.queue(queue("ordres"), run()).build().unwrap().start().await.unwrap();
+    drained(pool, "orders").await;
+    drained(pool, "ordres").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let ran: Vec<Value> =
+        log.entries().iter().map(|entry| serde_json::from_str(entry).unwrap()).collect();
+    assert_eq!(ran.len(), 17, "none runs twice: {ran:?}");
+    for (n, group) in HOSTILE.iter().enumerate() {
+        let of_group: Vec<_> =
+            ran.iter().filter(|run| run[1] == *group).map(|run| &run[0]).collect();
+        let there = if n == 0 { vec![json!("there")] } else { vec![] };
+        let expected: Vec<_> = there.into_iter().chain([json!(0), json!(1), json!(2)]).collect();
+        assert_eq!(of_group, expected.iter().collect::<Vec<_>>(), "{group}");
+    }
+    nothing_remains(pool).await;
+}
+
+#[tokio::test]
+async fn a_moved_job_keeps_what_its_producer_gave_it() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let new = NewJob::bytes("ordres", "text/plain", vec![0, 255])
+        .group("g")
+        .name("order")
+        .reference("shop-7")
+        .header("tenant", "7")
+        .priority(3)
+        .delay(Duration::from_hours(1))
+        .time_to_live(Duration::from_hours(2))
+        .max_attempts(4)
+        .timeout(Duration::from_secs(7))
+        .lease(Duration::from_secs(40))
+        .dedup_id("once");
+    let id = client.enqueue(pool, new).await.unwrap().id();
+    by_hand(pool, "update seriatim.job set attempts = 1, created_at = created_at - interval '1 h'")
+        .await;
+    // A rollback leaves all as it was.
+    let mut tx = pool.begin().await.unwrap();
+    assert_eq!(client.move_jobs(&mut *tx, &[id], "orders").await.unwrap().jobs.len(), 1);
+    tx.rollback().await.unwrap();
+    let old = job(pool, id).await;
+    assert_eq!(old.status, JobStatus::Queued);
+
+    let moved = client.move_jobs(pool, &[id], "orders").await.unwrap();
+    let new = job(pool, moved.jobs[0].new_job).await;
+    let mut expected = old;
+    (expected.id, expected.queue, expected.attempts) = (new.id, "orders".to_owned(), 0);
+    assert_eq!(new, expected);
+    let timeout: i64 =
+        value(pool, format!("select timeout_ms from seriatim.job where id = {}", new.id)).await;
+    assert_eq!(timeout, 7_000);
+    // Its deduplication id counts in the new queue.
+    let again = client.enqueue(pool, NewJob::new("orders", &1).group("g").dedup_id("once"));
+    assert_eq!(again.await.unwrap().id(), new.id);
+}
+
+#[tokio::test]
+async fn what_cannot_be_moved_stays_and_is_counted() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let once = |queue: &str| NewJob::new(queue, &1).group("g").dedup_id("once");
+    client.enqueue(pool, once("orders")).await.unwrap();
+    let duplicate = client.enqueue(pool, once("ordres")).await.unwrap().id();
+    let running = enqueue(pool, "ordres", "run", 1).await;
+    let behind = enqueue(pool, "ordres", "run", 2).await;
+    client.receive(pool, Receive::new("ordres").group("run")).await.unwrap();
+    let there = enqueue(pool, "orders", "g", 1).await;
+    let locked = enqueue(pool, "ordres", "locked", 1).await;
+    let mut other = pool.begin().await.unwrap();
+    let lock = format!("select 1 from seriatim.job where id = {locked} for update");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *other).await.unwrap();
+
+    let all = [duplicate, running, behind, there, locked, 4_711];
+    let moved = client.move_jobs(pool, &all, "orders").await.unwrap();
+    assert_eq!((moved.jobs.len(), moved.jobs[0].job), (1, behind));
+    assert_eq!((moved.groups, moved.duplicates, moved.left_behind), (1, 1, 1));
+    assert_eq!(job(pool, duplicate).await.status, JobStatus::Queued);
+    assert_eq!(job(pool, running).await.status, JobStatus::Started);
+    other.rollback().await.unwrap();
+    let refused = client.move_jobs(pool, &all, "").await.unwrap_err();
+    assert!(matches!(refused, ControlError::Name(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn a_queue_is_moved_group_by_group() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for n in 0..3 {
+        for group in ["a", "b"] {
+            enqueue(pool, "ordres", group, n).await;
+        }
+        client.enqueue(pool, NewJob::new("ordres", &n)).await.unwrap();
+    }
+    let of_b = client.move_queue(pool, "ordres", "orders", Some("b"), 2).await.unwrap();
+    assert_eq!(pairs(&of_b).iter().map(|moved| moved.0).collect::<Vec<_>>(), [2, 5]);
+    let part = client.move_queue(pool, "ordres", "orders", None, 4).await.unwrap();
+    assert_eq!(pairs(&part).iter().map(|moved| moved.0).collect::<Vec<_>>(), [1, 4, 7, 8]);
+    assert_eq!((part.groups, part.left_behind), (2, 0));
+    assert_eq!(client.move_queue(pool, "ordres", "orders", None, 10).await.unwrap().jobs.len(), 3);
+    assert_eq!(
+        client.move_queue(pool, "ordres", "orders", None, 10).await.unwrap(),
+        Moved::default()
+    );
+}
