@@ -96,7 +96,7 @@ pub(crate) enum Command {
     Parked(Parked),
     /// Queue dead letters (failed jobs) of a queue again, the oldest first.
     Redrive(DeadLetters),
-    /// Give dead letters (failed jobs) of a queue up, and let their groups go on.
+    /// Give dead letters (failed jobs) of a queue up: they end as cancelled, and their groups go on.
     Discard(DeadLetters),
     /// Cancel all queued jobs of a queue or a group. Those that run go on.
     Purge(Subject),
@@ -286,7 +286,7 @@ pub(crate) struct Lane {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Job {
-    /// Show a job and its attempts.
+    /// Show a job, its attempts, and what operators did with it.
     Show {
         /// The job's id.
         id: i64,
@@ -300,7 +300,7 @@ pub(crate) enum Job {
     Cancel(Ids),
     /// Queue failed or cancelled jobs again, in their old places.
     Retry(Ids),
-    /// Give jobs up, and let their groups go on.
+    /// Give jobs up, and let their groups go on. They stay dead letters.
     Skip(Ids),
     /// End the runs of jobs: their workers drop the handlers. The attempts count.
     Abort(Ids),
@@ -319,7 +319,7 @@ pub(crate) enum Job {
 #[derive(Debug, Args)]
 pub(crate) struct MoveJobs {
     /// The jobs' ids.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
     pub(crate) ids: Vec<i64>,
     /// The queue to move them to.
     #[arg(long, value_name = "QUEUE")]
@@ -341,7 +341,7 @@ pub(crate) struct MoveJobs {
 #[derive(Debug, Args)]
 pub(crate) struct Ids {
     /// The jobs' ids.
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<i64>,
 }
 
@@ -361,7 +361,7 @@ pub(crate) struct JobList {
     /// Only jobs with this id of their producer.
     #[arg(long)]
     pub(crate) reference: Option<String>,
-    /// Only jobs that were enqueued since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or 2h ago as 2h.
+    /// Only jobs that were enqueued since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or an age as 2h.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) since: Option<DateTime<Utc>>,
     /// Only jobs before this id: the next page.
@@ -510,7 +510,7 @@ pub(crate) struct DeadLetters {
     /// Only jobs whose error has this text in it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
-    /// Only jobs that failed since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or 2h ago as 2h.
+    /// Only jobs that failed since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or an age as 2h.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) since: Option<DateTime<Utc>>,
     /// The most jobs, the oldest first, up to 10,000.
@@ -540,7 +540,7 @@ pub(crate) struct Configure {
     #[arg(long, value_name = "DURATION")]
     pub(crate) dedup_window: Option<OrDefault<Span>>,
     /// Where a deduplication id counts: `queue` or `group`.
-    #[arg(long, value_parser = dedup_scope)]
+    #[arg(long, value_name = "SCOPE", value_parser = dedup_scope)]
     pub(crate) dedup_scope: Option<DedupScope>,
     /// Whether equal data is a duplicate.
     #[arg(long, value_name = "true|false")]

@@ -689,8 +689,8 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut demo = demo.spawn().unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&first).unwrap();
     let url = told["database_url"].as_str().unwrap().to_owned();
     let shop = async |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));

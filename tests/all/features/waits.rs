@@ -211,6 +211,23 @@ async fn a_halt_is_a_wait_for_the_lane() {
     run(&database, options()).await.expect(&json!("behind"), 600.0, 0.0);
 }
 
+/// A claim cannot see when a pause ended: the group has been ready since its head was due.
+#[tokio::test]
+async fn a_pause_is_a_wait_for_a_slot() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    client.pause_group(pool, "q", "a", None).await.unwrap();
+    enqueue(pool, "q", "a", "paused").await;
+    age(pool, 10, "true").await;
+    let idle = handler_with((), async |(), _, _| Ok(json!(null)));
+    let running = processor(&database, 5).await.queue(queue("q"), idle).build().unwrap();
+    let running = running.start().await.unwrap();
+    until_groups(pool, "ready_at = 'infinity'", 1).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    client.unpause_group(pool, "q", "a").await.unwrap();
+    run(&database, queue("q")).await.expect(&json!("paused"), 0.0, 600.0);
+}
+
 /// The attempt of a lost claim waits since that could be taken over.
 #[tokio::test]
 async fn a_take_over_waits_since_it_could_be() {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::{Value, json};
@@ -177,4 +177,49 @@ async fn alerts_and_dashboards_name_what_is_there() {
         return;
     };
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// Prints what a collection takes at a million groups, before and after workers have adopted them.
+/// `cargo test --test all -- --ignored what_a_collection_takes --nocapture`
+#[tokio::test]
+#[ignore = "a measurement of some minutes"]
+async fn what_a_collection_takes() {
+    const GROUPS: usize = 1_000_000;
+    const JOBS: usize = 2 * GROUPS;
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default().notify(false));
+    for chunk in (0..JOBS).collect::<Vec<_>>().chunks(10_000) {
+        let job = |n: &usize| NewJob::new("wide", &1).group(format!("group {:07}", n % GROUPS));
+        client.enqueue_many(pool, chunk.iter().map(job)).await.unwrap();
+    }
+    let adopted = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id)
+        select queue, group_id, min(turn_at), min(id) from seriatim.job group by queue, group_id;
+        update seriatim.job set flagged = false";
+    // A third rests, a third runs as far as a count can see.
+    let mixed =
+        "update seriatim.queue_group set ready_at = now() + interval '1 h' where head_id % 3 = 0;
+        update seriatim.queue_group set claim = gen_random_uuid(), job_id = head_id,
+            ready_at = now() + interval '1 h' where head_id % 3 = 1;
+        update seriatim.job set status = 'started', last_started_at = now()
+            where id in (select job_id from seriatim.queue_group where job_id is not null)";
+    for (state, change) in
+        [("flagged", "select"), ("all ready", adopted), ("ready, resting, running", mixed)]
+    {
+        by_hand(pool, change).await;
+        by_hand(pool, "vacuum analyze").await;
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            let again = "update seriatim.queue_metrics set collected_at = '-infinity'";
+            by_hand(pool, again).await;
+            let begin = Instant::now();
+            assert!(client.collect_metrics(pool, EVERY).await.unwrap());
+            times.push(begin.elapsed().as_millis());
+        }
+        let begin = Instant::now();
+        let metrics = client.metrics(pool).await.unwrap();
+        let scrape = begin.elapsed();
+        println!("{state}: collections of {times:?} ms, a scrape of {scrape:?}");
+        println!("  {:?}", metrics.queues["wide"]);
+        assert!(times.iter().all(|ms| *ms < 2_000), "a collection has 2 s: {times:?}");
+    }
 }
