@@ -11,10 +11,12 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgRow, PgTransactionManager};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
+use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
+use crate::store::fragments::PRIORITY_AGING;
 use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
 use crate::store::session::begin_short;
@@ -103,7 +105,7 @@ impl Store {
             },
             ..ClaimAnswer::default()
         };
-        answer.read_jobs(jobs, options)?;
+        answer.read_jobs(jobs, options, last.try_get("claimed_at")?)?;
         Ok(answer)
     }
 
@@ -139,30 +141,44 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Reads how long a job has waited. `slot_wait`: the column of its wait since its group was ready.
-pub(in crate::store) fn waits(
+/// Returns how long a head had waited at its claim. `row` says since when its group was ready, with
+/// the aging of its priority, and whether its claim was taken over.
+fn head_waits(
     row: &PgRow,
-    slot_wait: Option<&str>,
+    held: &HeldJob,
+    claimed_at: DateTime<Utc>,
 ) -> Result<WaitsAtClaim, sqlx::Error> {
-    // A due time may be later than the clock that the claim read a moment ago.
-    let time = |us: i64| Duration::from_micros(us.try_into().unwrap_or(0));
-    let since_ready: Option<i64> =
-        slot_wait.map_or(Ok(None), |slot_wait| row.try_get(slot_wait))?;
-    Ok(WaitsAtClaim {
-        since_due: time(row.try_get("waited_us")?),
-        since_ready: since_ready.map(time),
-    })
+    let ready_at: Option<DateTime<Utc>> = row.try_get("ready_at")?;
+    let due_at = held.created_at.max(held.run_at);
+    if row.try_get::<Option<&str>, _>("lost_by")?.is_some() {
+        let lapsed_at = ready_at.unwrap_or(due_at);
+        return Ok(WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at));
+    }
+    // Put in line for another head, it may have another aging.
+    let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
+    let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
+    Ok(WaitsAtClaim::of_head(claimed_at, due_at, ready_at))
 }
 
 impl ClaimAnswer {
     /// Reads the claimed jobs: each head has a token, and its followers come behind it.
-    fn read_jobs(&mut self, rows: &[PgRow], options: ClaimOptions) -> Result<(), sqlx::Error> {
+    fn read_jobs(
+        &mut self,
+        rows: &[PgRow],
+        options: ClaimOptions,
+        claimed_at: DateTime<Utc>,
+    ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
         for row in rows {
-            let waits = Some((waits(row, Some("slot_wait_us"))?, now));
-            let held = HeldJob { waits, ..held_job(row)? };
+            let mut held = held_job(row)?;
             let job: i64 = row.try_get("id")?;
-            if let Some(token) = row.try_get("claim")? {
+            let token: Option<Uuid> = row.try_get("claim")?;
+            let waits = match token {
+                Some(_) => head_waits(row, &held, claimed_at)?,
+                None => WaitsAtClaim::of_follower(claimed_at, held.created_at.max(held.run_at)),
+            };
+            held.waits = Some((waits, now));
+            if let Some(token) = token {
                 let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                 let max_attempts =
                     held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
