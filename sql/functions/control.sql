@@ -57,9 +57,27 @@ begin
   perform record_operation(actor, 'cancel', was.queue, was.group_id, job, reason, (done or requested)::integer);
 end $$;
 
+-- Returns how many later jobs of the groups of `ids` have begun, and are none of them. No index has
+-- finished jobs by group, so only the 200,000 jobs behind the lowest id are looked at, once for all.
+create or replace function begun_behind(ids bigint[]) returns bigint
+language sql stable
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+as $$
+  with first as materialized (
+    select j.queue, j.group_id, min(j.id) as id
+    from unnest(ids) chosen(id) join job j on j.id = any (array[chosen.id])
+    where j.group_id is not null group by j.queue, j.group_id)
+  select count(*) from (
+      select l.id, l.queue, l.group_id, l.attempts from job l
+      where l.id > (select min(f.id) from first f) order by l.id limit 200000) l
+    join first f on f.queue = l.queue and f.group_id = l.group_id and f.id < l.id
+  where l.attempts > 0 and not exists (select from unnest(ids) chosen(id) where chosen.id = l.id)
+$$;
+
 -- Queues a failed or cancelled job with all its attempts and flags it: it has the lowest id of its
--- group and so runs next. A halt of the group by it ends. `overtaken`: later jobs of its group that
--- have begun. Not a job that others are parked with (`parked`): they are redriven together.
+-- group and so runs next. A halt of the group by it ends. `overtaken`: as
+-- `begun_behind` says. Not a job that others are parked with (`parked`): they are redriven together.
 create or replace function retry(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out parked boolean, out overtaken bigint)
 language plpgsql volatile
@@ -93,8 +111,7 @@ begin
   update job j set {requeued}, flagged = j.group_id is not null where j.id = retry.job;
   perform unhalt_by(was.queue, was.group_id, job);
   done := true;
-  overtaken := (select count(*) from job l
-    where l.queue = was.queue and l.group_id = was.group_id and l.id > retry.job and l.attempts > 0);
+  overtaken := begun_behind(array[retry.job]);
   perform record_operation(actor, 'retry', was.queue, was.group_id, job, reason, 1);
 end $$;
 

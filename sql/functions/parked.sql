@@ -30,7 +30,7 @@ end $$;
 -- `job`, all parked jobs of the group. The attempts of the failed one begin anew. `busy`: nothing
 -- was done, another transaction has a row of theirs, or they are still being parked.
 --
--- `overtaken`: later jobs of the group that have begun, and are none of them.
+-- `overtaken`: as `begun_behind` says.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
 create or replace function redrive_parked(queue text, group_id text, job bigint default null, reason text default null,
@@ -59,9 +59,7 @@ begin
   where j.id = any (ids);
   jobs := cardinality(ids);
   groups := 1;
-  overtaken := (select count(*) from job l
-    where l.queue = redrive_parked.queue and l.group_id = redrive_parked.group_id and l.id > ids[1] and l.attempts > 0
-      and l.id not in (select unnest(ids)));
+  overtaken := begun_behind(ids);
   perform record_operation(actor, 'redrive_parked', redrive_parked.queue, redrive_parked.group_id, redrive_parked.job, reason,
     jobs);
 end $$;

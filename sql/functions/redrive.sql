@@ -2,7 +2,7 @@
 -- Their attempts begin anew, an expiry that is over is cleared, and halts by them end. Left out are
 -- jobs that others are parked with, jobs that are no dead letters, and locked ones.
 --
--- `overtaken`: later jobs of their groups that have begun, and are none of them.
+-- `overtaken`: as `begun_behind` says.
 --
 -- Locks: the jobs NO KEY UPDATE, skips; then the rows of groups that they halted.
 create or replace function redrive_jobs(ids bigint[], reason text default null, actor text default session_user,
@@ -27,9 +27,9 @@ begin
   where j.id = any (locked);
   jobs := cardinality(locked);
   groups := 0;
-  overtaken := 0;
+  overtaken := begun_behind(locked);
   for one in
-    select j.queue, j.group_id, min(j.id) as first, count(*) as n, array_agg(j.id) as ids from job j
+    select j.queue, j.group_id, array_agg(j.id) as ids from job j
     where j.id = any (locked) group by j.queue, j.group_id order by 1, 2
   loop
     if one.group_id is not null then
@@ -37,9 +37,6 @@ begin
       update queue_group g set {unhalted}
       where g.queue = one.queue and g.group_id = one.group_id
         and g.halt_job_id = any (one.ids) and g.halted_at is not null and g.park_to is null;
-      overtaken := overtaken + (select count(*) from job l
-        where l.queue = one.queue and l.group_id = one.group_id and l.id > one.first and l.attempts > 0
-          and l.id <> all (one.ids));
     end if;
   end loop;
   perform record_operations(actor, 'redrive', locked, reason);

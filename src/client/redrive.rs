@@ -16,8 +16,8 @@ pub struct Redriven {
     pub jobs: u64,
     /// The number of their groups; jobs without one are not counted.
     pub groups: u64,
-    /// The number of later jobs of those groups that have already begun, of those that retention
-    /// still keeps.
+    /// The number of later jobs of those groups that have already begun. Of the jobs that retention
+    /// still keeps, the 200,000 behind the first one redriven are looked at.
     pub overtaken: u64,
 }
 

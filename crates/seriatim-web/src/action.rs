@@ -16,7 +16,7 @@ use crate::error::WebError;
 /// Bounds the jobs of one redrive of a queue.
 const REDRIVE: u32 = 200;
 /// Bounds the dead letters of one transaction.
-const CHUNK: u32 = 1_000;
+const CHUNK: u32 = 500;
 /// The time for the chunks of one request. One that has more answers where the next one begins.
 const CHUNKS_FOR: Duration = Duration::from_secs(1);
 /// Bounds the dead letters that a request names.
@@ -514,7 +514,7 @@ async fn failed(
     let at_least = if next.is_some() { "At least " } else { "" };
     let Tally { jobs, overtaken: later, chunks } = tally;
     // Each chunk counts those behind it, also such as a later chunk redrives.
-    let up_to = if chunks > 1 && later > 0 { ", counted for each thousand" } else { "" };
+    let up_to = if chunks > 1 && later > 0 { ", counted for each 500" } else { "" };
     Ok(match verb {
         Verb::Redrive => Effect {
             jobs: Some(jobs),
@@ -547,7 +547,7 @@ fn count(jobs: u64) -> String {
 
 fn overtaken(jobs: u64) -> String {
     match jobs {
-        0 => String::from("; no later job has begun"),
+        0 => String::from("; no later job is known to have begun"),
         1 => String::from("; 1 later job has already begun"),
         jobs => format!("; {jobs} later jobs have already begun"),
     }

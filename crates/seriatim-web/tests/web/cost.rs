@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use seriatim::{Client, NewJob};
 use seriatim_web::Access;
 use sqlx::PgPool;
@@ -11,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::browser::local;
 use crate::chromium::browser;
-use crate::support::{ANN, Shop, encode, get, serve};
+use crate::support::{ANN, Shop, encode, get, post, serve};
 
 const GROUPS: usize = 100_000;
 const JOBS: usize = 1_000_000;
@@ -122,6 +123,16 @@ async fn what_each_page_costs_the_database() {
     ] {
         let (cost, longest) = cost(pool, page, &path).await;
         println!("| `{path}` | {:.1} | {} ms |", cost.as_secs_f64() * 1e3, longest.as_millis());
+    }
+
+    for verb in ["redrive", "discard"] {
+        let (before, begin) = (used(pool).await, Instant::now());
+        let all = json!({"matching": {"queue": "wide"}, "dry_run": true});
+        let preview = post(page, &format!("/api/v1/failed/{verb}"), ANN, &all).await;
+        assert_eq!(preview.status, 200, "{}", preview.body);
+        let cost = used_since(pool, &before).await.as_secs_f64() * 1e3;
+        let (ms, jobs) = (begin.elapsed().as_millis(), &preview.json()["jobs"]);
+        println!("| preview: {verb} of {jobs} dead letters by a filter | {cost:.0} | {ms} ms |");
     }
 
     println!("\n| left open for a minute | % of a core |\n|---|---|");
