@@ -41,8 +41,6 @@ begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
-  ready_ats := '{}';
-  lost_by := '{}';
   more := false;
   reading := '0';
   size := 0;
@@ -189,8 +187,6 @@ begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
-  ready_ats := '{}';
-  lost_by := '{}';
   more := false;
   for pass in 1..3 loop
     select
@@ -346,7 +342,7 @@ end $$;
 -- A worker's claim: a row for each job with what its handler needs, and a last row without an id
 -- that says how the claim ended.
 --
--- `ready_at` and `lost_by` are those of `claim`, and `claimed_at` of the last row is when it ended.
+-- The last row also has when the claim ended (`claimed_at`), and its `ready_ats` and `lost_by`.
 create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer, max_bytes bigint)
@@ -356,7 +352,7 @@ returns table (
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, headers text, group_id text, claim uuid, disposition text, expires_at timestamptz,
   more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz,
-  ready_at timestamptz, lost_by text, claimed_at timestamptz)
+  claimed_at timestamptz, ready_ats timestamptz[], lost_by text[])
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -380,9 +376,8 @@ begin
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz,
-      c.ready_at, c.lost_by, null::timestamptz
-    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions, claimed.ready_ats, claimed.lost_by)
-      c(id, token, disposition, ready_at, lost_by)
+      null::timestamptz, null::timestamptz[], null::text[]
+    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
     join {schema}.job j on j.id = any (array[c.id]);
   more := claimed.more;
   next := claimed.next;
@@ -391,5 +386,7 @@ begin
   flags_at := claimed.flags_at;
   ungrouped_at := claimed.ungrouped_at;
   claimed_at := clock_timestamp();
+  ready_ats := claimed.ready_ats;
+  lost_by := claimed.lost_by;
   return next;
 end $$;

@@ -105,7 +105,7 @@ impl Store {
             },
             ..ClaimAnswer::default()
         };
-        answer.read_jobs(jobs, options, last.try_get("claimed_at")?)?;
+        answer.read_jobs(jobs, options, ReadyTimes::read(last)?)?;
         Ok(answer)
     }
 
@@ -141,23 +141,41 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Returns how long a head had waited at its claim. `row` says since when its group was ready, with
-/// the aging of its priority, and whether its claim was taken over.
-fn head_waits(
-    row: &PgRow,
-    held: &HeldJob,
+/// When the groups of claimed jobs were ready.
+struct ReadyTimes {
     claimed_at: DateTime<Utc>,
-) -> Result<WaitsAtClaim, sqlx::Error> {
-    let ready_at: Option<DateTime<Utc>> = row.try_get("ready_at")?;
-    let due_at = held.created_at.max(held.run_at);
-    if row.try_get::<Option<&str>, _>("lost_by")?.is_some() {
-        let lapsed_at = ready_at.unwrap_or(due_at);
-        return Ok(WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at));
+    /// By the places of the jobs, with the aging of their priorities.
+    ready_ats: Vec<Option<DateTime<Utc>>>,
+    /// Whose the claims were that were taken over.
+    lost_by: Vec<Option<String>>,
+}
+
+impl ReadyTimes {
+    /// Reads the last row of an answer.
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            claimed_at: row.try_get("claimed_at")?,
+            ready_ats: row.try_get::<Option<_>, _>("ready_ats")?.unwrap_or_default(),
+            lost_by: row.try_get::<Option<_>, _>("lost_by")?.unwrap_or_default(),
+        })
     }
-    // Put in line for another head, it may have another aging.
-    let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
-    let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
-    Ok(WaitsAtClaim::of_head(claimed_at, due_at, ready_at))
+
+    /// Returns how long the job at a place had waited at its claim.
+    fn waits(&self, place: usize, held: &HeldJob, is_head: bool) -> WaitsAtClaim {
+        let (due_at, claimed_at) = (held.created_at.max(held.run_at), self.claimed_at);
+        if !is_head {
+            return WaitsAtClaim::of_follower(claimed_at, due_at);
+        }
+        let ready_at = self.ready_ats.get(place).copied().flatten();
+        if self.lost_by.get(place).is_some_and(Option::is_some) {
+            let lapsed_at = ready_at.unwrap_or(due_at);
+            return WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at);
+        }
+        // Put in line for another head, it may have another aging.
+        let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
+        let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
+        WaitsAtClaim::of_head(claimed_at, due_at, ready_at)
+    }
 }
 
 impl ClaimAnswer {
@@ -166,18 +184,14 @@ impl ClaimAnswer {
         &mut self,
         rows: &[PgRow],
         options: ClaimOptions,
-        claimed_at: DateTime<Utc>,
+        ready: ReadyTimes,
     ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
-        for row in rows {
+        for (place, row) in rows.iter().enumerate() {
             let mut held = held_job(row)?;
             let job: i64 = row.try_get("id")?;
             let token: Option<Uuid> = row.try_get("claim")?;
-            let waits = match token {
-                Some(_) => head_waits(row, &held, claimed_at)?,
-                None => WaitsAtClaim::of_follower(claimed_at, held.created_at.max(held.run_at)),
-            };
-            held.waits = Some((waits, now));
+            held.waits = Some((ready.waits(place, &held, token.is_some()), now));
             if let Some(token) = token {
                 let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                 let max_attempts =
@@ -186,13 +200,13 @@ impl ClaimAnswer {
                 let fresh = disposition == Disposition::Run && held.attempt == 1;
                 let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
                 let (followers, group) = (Vec::new(), row.try_get("group_id")?);
-                self.taken_over.extend(row.try_get::<Option<String>, _>("lost_by")?);
                 self.jobs.push(Claim { job, followers, group, token, disposition, may_wait });
             } else if let Some(head) = self.jobs.last_mut() {
                 head.followers.push(job);
             }
             self.known.insert(job, held);
         }
+        self.taken_over.extend(ready.lost_by.into_iter().flatten());
         Ok(())
     }
 }
