@@ -72,11 +72,20 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
   seriatim.operation, seriatim.queue_metrics to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
-  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.counts(text, bigint) to seriatim_observer;
+  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.counts(text, bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
+  seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
+  seriatim.shown_query(text)
+  to seriatim_observer;
+grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
+grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked) on seriatim.dead_letters
+  to seriatim_observer;
+grant select (state, queue, group_id, since, until, job) on seriatim.stopped to seriatim_observer;
 -- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
--- two; then explain_job, explain_group, halted_groups, parked_groups and failed_jobs are refused.
+-- four; then explain_job, explain_group, groups, halted_groups, parked_groups and failed_jobs are refused.
 grant select (error, history) on seriatim.job to seriatim_observer;
 grant select (halt_reason) on seriatim.queue_group to seriatim_observer;
+grant select (message) on seriatim.dead_letters to seriatim_observer;
+grant select (reason) on seriatim.stopped to seriatim_observer;
 -- job, group_jobs and jobs_by_reference read whole jobs, and are for workers and operators; Client::without_data reads them
 -- without what they carry.
 

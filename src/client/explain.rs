@@ -1,11 +1,11 @@
 //! Explain: why a job or a group is where it is, and which worker and session have it.
 
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::PgPool;
 
 use crate::client::client::Client;
-use crate::job::explanation::{GroupExplanation, JobExplanation, SessionInfo};
+use crate::job::explanation::{GroupExplanation, JobExplanation};
 use crate::job::facts::Facts;
-use crate::store::{PINNED_PLANS, Subject};
+use crate::store::Subject;
 
 impl Client {
     /// Explains why a job is where it is, and which worker and session have it: one value, which
@@ -19,10 +19,8 @@ impl Client {
         pool: &PgPool,
         job: i64,
     ) -> Result<Option<JobExplanation>, sqlx::Error> {
-        let Some((facts, session)) = self.facts(pool, Subject::Job(job)).await? else {
-            return Ok(None);
-        };
-        Ok(facts.explain_job(session))
+        let Some(facts) = self.facts(pool, Subject::Job(job)).await? else { return Ok(None) };
+        facts.explain_job().map(Some).ok_or_else(no_answer)
     }
 
     /// Explains why a group is where it is: what its running or next job does or waits for. A group
@@ -34,32 +32,24 @@ impl Client {
         queue: &str,
         group: &str,
     ) -> Result<GroupExplanation, sqlx::Error> {
-        match self.facts(pool, Subject::Group(queue, group)).await? {
-            Some((facts, session)) => Ok(facts.explain_group(session)),
-            None => Err(sqlx::Error::RowNotFound),
-        }
+        let facts = self.facts(pool, Subject::Group(queue, group)).await?;
+        facts.and_then(Facts::explain_group).ok_or_else(no_answer)
     }
 
     async fn facts(
         &self,
         pool: &PgPool,
         subject: Subject<'_>,
-    ) -> Result<Option<(Facts, Option<SessionInfo>)>, sqlx::Error> {
-        // In a transaction, which a transaction pooler gives to one session. Each statement has its
-        // own snapshot.
-        let begin = format!("begin isolation level read committed read only; {PINNED_PLANS}");
-        let mut tx = pool.begin_with(AssertSqlSafe(begin)).await?;
-        let Some(facts) = self.store.facts(&mut tx, subject).await? else { return Ok(None) };
-        // Of a claim, the session that has the hold. Of a job that waits, one that holds it up.
-        let of_group = facts.group.is_some();
-        let own = facts.head_locked_by.as_deref().filter(|_| of_group && !facts.is_claimed());
-        let lockers = [(facts.locked_by.as_deref(), of_group), (own, false)];
-        let mut session = None;
-        for (xid, of_group) in lockers {
-            if let (None, Some(xid)) = (&session, xid.filter(|xid| *xid != "0")) {
-                session = self.store.locker(&mut tx, xid, of_group).await?;
-            }
-        }
-        Ok(Some((facts, session)))
+    ) -> Result<Option<Facts>, sqlx::Error> {
+        // In a transaction, which a transaction pooler gives to one session. Each statement of the
+        // function has its own snapshot.
+        let mut tx = pool.begin_with("begin isolation level read committed read only").await?;
+        let facts = self.store.facts(&mut tx, subject).await?;
+        tx.commit().await?;
+        Ok(facts)
     }
+}
+
+fn no_answer() -> sqlx::Error {
+    sqlx::Error::Decode("the function explain gave no answer that this version knows".into())
 }

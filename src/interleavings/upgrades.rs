@@ -105,6 +105,38 @@ async fn an_older_versions_functions_are_replaced() {
     database.remove().await.unwrap();
 }
 
+/// A view is made behind the functions that it calls, which may have other results than before.
+#[tokio::test]
+async fn an_older_versions_views_are_replaced() {
+    let (database, store) = (TestDatabase::create().await.unwrap(), Store::default_schema());
+    let conn = &mut database.connect().await.unwrap();
+    let view = "create or replace view {schema}.numbered as select * from {schema}.numbers();";
+    let numbers = |columns: &str, values: &str| {
+        format!(
+            "create or replace function numbers({columns}) language sql as $$ select {values} $$;"
+        )
+    };
+    let first = next(LATEST, &[view, &numbers("out a integer", "1")]);
+    store.migrate_to(conn, &first).await.unwrap();
+    assert_eq!(text(conn, "select a::text from seriatim.numbered").await, "1");
+    let mut second = next(LATEST, &[view, &numbers("out b integer, out a integer", "2, 3")]);
+    let step = Step { version: LATEST + 2, sql: "", ..second.steps[second.steps.len() - 1] };
+    second.steps.push(step);
+    store.migrate_to(conn, &second).await.unwrap();
+    assert_eq!(text(conn, "select b::text || a from seriatim.numbered").await, "23");
+    assert_eq!(text(conn, "select count(*)::text from seriatim.stopped").await, "0");
+    // One that the next version has no more is dropped, and so is its function.
+    let mut third = next(LATEST, &[]);
+    for version in [LATEST + 2, LATEST + 3] {
+        third.steps.push(Step { version, sql: "", ..step });
+    }
+    store.migrate_to(conn, &third).await.unwrap();
+    let gone = "select (to_regclass('seriatim.numbered') is null)::text";
+    assert_eq!(text(conn, gone).await, "true");
+    assert_eq!(made(conn, "'numbers'").await, "");
+    database.remove().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_failed_upgrade_leaves_the_version_before() {
     let (database, store) = (TestDatabase::create().await.unwrap(), Store::default_schema());

@@ -57,7 +57,7 @@ const RELATIONS: [&str; 12] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 39] = [
+const FUNCTIONS: [&str; 42] = [
     "abort",
     "ack",
     "adopt",
@@ -67,6 +67,9 @@ const FUNCTIONS: [&str; 39] = [
     "counts",
     "discard_parked",
     "discard_jobs",
+    "explain",
+    "explain_group",
+    "group_state",
     "locker",
     "move_jobs",
     "move_queue",

@@ -8,6 +8,7 @@ use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
 use crate::job::counts::QueueCounts;
+use crate::job::explanation::BoundedCount;
 use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
@@ -69,7 +70,20 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/settings.sql"),
     include_str!("../../sql/functions/node.sql"),
     include_str!("../../sql/functions/counts.sql"),
+    include_str!("../../sql/functions/group_state.sql"),
+    include_str!("../../sql/functions/explain.sql"),
 ];
+
+/// The views, one a file. They are made behind the functions that they call.
+const VIEWS: &[&str] = &[
+    include_str!("../../sql/views/queue_overview.sql"),
+    include_str!("../../sql/views/group_overview.sql"),
+    include_str!("../../sql/views/dead_letters.sql"),
+    include_str!("../../sql/views/stopped.sql"),
+];
+
+/// What the signature of a view begins with.
+const VIEW: &str = "view ";
 
 /// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
 /// not to be run, no attempt begins.
@@ -83,7 +97,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 32] {
+fn constants() -> [(&'static str, String); 33] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -111,6 +125,7 @@ fn constants() -> [(&'static str, String); 32] {
         ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
         ("{max_delay_ms}", MAX_DELAY.as_millis().to_string()),
         ("{finished_limit}", QueueCounts::FINISHED_LIMIT.to_string()),
+        ("{count_limit}", (BoundedCount::LIMIT + 1).to_string()),
         ("{history_limit}", Job::HISTORY_LIMIT.to_string()),
         ("{queue_limit}", name::QUEUE_LIMIT.to_string()),
         ("{group_limit}", name::GROUP_LIMIT.to_string()),
@@ -138,10 +153,11 @@ pub(in crate::store) fn hex(bytes: &[u8]) -> String {
     digits
 }
 
-/// A function as this version of the library makes it.
+/// A function, or a view, as this version of the library makes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    /// Its name and the types of its arguments, as `to_regprocedure` takes them.
+    /// Its name and the types of its arguments, as `to_regprocedure` takes them. Of a view: `view`
+    /// and its name.
     pub(crate) signature: String,
     /// Of its text with the constants filled in, whatever the schema.
     pub(crate) checksum: String,
@@ -150,7 +166,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// From `create or replace function …` up to the end of its body.
+    /// From `create or replace …` up to the end of its body.
     pub(crate) fn new(text: &str) -> Self {
         let checksum = hex(&checksum(text));
         Self { signature: signature(text), checksum, text: text.to_owned() }
@@ -160,6 +176,11 @@ impl Function {
     #[cfg(test)]
     pub(crate) fn changed(&self, change: impl FnOnce(&str) -> String) -> Self {
         Self::new(&change(&self.text))
+    }
+
+    /// The view's name; `None` for a function.
+    pub(crate) fn view(&self) -> Option<&str> {
+        view(&self.signature)
     }
 
     /// The statement that makes it in a schema.
@@ -180,12 +201,20 @@ pub(crate) fn functions() -> Vec<Function> {
     let fill = |file: &&str| {
         constants.iter().fold((*file).to_owned(), |text, (key, value)| text.replace(key, value))
     };
-    let filled: Vec<String> = FILES.iter().map(fill).collect();
+    let filled: Vec<String> = FILES.iter().chain(VIEWS).map(fill).collect();
     filled.iter().flat_map(|file| split(file)).map(Function::new).collect()
 }
 
-/// The statements of a file, without the comments above them.
+/// The view's name of a signature; `None` for a function's.
+pub(in crate::store) fn view(signature: &str) -> Option<&str> {
+    signature.strip_prefix(VIEW)
+}
+
+/// The statements of a file, without the comments above them. A view has a file of its own.
 fn split(file: &str) -> Vec<&str> {
+    if let Some(begin) = file.find("create or replace view") {
+        return vec![file[begin..].trim_end()];
+    }
     let mut statements = Vec::new();
     let mut rest = file;
     while let Some(begin) = rest.find("create or replace function") {
@@ -197,8 +226,11 @@ fn split(file: &str) -> Vec<&str> {
     statements
 }
 
-/// The name and the types of the arguments of a `create or replace function`.
+/// The name and the types of the arguments of a `create or replace function`, or a view's.
 fn signature(text: &str) -> String {
+    if let Some(view) = text.strip_prefix("create or replace view {schema}.") {
+        return format!("{VIEW}{}", view.split_whitespace().next().unwrap_or_default());
+    }
     let head = text.trim_start_matches("create or replace function").trim_start();
     let head = head.trim_start_matches("{schema}.");
     let (name, rest) = head.split_once('(').unwrap_or((head, ""));
@@ -257,7 +289,9 @@ mod tests {
         assert_eq!(files, FILES.iter().map(|file| (*file).to_owned()).collect());
         let statements: usize = files.iter().map(|file| file.matches("\n$$;").count()).sum();
         let ends: usize = files.iter().map(|file| file.matches("\nend $$;").count()).sum();
-        assert_eq!(functions().len(), statements + ends);
+        assert_eq!(functions().len(), statements + ends + VIEWS.len());
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/views");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), VIEWS.len());
     }
 
     #[test]
@@ -270,7 +304,7 @@ mod tests {
             for (key, _) in constants() {
                 assert!(!function.text.contains(key), "{key} in {}", function.signature);
             }
-            assert!(!function.body(&names).is_empty(), "{}", function.signature);
+            assert_eq!(function.body(&names).is_empty(), function.view().is_some());
         }
     }
 
@@ -283,6 +317,7 @@ mod tests {
         let distinct: HashSet<_> = all.iter().map(|function| &function.signature).collect();
         assert_eq!(distinct.len(), all.len());
         assert!(all.iter().any(|function| function.signature == "hold_next()"));
+        assert!(all.iter().any(|function| function.view() == Some("stopped")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::error::MigrateError;
-use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text};
+use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text, view};
 use crate::store::{Names, Store};
 
 /// One step of the schema.
@@ -79,6 +79,20 @@ impl Release {
     /// This crate's.
     pub(crate) fn this() -> Self {
         Self { steps: STEPS.to_vec(), functions: functions() }
+    }
+
+    /// The functions, then the views, which call them.
+    fn in_order(&self) -> impl Iterator<Item = &Function> {
+        let of = |views: bool| self.functions.iter().filter(move |f| f.view().is_some() == views);
+        of(false).chain(of(true))
+    }
+
+    /// Those of the functions and views that were `made` which it has no more: views first.
+    fn without<'a>(&self, made: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+        let kept = |signature: &str| self.functions.iter().any(|f| f.signature == signature);
+        let mut gone: Vec<&str> = made.keys().map(String::as_str).filter(|s| !kept(s)).collect();
+        gone.sort_by_key(|signature| view(signature).is_none());
+        gone
     }
 
     fn version(&self) -> i64 {
@@ -196,20 +210,19 @@ impl Store {
             );
         }
         let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
-        let kept = |signature: &str| release.functions.iter().any(|f| f.signature == signature);
-        for signature in recorded.keys().filter(|signature| !kept(signature)) {
-            _ = writeln!(script, "drop function if exists {quoted}.{signature};");
+        for signature in release.without(&recorded) {
+            _ = writeln!(script, "{};", self.drop(signature, release));
         }
-        for function in &release.functions {
+        for function in release.in_order() {
             let make = function.statement(&self.names);
             if recorded.contains_key(&function.signature) {
                 // As in `make_functions`: its result or the name of an argument may have changed.
                 _ = writeln!(
                     script,
                     "do $seriatim$ begin execute $make$ {make} $make$; \
-                     exception when invalid_function_definition then \
-                     drop function {quoted}.{}; execute $make$ {make} $make$; end $seriatim$;",
-                    function.signature
+                     exception when invalid_function_definition or invalid_table_definition then \
+                     {}; execute $make$ {make} $make$; end $seriatim$;",
+                    self.drop(&function.signature, release)
                 );
             } else {
                 _ = writeln!(script, "{make};");
@@ -347,28 +360,36 @@ impl Store {
         for function in &release.functions {
             if recorded.get(&function.signature) != Some(&function.checksum) {
                 let what = &function.signature;
-                return Err(different(format!("function {what} (another build made it)")));
+                return Err(different(format!("{} (another build made it)", named(what))));
             }
         }
         let own = |signature: &str| release.functions.iter().any(|own| own.signature == signature);
         if let Some(what) = recorded.keys().find(|signature| !own(signature.as_str())) {
-            return Err(different(format!("function {what} (this build has no such function)")));
+            return Err(different(format!("{} (this build has none of it)", named(what))));
         }
-        let signatures: Vec<&str> = release.functions.iter().map(|f| &*f.signature).collect();
+        let ours = || release.functions.iter().filter(|function| function.view().is_none());
+        let signatures: Vec<&str> = ours().map(|f| &*f.signature).collect();
         let bodies = "select (select p.prosrc from pg_catalog.pg_proc p where p.oid = \
              pg_catalog.to_regprocedure($1 || '.' || s.signature)) \
              from pg_catalog.unnest($2::text[]) with ordinality s(signature, place) order by s.place";
         let bodies = sqlx::query(bodies).persistent(false).bind(self.quoted_schema());
-        let bodies = bodies.bind(signatures).fetch_all(conn).await;
-        for (function, row) in
-            release.functions.iter().zip(bodies.map_err(|source| self.failed(source))?)
-        {
+        let bodies = bodies.bind(signatures).fetch_all(&mut *conn).await;
+        for (function, row) in ours().zip(bodies.map_err(|source| self.failed(source))?) {
             let body: Option<String> = row.try_get(0).map_err(|source| self.failed(source))?;
             if body.as_deref() != Some(&*function.body(&self.names)) {
                 let how = if body.is_some() { "changed by hand" } else { "dropped" };
                 let what = &function.signature;
                 return Err(different(format!("function {what} (it was {how})")));
             }
+        }
+        let views: Vec<&str> = release.functions.iter().filter_map(Function::view).collect();
+        let dropped = "select v.name from pg_catalog.unnest($2::text[]) v(name) \
+             where pg_catalog.to_regclass($1 || '.' || v.name) is null limit 1";
+        let dropped = sqlx::query(dropped).persistent(false).bind(self.quoted_schema());
+        let dropped = dropped.bind(views).fetch_optional(conn).await;
+        if let Some(row) = dropped.map_err(|source| self.failed(source))? {
+            let what: &str = row.try_get(0).map_err(|source| self.failed(source))?;
+            return Err(different(format!("view {what} (it was dropped)")));
         }
         Ok(())
     }
@@ -420,27 +441,19 @@ impl Store {
     /// Drops the library's functions that the release has no more, and makes those that it has.
     ///
     /// A function keeps its owner and its grants, unless its result or the name of an argument has
-    /// changed: then it is made anew.
+    /// changed: then it is made anew. So does a view, unless its columns have changed, or those of
+    /// a function.
     async fn make_functions(
         &self,
         conn: &mut PgConnection,
         recorded: &BTreeMap<String, String>,
         release: &Release,
     ) -> Result<(), sqlx::Error> {
-        let quoted = self.quoted_schema();
-        for signature in recorded.keys() {
-            if release.functions.iter().any(|function| function.signature == *signature) {
-                continue;
-            }
-            let name = "select pg_catalog.to_regprocedure($1 || '.' || $2)::text";
-            let name = sqlx::query(name).persistent(false).bind(&quoted).bind(signature);
-            let name: Option<String> = name.fetch_one(&mut *conn).await?.try_get(0)?;
-            if let Some(name) = name {
-                let drop = AssertSqlSafe(format!("drop function {name}"));
-                sqlx::raw_sql(drop).execute(&mut *conn).await?;
-            }
+        for signature in release.without(recorded) {
+            let drop = AssertSqlSafe(self.drop(signature, release));
+            sqlx::raw_sql(drop).execute(&mut *conn).await?;
         }
-        for function in &release.functions {
+        for function in release.in_order() {
             let make = function.statement(&self.names);
             let tried = format!("savepoint seriatim_make; {make}; release savepoint seriatim_make");
             match sqlx::raw_sql(AssertSqlSafe(tried)).execute(&mut *conn).await {
@@ -448,8 +461,8 @@ impl Store {
                 Err(error) if has_other_signature(&error) => {
                     let anew = format!(
                         "rollback to savepoint seriatim_make; release savepoint seriatim_make; \
-                         drop function {quoted}.{}; {make}",
-                        function.signature
+                         {}; {make}",
+                        self.drop(&function.signature, release)
                     );
                     sqlx::raw_sql(AssertSqlSafe(anew)).execute(&mut *conn).await?;
                 }
@@ -465,6 +478,21 @@ impl Store {
         let record = sqlx::query(AssertSqlSafe(record)).persistent(false);
         record.bind(Json(made)).bind(release.version()).execute(conn).await?;
         Ok(())
+    }
+
+    /// Drops a function or a view. A view may call a function, and is made anew behind that.
+    fn drop(&self, signature: &str, release: &Release) -> String {
+        let quoted = |name: &str| self.names.quoted(name);
+        if let Some(view) = view(signature) {
+            return format!("drop view if exists {}", quoted(view));
+        }
+        let views: Vec<_> =
+            release.functions.iter().filter_map(Function::view).map(quoted).collect();
+        let views = match &*views {
+            [] => String::new(),
+            views => format!("drop view if exists {}; ", views.join(", ")),
+        };
+        format!("{views}drop function if exists {}.{signature}", self.quoted_schema())
     }
 
     /// What was applied, oldest first; nothing: there are no tables.
@@ -564,10 +592,16 @@ impl Store {
     }
 }
 
-/// 42P13: the function that is there has another result, or other names of arguments.
+/// 42P13: the function that is there has another result, or other names of arguments. 42P16: the
+/// view has other columns.
 fn has_other_signature(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.as_deref() == Some("42P13")
+    matches!(code.as_deref(), Some("42P13" | "42P16"))
+}
+
+/// A function, or a view, in words.
+fn named(signature: &str) -> String {
+    view(signature).map_or_else(|| format!("function {signature}"), |_| signature.to_owned())
 }
 
 async fn has_relation(conn: &mut PgConnection, name: &str) -> Result<bool, sqlx::Error> {

@@ -49,10 +49,6 @@ impl Names {
         self.table("cancel_request").into_table_ref()
     }
 
-    pub(in crate::store) fn processor(&self) -> TableRef {
-        self.table("processor").into_table_ref()
-    }
-
     /// `"schema"."name"`, for what is no table of a query (types, the channel's LISTEN).
     pub(in crate::store) fn quoted(&self, name: &str) -> String {
         format!("{}.{}", Self::quote(&self.schema), Self::quote(name))

@@ -937,6 +937,10 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     assert!(refused.err.contains("3 jobs are in queue \"orders\" now"), "{}", refused.err);
     let dry = cli.json(&[&moving[..], &["--dry-run"]].concat()).await;
     assert_eq!((&dry[0]["groups"], &dry[0]["jobs"][2]["job"]), (&json!(2), &json!(3)));
+    // Each that cannot be moved is told.
+    let some = ["job", "move", "4711", &ids[1], "--to", "orders", "--dry-run"];
+    let some = cli.ends(ERROR, &some).await;
+    assert!(some.out.contains("at the end of its group") && some.err.contains("job 4711 stays"));
     // The first of its group stays.
     let part = ["job", "move", &ids[2], "--to", "orders", "--reason", "mistyped"];
     let moved = cli.ends(DONE, &part).await;

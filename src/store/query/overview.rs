@@ -4,7 +4,6 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, Row};
 
@@ -20,9 +19,6 @@ use crate::store::fragments::{FLAG_AT, paused};
 use crate::store::names::Names;
 use crate::store::statement::{Statement, statements};
 use crate::store::store::Store;
-
-/// So many looks in a row, 0.3 s in all, found the head locked: no claim or settle takes so long.
-const BLOCKED: i16 = 4;
 
 statements! {
     QUEUES = queues;
@@ -135,31 +131,12 @@ fn details(names: &Names, candidates: &str) -> String {
     let candidates = candidates.replace("{rechecked}", RECHECKED);
     let candidates = names.sql_with(&candidates, &pieces);
     let body = "
-        select c.name, g.job_id is not null, g.halted_at, g.halt_reason, g.halt_job_id, s.paused_at, s.pause_reason,
-          h.id, h.status::text, h.name, h.attempts, h.max_attempts, h.created_at, h.run_at, h.last_started_at,
-          (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
-            and j.status in ('queued', 'started') limit 1001) deep),
-          (select count(*) from (select 1 from {job} j where j.queue = $1 and j.group_id = c.name
-            and j.parked_with is not null and j.status = 'parked' limit 1001) aside),
-          now(), g.halt_until, g.halt_then, s.paused_until, h.attempts_forgiven, g.rechecks
-        from ({candidates}) c(name)
-        left join lateral (
-          select g.job_id, g.batch_end, g.halted_at, g.halt_reason, g.halt_job_id,
-            g.halt_until, g.halt_then, g.rechecks
-          from {queue_group} g where g.queue = $1 and g.group_id = c.name limit 1) g on true
-        left join lateral (
-          select s.paused_at, s.pause_reason, s.paused_until from {group_setting} s
-          where s.queue = $1 and s.group_id = c.name and {paused}) s on true
-        left join lateral (
-          -- Named, as an observer may not read what a job carries.
-          select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at
-          from {job} j where j.id = coalesce(
-            -- Of several under one claim, the first that has not ended.
-            (select min(b.id) from {batch_jobs}($1, c.name, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)),
-            (select l.id from {job} l where l.queue = $1 and l.group_id = c.name and l.status in ('queued', 'started')
-              order by l.group_id, l.id limit 1))) h on true
+        select c.name, d.state, d.head, d.head_status, d.head_name, d.attempts, d.max_attempts, d.enqueued_at, d.due_at,
+          d.started_at, d.depth, d.parked, d.stopped_at, d.reason, d.halted_by, d.halted_until, d.halt_then, d.paused_at,
+          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked
+        from ({candidates}) c(name) cross join lateral {group_state}($1, c.name) d
         where $3::text is not distinct from $3 and $4::text is not distinct from $4";
-    names.sql_with(body, &[("candidates", &candidates), ("paused", &paused)])
+    names.sql_with(body, &[("candidates", &candidates)])
 }
 
 impl Store {
@@ -290,51 +267,37 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
 }
 
 fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
-    let claimed: Option<bool> = row.try_get(1)?;
-    let (halted, paused): (Option<DateTime<Utc>>, Option<DateTime<Utc>>) =
-        (row.try_get(2)?, row.try_get(5)?);
-    let head: Option<i64> = row.try_get(7)?;
-    let due_at: Option<DateTime<Utc>> = row.try_get(13)?;
-    let now: DateTime<Utc> = row.try_get(17)?;
+    let state: &str = row.try_get(1)?;
+    let state = GroupState::parse(state)
+        .ok_or_else(|| sqlx::Error::Decode(format!("unknown state of a group {state:?}").into()))?;
     let counted = |n: usize| {
         let count = row.try_get::<i64, _>(n).map(i64::unsigned_abs);
         count.map(|count| BoundedCount::up_to(count, u64::from(GroupFilter::CANDIDATES)))
     };
-    let parked = counted(16)?;
-    let state = match (claimed == Some(true), halted, paused) {
-        (true, ..) => GroupState::Running,
-        (_, Some(_), _) => GroupState::Halted,
-        (_, _, Some(_)) => GroupState::Paused,
-        _ if head.is_some() && due_at > Some(now) => GroupState::Resting,
-        _ if head.is_some() => GroupState::Ready,
-        _ if parked.count > 0 => GroupState::Parked,
-        _ => GroupState::Idle,
-    };
-    let status: Option<&str> = row.try_get(8)?;
+    let status: Option<&str> = row.try_get(3)?;
     let number = |n: Option<i32>| n.and_then(|n| u32::try_from(n).ok());
     Ok(GroupOverview {
         group: row.try_get(0)?,
         state,
-        head,
+        head: row.try_get(2)?,
         head_status: status.and_then(JobStatus::parse),
-        head_name: row.try_get(9)?,
-        attempts: number(row.try_get(10)?).unwrap_or_default(),
-        attempts_forgiven: number(row.try_get(21)?).unwrap_or_default(),
-        max_attempts: number(row.try_get(11)?),
-        enqueued_at: row.try_get(12)?,
-        due_at,
-        started_at: row.try_get(14)?,
-        depth: counted(15)?,
-        parked,
-        stopped_at: halted.or(paused),
-        reason: if halted.is_some() { row.try_get(3)? } else { row.try_get(6)? },
-        halted_by: row.try_get(4)?,
-        blocked: state == GroupState::Ready
-            && row.try_get::<Option<i16>, _>(22)?.is_some_and(|rechecks| rechecks >= BLOCKED),
-        halted_until: row.try_get(18)?,
-        then: row.try_get::<Option<&str>, _>(19)?.and_then(AfterHalt::parse),
-        paused_at: paused,
-        pause_reason: row.try_get(6)?,
-        paused_until: row.try_get(20)?,
+        head_name: row.try_get(4)?,
+        attempts: number(row.try_get(5)?).unwrap_or_default(),
+        attempts_forgiven: number(row.try_get(20)?).unwrap_or_default(),
+        max_attempts: number(row.try_get(6)?),
+        enqueued_at: row.try_get(7)?,
+        due_at: row.try_get(8)?,
+        started_at: row.try_get(9)?,
+        depth: counted(10)?,
+        parked: counted(11)?,
+        stopped_at: row.try_get(12)?,
+        reason: row.try_get(13)?,
+        halted_by: row.try_get(14)?,
+        blocked: row.try_get::<Option<bool>, _>(21)?.unwrap_or_default(),
+        halted_until: row.try_get(15)?,
+        then: row.try_get::<Option<&str>, _>(16)?.and_then(AfterHalt::parse),
+        paused_at: row.try_get(17)?,
+        paused_until: row.try_get(18)?,
+        pause_reason: row.try_get(19)?,
     })
 }

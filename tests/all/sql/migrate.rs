@@ -202,7 +202,7 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
         ),
         (
             "update seriatim.migration set functions = functions || '{\"of_another()\": \"00\"}'",
-            "function of_another() (this build has no such function)",
+            "function of_another() (this build has none of it)",
         ),
         (
             "create or replace function seriatim.server_since() returns timestamptz language sql stable \
@@ -210,6 +210,7 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
             "function server_since() (it was changed by hand)",
         ),
         ("drop function seriatim.hold_next()", "function hold_next() (it was dropped)"),
+        ("drop view seriatim.stopped", "view stopped (it was dropped)"),
     ];
     let bodies = "select string_agg(proname || prosrc, '' order by proname) from pg_proc \
                   where pronamespace = 'seriatim'::regnamespace";

@@ -5,6 +5,7 @@
 
 mod hostile_schemas;
 mod migrate;
+mod operator_functions;
 mod receivers;
 mod roles;
 mod sql_functions;

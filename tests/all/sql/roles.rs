@@ -350,6 +350,16 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     client.operations(observer, None, 10).await.unwrap();
     client.job_status(observer, id).await.unwrap();
     client.explain_group(observer, "q", "g").await.unwrap();
+    for view in ["queue_overview", "group_overview", "dead_letters", "stopped"] {
+        by_hand(observer, format!("select * from seriatim.{view}")).await;
+    }
+    by_hand(observer, "select * from seriatim.explain(1), seriatim.counts('q')").await;
+    may_not(&roles.producer, &["table seriatim.stopped", "table seriatim.dead_letters"]).await;
+    may_not(
+        observer,
+        &["select seriatim.configure_queue('q', '{}')", "select seriatim.purge('q')"],
+    )
+    .await;
     assert!(client.halted_groups(observer, "q").await.unwrap().is_empty());
     assert!(client.parked_groups(observer, "q").await.unwrap().is_empty());
     roles.remove().await;
@@ -386,6 +396,14 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     ));
     by_hand(operator, "select seriatim.pause('q', 'g', 'in psql')").await;
     assert_eq!(ann.operations(operator, None, 100).await.unwrap().len(), 17);
+    by_hand(
+        operator,
+        "select seriatim.configure_queue('q', '{\"delay\": null}'); \
+         select seriatim.set_group_policy('q', 'g', 'halt'); select seriatim.purge('q', 'g'); \
+         select seriatim.redrive_parked('q', 'g'); select seriatim.discard_parked('q', 'g'); \
+         select seriatim.release_node('nobody'); select * from seriatim.stopped",
+    )
+    .await;
     assert!(ann.job(operator, id).await.unwrap().is_some());
     ann.explain_job(operator, id).await.unwrap().unwrap();
     may_not(operator, &OWNERS).await;

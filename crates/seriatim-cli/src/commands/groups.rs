@@ -76,7 +76,7 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if let Some(time) = group.stopped_at {
         note = format!("for {}", since(time, now));
     }
-    if let Some(until) = group.paused_until {
+    if let Some(until) = group.paused_until.filter(|_| group.state == GroupState::Paused) {
         note = format!("{note}, until {}", clock(until));
     }
     if let Some(job) = group.halted_by {

@@ -1,7 +1,6 @@
 //! `seriatim job`: show, list, and what is done with jobs by their ids.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::iter;
 use std::time::Duration;
@@ -232,26 +231,28 @@ async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
     let MoveJobs { ids, to, all: _, from, group, limit } = jobs;
     let (client, group) = (&session.client, group.as_deref());
+    let stay = RefCell::new(Vec::new());
     let act = async |conn: &mut PgConnection| {
         let moved = match from {
             Some(from) => client.move_queue(conn, from, to, group, *limit).await?,
             None => client.move_jobs(conn, ids, to).await?,
         };
-        let left_out = match from {
-            Some(_) => 0,
-            None => count_of(ids.iter().collect::<HashSet<_>>().len() - moved.jobs.len()),
-        };
         if moved.jobs.is_empty() {
             return Err(Failure::NothingMatched(nothing_moved(to, &moved)));
         }
-        let jobs = count_of(moved.jobs.len());
-        Ok(Effect::new(moved_in_words(to, &moved, left_out), jobs, {
-            let mut data = json::change("move", &moved)?;
-            data["to"] = to.as_str().into();
-            data
-        }))
+        let is_moved = |id: &i64| moved.jobs.iter().any(|moved| moved.job == *id);
+        *stay.borrow_mut() = ids.iter().copied().filter(|id| !is_moved(id)).collect();
+        let mut data = json::change("move", &moved)?;
+        data["to"] = to.as_str().into();
+        Ok(Effect::new(moved_in_words(to, &moved), count_of(moved.jobs.len()), data))
     };
-    session.change(act).await
+    session.change(act).await?;
+    let stays = |id| {
+        let why = "it is not queued, is there already, would be a duplicate, or is locked";
+        (id, Failure::Refused(format!("job {id} stays: {why}")))
+    };
+    let stay: Vec<i64> = stay.into_inner();
+    refusals(session, 1, stay.into_iter().map(stays).collect())
 }
 
 fn nothing_moved(to: &str, moved: &Moved) -> String {
@@ -261,7 +262,7 @@ fn nothing_moved(to: &str, moved: &Moved) -> String {
     }
 }
 
-fn moved_in_words(to: &str, moved: &Moved, left_out: u64) -> String {
+fn moved_in_words(to: &str, moved: &Moved) -> String {
     let mut sentence = match &*moved.jobs {
         [one] => format!("job {} is job {} of queue {to:?} now", one.job, one.new_job),
         several => format!("{} are in queue {to:?} now", count(count_of(several.len()), "job")),
@@ -275,14 +276,7 @@ fn moved_in_words(to: &str, moved: &Moved, left_out: u64) -> String {
         let jobs = count(moved.left_behind, "earlier job");
         _ = write!(sentence, "; {jobs} of the same groups stay, and nothing waits for them");
     }
-    if left_out > 0 {
-        _ = write!(sentence, "; {} not: not queued, locked", count(left_out, "job"));
-        sentence.push_str(if moved.duplicates > 0 {
-            ", or duplicates there"
-        } else {
-            ", or there"
-        });
-    } else if moved.duplicates > 0 {
+    if moved.duplicates > 0 {
         _ = write!(sentence, "; {} stay, as duplicates", count(moved.duplicates, "job"));
     }
     sentence

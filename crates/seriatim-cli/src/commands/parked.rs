@@ -51,9 +51,10 @@ pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Fai
         let (depth, halted_by) =
             overview.map_or((1, None), |overview| (overview.depth.count, overview.halted_by));
         let job = match session.client.park_group(conn, queue, group).await {
-            // It is halted, and empty.
-            Err(ControlError::NothingWaits { .. }) if halted_by.is_some() => {
-                return Err(nothing_to_park(queue, group, halted_by.unwrap_or_default()));
+            Err(error @ ControlError::NothingWaits { .. }) => {
+                // It may be halted, and empty.
+                let halted = halted_by.map(|job| nothing_to_park(queue, group, job));
+                return Err(halted.unwrap_or_else(|| error.into()));
             }
             parked => parked?,
         };

@@ -1,0 +1,316 @@
+//! What operators may call and select in SQL, and the page about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, GroupFilter, NewJob, Receive};
+use sqlx::{AssertSqlSafe, PgPool, Row};
+
+use crate::support::{by_hand, database, enqueue, value};
+
+const PAGE: &str = include_str!("../../../docs/sql-functions.md");
+const ROLES: &str = include_str!("../../../docs/roles.sql");
+
+/// Functions that the page must have, though no role is granted each by its name.
+const FOR_ALL: [&str; 6] = ["enqueue", "receive", "ack", "nack", "extend", "collect_metrics"];
+
+/// The functions of the schema with the names of their arguments, and whether some have defaults.
+async fn functions(pool: &PgPool) -> BTreeMap<String, (Vec<String>, bool)> {
+    let sql = "select proname::text, case when proargmodes is null then coalesce(proargnames, '{}') else
+          array(select a.name from unnest(proargnames, proargmodes) with ordinality a(name, mode, place)
+            where a.mode in ('i', 'b') order by a.place) end, pronargdefaults > 0
+        from pg_proc where pronamespace = 'seriatim'::regnamespace";
+    let rows = sqlx::query(sql).fetch_all(pool).await.unwrap();
+    rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect()
+}
+
+/// What begins with `seriatim.`, up to a bracket.
+fn called(text: &str) -> BTreeSet<String> {
+    let calls = text.split("seriatim.").skip(1);
+    let names = calls.filter_map(|call| call.split_once('(')).map(|(name, _)| name);
+    let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    names.filter(is_name).map(String::from).collect()
+}
+
+/// The first cells of the page's tables.
+fn first_cells() -> impl Iterator<Item = &'static str> {
+    PAGE.lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |").map(|(cell, _)| cell))
+}
+
+#[tokio::test]
+async fn each_function_and_view_for_others_is_on_the_page_as_it_is() {
+    let database = database().await;
+    let functions = functions(database.pool()).await;
+    let mut shown = BTreeSet::new();
+    for (name, arguments) in first_cells().filter_map(|cell| cell.split_once('(')) {
+        let (has, _) = functions.get(name).unwrap_or_else(|| panic!("there is no {name}"));
+        assert_eq!(arguments.trim_end_matches(')'), has.join(", "), "{name}");
+        shown.insert(name.to_owned());
+    }
+    // Operators' functions take an actor, and may be called without.
+    let acting = functions
+        .iter()
+        .filter(|(_, (names, optional))| *optional && names.iter().any(|name| name == "actor"));
+    let public = acting.map(|(name, _)| name.clone()).chain(FOR_ALL.map(String::from));
+    for name in public {
+        assert!(shown.contains(&name), "{name} is not on the page");
+    }
+    for name in called(ROLES) {
+        let named = PAGE.contains(&format!("`{name}`"));
+        assert!(shown.contains(&name) || named, "{name} is granted, and not on the page");
+    }
+    let views = "select array_agg(relname::text) from pg_class \
+                 where relnamespace = 'seriatim'::regnamespace and relkind = 'v'";
+    for view in value::<Vec<String>>(database.pool(), views).await {
+        assert!(first_cells().any(|cell| cell == view), "{view} is not on the page");
+    }
+    database.remove().await.unwrap();
+}
+
+/// The code blocks of a language.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let fence = format!("\n```{language}\n");
+    let blocks = PAGE.match_indices(&fence).map(|(at, fence)| &PAGE[at + fence.len()..]);
+    blocks.map(|block| block.split("\n```").next().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn the_examples_of_the_page_run() {
+    let database = database().await;
+    let (sql, python) = (blocks("sql"), blocks("python"));
+    assert_eq!((sql.len(), python.len()), (2, 1));
+    for block in sql {
+        by_hand(database.pool(), block).await;
+    }
+    let functions = functions(database.pool()).await;
+    for name in called(python[0]) {
+        assert!(functions.contains_key(&name), "there is no {name}");
+    }
+    by_hand(database.pool(), "update seriatim.queue set delay_ms = null").await;
+    let python3 = |program: &str| Command::new("python3").args(["-c", program]).output();
+    if !python3("import psycopg").is_ok_and(|output| output.status.success()) {
+        // Without psycopg the same calls are made here.
+        return without_python(&database).await;
+    }
+    let program = format!("url = {:?}\n{}", database.url(), python[0]);
+    let output = python3(&program).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].ends_with(" waits: paused (audit)"), "{said}");
+    assert!(lines[1].starts_with("group_paused until 20"), "{said}");
+    assert_eq!(lines[2..], ["1500 cents: done"], "{said}");
+    database.remove().await.unwrap();
+}
+
+/// The calls of the example, in its order.
+async fn without_python(database: &TestDatabase) {
+    let pool = database.pool();
+    let enqueue = "select id from seriatim.enqueue('postings', '{\"cents\": 1500}', 'account-42', \
+                   dedup_id => 'invoice-4711')";
+    let job: i64 = value(pool, enqueue).await;
+    by_hand(
+        pool,
+        "select seriatim.pause('postings', 'account-42', 'audit', until => now() + interval '10 min')",
+    )
+    .await;
+    let state = "select state || ' ' || reason from seriatim.group_overview \
+                 where queue = 'postings' and group_id = 'account-42'";
+    assert_eq!(value::<String>(pool, state).await, "paused audit");
+    let why = format!("select reason || ' ' || (until > now()) from seriatim.explain({job})");
+    assert_eq!(value::<String>(pool, why).await, "group_paused true");
+    by_hand(pool, "select seriatim.unpause('postings', 'account-42')").await;
+    let receipt: String = value(pool, "select receipt from seriatim.receive('postings', 10)").await;
+    assert_eq!(value::<String>(pool, format!("select seriatim.ack('{receipt}')")).await, "done");
+}
+
+/// Refused with this SQLSTATE, in these words.
+async fn refused(pool: &PgPool, sql: &str, code: &str, words: &str) {
+    let error = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.expect_err(sql);
+    let error = error.into_database_error().expect(sql);
+    assert_eq!(error.code().as_deref(), Some(code), "{sql}: {error}");
+    assert!(error.message().contains(words), "{sql}: {error}");
+}
+
+#[tokio::test]
+async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
+    let database = database().await;
+    let pool = database.pool();
+    let configure =
+        |settings: &Value| format!("select seriatim.configure_queue('q', '{settings}')");
+    let all = json!({"delay": "5 s", "dedup_window": "1 h", "dedup_scope": "group", "dedup_by_content": true,
+        "in_flight_limit": 3, "max_attempts": 4, "backoff": "100 ms", "backoff_cap": "1 day",
+        "out_of_attempts": "halt", "halt_for": "1 h", "halt_then": "park"});
+    by_hand(pool, configure(&all)).await;
+    by_hand(pool, configure(&json!({"delay": null, "max_attempts": 5}))).await;
+    let settings = Client::default().queue_settings(pool, "q").await.unwrap();
+    let settings = serde_json::to_value(settings).unwrap();
+    let expected = json!({"delay": null, "dedup_window": 3600.0, "dedup_by_content": true, "in_flight_limit": 3,
+        "max_attempts": 5, "backoff": 0.1, "backoff_cap": 86400.0});
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&settings[name], value, "{name}");
+    }
+    for (settings, code, words) in [
+        (json!({"dely": "5 s"}), "22023", "no setting dely"),
+        (json!({"halt_for": "5 s"}), "22023", "halt_for and halt_then come with out_of_attempts"),
+        (json!({"delay": "-1 s"}), "22023", "delay is -1 s"),
+        (json!({"dedup_window": "0"}), "22023", "dedup_window is 0"),
+        (json!({"backoff": "200 years"}), "22023", "to 100 years"),
+        (json!({"backoff": "soon"}), "22007", "soon"),
+        (json!({"in_flight_limit": 0}), "23514", "queue_in_flight_limit"),
+        (json!({"out_of_attempts": "stop"}), "23514", "queue_policy"),
+    ] {
+        refused(pool, &configure(&settings), code, words).await;
+    }
+    refused(pool, "select seriatim.set_group_policy('q', '', 'halt')", "22023", "is empty").await;
+    refused(pool, "select seriatim.pause('q', until => now())", "22023", "would end at").await;
+    let past = Client::default().queue_settings(pool, "q").await.unwrap();
+    assert_eq!(serde_json::to_value(past).unwrap(), settings, "nothing has changed");
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_purge_cancels_as_many_as_it_is_told() {
+    let database = database().await;
+    let pool = database.pool();
+    for n in 0..3 {
+        enqueue(pool, "q", "g", n).await;
+        seriatim::enqueue(pool, NewJob::new("q", &n)).await.unwrap();
+    }
+    enqueue(pool, "q", "other", 0).await;
+    assert_eq!(value::<i64>(pool, "select seriatim.purge('q', 'g', 2)").await, 2);
+    assert_eq!(value::<i64>(pool, "select seriatim.purge('q', 'g')").await, 1);
+    assert_eq!(value::<i64>(pool, "select seriatim.purge('q', null, 3)").await, 3);
+    assert_eq!(value::<i64>(pool, "select seriatim.purge('q')").await, 1);
+    assert_eq!(value::<i64>(pool, "select seriatim.purge('q')").await, 0);
+    assert_eq!(value::<i64>(pool, "select cancelled from seriatim.counts('q')").await, 7);
+    // Each says how many it was, and one that did nothing says nothing.
+    let affected = "select array_agg(affected order by id) from seriatim.operation";
+    assert_eq!(value::<Vec<i64>>(pool, affected).await, [2, 1, 1, 2, 1]);
+    database.remove().await.unwrap();
+}
+
+/// A group in each state.
+async fn states(pool: &PgPool) {
+    let client = Client::default();
+    for group in ["halted", "parked", "running", "paused", "ready", "ready"] {
+        enqueue(pool, "q", group, 1).await;
+    }
+    let later = NewJob::new("q", &1).group("resting").delay(std::time::Duration::from_hours(1));
+    client.enqueue(pool, later).await.unwrap();
+    client.receive(pool, Receive::new("q").group("running")).await.unwrap();
+    client.pause_group(pool, "q", "paused", Some("audit")).await.unwrap();
+    client.pause_group(pool, "q", "empty", None).await.unwrap();
+    client.pause_queue(pool, "other", Some("closed")).await.unwrap();
+    // As a settle leaves them.
+    by_hand(
+        pool,
+        "update seriatim.job set status = 'failed', finished_at = now(), flagged = false,
+           error = '{\"kind\": \"error\", \"message\": \"no such card\", \"chain\": [], \"attempt\": 1}'
+         where group_id in ('halted', 'parked');
+         update seriatim.job set parked_with = id where group_id = 'parked';
+         insert into seriatim.job (queue, group_id, data, status, parked_with)
+           select 'q', 'parked', '1', 'parked', id from seriatim.job where group_id = 'parked';
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id, halted_at, halt_reason, halt_job_id)
+           select 'q', 'halted', 'infinity', id, now(), 'no such card', id from seriatim.job where group_id = 'halted'",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn views_say_the_same_as_the_library() {
+    let database = database().await;
+    let pool = database.pool();
+    states(pool).await;
+    let groups = Client::default().groups(pool, "q", &GroupFilter::default()).await.unwrap();
+    let library: Vec<String> =
+        groups.groups.iter().map(|g| format!("{} {}", g.group, g.state.as_str())).collect();
+    let view = "select array_agg(group_id || ' ' || state order by group_id) \
+                from seriatim.group_overview where queue = 'q'";
+    assert_eq!(value::<Vec<String>>(pool, view).await, library);
+    assert_eq!(library.len(), 7, "{library:?}");
+
+    let stopped = "select array_agg(concat_ws(' ', state, queue, group_id, reason, job is not null) \
+                   order by 1, state, queue, group_id) from seriatim.stopped";
+    let stopped: Vec<String> = value(pool, stopped).await;
+    let stopped: BTreeSet<&str> = stopped.iter().map(String::as_str).collect();
+    let expected = [
+        "halted q halted no such card t",
+        "parked q parked no such card t",
+        "paused other closed f",
+        "paused q empty f",
+        "paused q paused audit f",
+    ];
+    assert_eq!(stopped, BTreeSet::from(expected));
+    let letters = "select array_agg(concat_ws(' ', group_id, kind, message, parked) order by id) \
+                   from seriatim.dead_letters where queue = 'q'";
+    let expected = ["halted error no such card f", "parked error no such card t"];
+    assert_eq!(value::<Vec<String>>(pool, letters).await, expected);
+    let queues = "select array_agg(queue order by queue) from seriatim.queue_overview";
+    assert_eq!(value::<Vec<String>>(pool, queues).await, ["other", "q"]);
+    // An end that is over ends the pause for all of them.
+    by_hand(pool, "update seriatim.group_setting set paused_until = clock_timestamp()").await;
+    let paused = "select count(*) from seriatim.stopped where state = 'paused' and queue = 'q'";
+    assert_eq!(value::<i64>(pool, paused).await, 0);
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_explanation_in_sql_is_that_of_the_library() {
+    let database = database().await;
+    let pool = database.pool();
+    states(pool).await;
+    let client = Client::default();
+    let rows = sqlx::query(
+        "select j.id, e.reason, e.head_reason from seriatim.job j, seriatim.explain(j.id) e",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let explained = client.explain_job(pool, row.get(0)).await.unwrap().unwrap();
+        let reason = serde_json::to_value(&explained.reason).unwrap();
+        assert_eq!(reason["reason"], row.get::<&str, _>(1), "{explained}");
+        assert_eq!(reason["why"]["reason"].as_str(), row.get::<Option<&str>, _>(2), "{explained}");
+    }
+    let none = "select count(*) from seriatim.explain(404)";
+    assert_eq!(value::<i64>(pool, none).await, 0);
+    let nothing = "select reason from seriatim.explain_group('q', 'none')";
+    assert_eq!(value::<String>(pool, nothing).await, "nothing");
+    database.remove().await.unwrap();
+}
+
+/// The first rows of a queue cost the same however many groups it has.
+#[tokio::test]
+async fn group_overview_reads_no_further_than_its_limit() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.job (queue, group_id, data) select 'q', 'g' || n, '1' from generate_series(1, 20000) n;
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id)
+           select j.queue, j.group_id, now(), j.id from seriatim.job j where j.id % 2 = 0;
+         insert into seriatim.job (queue, group_id, data, flagged)
+           select 'new', 'n' || n, '1', true from generate_series(1, 20000) n;
+         analyze seriatim.job; analyze seriatim.queue_group",
+    )
+    .await;
+    for queue in ["q", "new"] {
+        let explain = format!(
+            "explain (analyze, buffers, format json) \
+             select * from seriatim.group_overview where queue = '{queue}' limit 20"
+        );
+        let plan: Value = value(pool, explain).await;
+        assert!(plan[0].get("JIT").is_none(), "{queue}: compiled, which takes a second: {plan}");
+        let top = &plan[0]["Plan"];
+        assert_eq!(top["Actual Rows"].as_f64(), Some(20.0), "{queue}");
+        let pages = top["Shared Hit Blocks"].as_i64().unwrap()
+            + top["Shared Read Blocks"].as_i64().unwrap();
+        assert!(pages < 1_500, "{queue}: {pages} pages, {plan}");
+    }
+    database.remove().await.unwrap();
+}
