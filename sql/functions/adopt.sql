@@ -24,7 +24,8 @@
 -- since when the first of its groups is due, and up to which flag it has read: one transaction may
 -- leave any number of flags with one time. `idle` are groups whose
 -- flags called for nothing, 1,024 at most, and `crowded` says that they filled a page. `turns` are
--- the rows that it has inserted, if it has done nothing else: they are locked.
+-- the rows that it has inserted, if it has done nothing else: they are locked, and ready since
+-- `ready_ats`.
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
 -- those heads.
@@ -33,7 +34,7 @@
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
   from_id bigint, until_at timestamptz, receiver boolean,
   out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out reached_id bigint,
-  out idle text[], out crowded boolean, out turns {schema}.locked_turns)
+  out idle text[], out crowded boolean, out turns {schema}.locked_turns, out ready_ats timestamptz[])
 language plpgsql volatile
 as $$
 declare
@@ -191,8 +192,8 @@ begin
           order by g.group_id desc limit 1) is null
         returning queue_group.group_id, queue_group.head_id, queue_group.ready_at, queue_group.ctid)
       select array_agg(i.group_id), array_agg(i.head_id), array_agg(i.ctid), adopted - cardinality(new_names) + count(*),
-          min(i.ready_at), max(i.ready_at)
-        into new_names, new_ids, new_lines, adopted, new_at, last_at from inserted i;
+          min(i.ready_at), max(i.ready_at), array_agg(i.ready_at)
+        into new_names, new_ids, new_lines, adopted, new_at, last_at, ready_ats from inserted i;
       first_at := least(first_at, new_at);
     end if;
     if woken <> '{}' then

@@ -36,13 +36,11 @@ as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
   adopts boolean; in_hand boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; first_at timestamptz; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
-  adoption record; came record; turns {schema}.locked_turns; heads {schema}.turn_heads;
+  adoption record; came record; locked record; turn_ats timestamptz[]; owners text[]; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
-  ready_ats := '{}';
-  lost_by := '{}';
   more := false;
   reading := '0';
   size := 0;
@@ -57,7 +55,10 @@ begin
       segment := case when adopts then coalesce(free_at, until_at) else flag_at end;
     elsif groups_at is not null then
       at := clock_timestamp();
-      turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, until_at, lapsed);
+      locked := {schema}.lock_turns(of_queue, of_group, page, groups_at, until_at, lapsed);
+      turns := locked.turns;
+      turn_ats := locked.ready_ats;
+      owners := locked.owners;
       reading := reading + (clock_timestamp() - at);
       taken := coalesce(cardinality(turns.names), 0);
       adopts := adopts and (taken < page or flag_at < turns.last_at or of_group is not null);
@@ -76,6 +77,8 @@ begin
       first_at := adoption.first_at;
       if groups_at is null then
         turns := adoption.turns;
+        turn_ats := adoption.ready_ats;
+        owners := null;
         in_hand := turns.names is not null;
       end if;
       groups_at := least(groups_at, first_at);
@@ -93,7 +96,10 @@ begin
       flag_id := case when more_flags and flag_at = flags_at then adoption.reached_id else 0 end;
     end if;
     if not in_hand and groups_at is not null and (not worker or first_at is not null) then
-      turns := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
+      locked := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
+      turns := locked.turns;
+      turn_ats := locked.ready_ats;
+      owners := locked.owners;
     end if;
     taken := coalesce(cardinality(turns.names), 0);
     -- Nothing else is due. A receiver has read up to `segment` only.
@@ -113,7 +119,7 @@ begin
       if ready > 0 then
         came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
           processor, ignore_before, per_turn,
-          least(case when worker then at_most - cardinality(jobs) when last then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker);
+          least(case when worker then at_most - cardinality(jobs) when last then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker, turn_ats, owners);
         started := cardinality(array_remove(came.tokens, null));
         brought := cardinality(came.jobs);
         jobs := jobs || came.jobs;
@@ -181,8 +187,6 @@ begin
   jobs := '{}';
   tokens := '{}';
   dispositions := '{}';
-  ready_ats := '{}';
-  lost_by := '{}';
   more := false;
   for pass in 1..3 loop
     select
@@ -338,9 +342,7 @@ end $$;
 -- A worker's claim: a row for each job with what its handler needs, and a last row without an id
 -- that says how the claim ended.
 --
--- `waited_us` is how long the job has waited since it was due, and of a head `slot_wait_us` since
--- its group was ready. The aging of its priority is taken off again, unless its group was put in
--- line for another head. A claim that is taken over has waited since it could be (`lost_by`).
+-- The last row also has when the claim ended (`claimed_at`), and its `ready_ats` and `lost_by`.
 create or replace function {schema}.claim_jobs(of_queue text, slots integer, ungrouped_first boolean, default_attempts integer,
   lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   groups_from timestamptz, flags_from timestamptz, ungrouped_from timestamptz, per_turn integer, at_most integer, max_bytes bigint)
@@ -350,12 +352,12 @@ returns table (
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, headers text, group_id text, claim uuid, disposition text, expires_at timestamptz,
   more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, ungrouped_at timestamptz,
-  waited_us bigint, slot_wait_us bigint, lost_by text)
+  claimed_at timestamptz, ready_ats timestamptz[], lost_by text[])
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  claimed record; claimed_at timestamptz;
+  claimed record;
 begin
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
     -- Each statement needs a snapshot of its own: a last row without `more` asks for another
@@ -369,27 +371,22 @@ begin
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
     own_lease, processor, ignore_before, groups_from, flags_from, ungrouped_from, per_turn, at_most, max_bytes, true, true);
-  claimed_at := clock_timestamp();
   return query
     select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz,
-      (extract(epoch from claimed_at - w.due_at) * 1000000)::bigint,
-      case when c.token is not null then (extract(epoch from claimed_at - greatest(w.ready_at, w.due_at)) * 1000000)::bigint end,
-      c.lost_by
-    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions, claimed.ready_ats, claimed.lost_by)
-      c(id, token, disposition, ready_at, lost_by)
-    join {schema}.job j on j.id = any (array[c.id])
-    cross join lateral (select
-      case when c.lost_by is null then greatest(j.created_at, j.run_at) else c.ready_at end as due_at,
-      case when c.lost_by is null and c.ready_at + j.priority * {priority_aging} <= claimed_at
-        then c.ready_at + j.priority * {priority_aging} else c.ready_at end as ready_at) w;
+      null::timestamptz, null::timestamptz[], null::text[]
+    from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
+    join {schema}.job j on j.id = any (array[c.id]);
   more := claimed.more;
   next := claimed.next;
   read_s := claimed.read_s;
   groups_at := claimed.groups_at;
   flags_at := claimed.flags_at;
   ungrouped_at := claimed.ungrouped_at;
+  claimed_at := clock_timestamp();
+  ready_ats := claimed.ready_ats;
+  lost_by := claimed.lost_by;
   return next;
 end $$;

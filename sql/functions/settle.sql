@@ -208,7 +208,7 @@ returns table (
   suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
-  priority smallint, headers text, claim uuid, state text, waited_us bigint)
+  priority smallint, headers text, claim uuid, state text, chained_at timestamptz)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -262,6 +262,5 @@ begin
   returning false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
     j.created_at, j.run_at, exists (select from {schema}.cancel_request r where r.job_id = j.id), true,
     pg_backend_pid(), now(), j.lease_ms::bigint, j.payload, j.content_type, j.name, j.reference, j.priority::smallint,
-    j.headers::text, next_token, 'chained',
-    (extract(epoch from clock_timestamp() - greatest(j.created_at, j.run_at)) * 1000000)::bigint;
+    j.headers::text, next_token, 'chained', clock_timestamp();
 end $$;

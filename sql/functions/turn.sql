@@ -5,19 +5,24 @@
 -- first (P8), from `from_at` on; or one group's. `lapsed`: only those whose claim's lease ran out.
 -- In the order of the one index that has only claimed groups, no plan reads a backlog for them.
 --
+-- `ready_ats` is since when each group was ready, with the aging of its head's priority; of a claim
+-- that lapsed, since when it could be taken over. `owners` says whose that was, and is null for
+-- free groups.
+--
 -- Locks: group rows NO KEY UPDATE, skips.
 create or replace function {schema}.lock_turns(of_queue text, of_group text, n integer, from_at timestamptz,
-  until_at timestamptz, lapsed boolean) returns {schema}.locked_turns
+  until_at timestamptz, lapsed boolean,
+  out turns {schema}.locked_turns, out ready_ats timestamptz[], out owners text[])
 language plpgsql volatile
 as $$
-declare
-  turns {schema}.locked_turns;
 begin
   if of_group is not null then
     select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
-        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        g.ready_at - g.aging_priority * {priority_aging} as aged_at,
+        case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
       from {schema}.queue_group g
       where g.queue = any (array[of_queue]) and g.group_id between of_group and of_group
@@ -25,24 +30,27 @@ begin
       limit 1 for no key update skip locked) g;
   elsif lapsed then
     select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
-        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        g.ready_at - g.aging_priority * {priority_aging} as aged_at,
+        case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         {schema}.is_suspected(g.suspect, g.claim, g.ready_at) as suspected
       from {schema}.queue_group g
       where g.queue = of_queue and g.job_id is not null and g.ready_at <= until_at
       order by g.claimed_by limit n for no key update skip locked) g;
   else
     select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
-        array_agg(g.suspected), array_agg(g.line), max(g.ready_at)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at
+        array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
+      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+        g.ready_at - g.aging_priority * {priority_aging} as aged_at,
+        case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
       from {schema}.queue_group g
       where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= from_at
       order by g.ready_at limit n for no key update skip locked) g;
   end if;
-  return turns;
 end $$;
 
 -- Reads the heads of locked groups, and locks those that are to be started, in the same order. The
@@ -97,14 +105,14 @@ end $$;
 -- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
 -- begun before, and may expire; only a claim that it takes over comes alone.
 --
--- `ready_ats` is since when each group was ready, with the aging of its head's priority; of a claim
--- that is taken over, since when it could be. `lost_by` says whose that claim was, and is null for
--- others. Both are null for followers.
+-- `turn_ats` and `owners` are those of the locked turns, in their order. `ready_ats` and `lost_by`
+-- are the same of the jobs, and null for followers.
 --
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads, slots integer,
   default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, receiver boolean,
+  turn_ats timestamptz[] default null, owners text[] default null,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out size bigint,
   out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
@@ -117,18 +125,20 @@ begin
     ids := heads.ids;
     words := heads.dispositions;
     lines := turns.lines;
+    ready_ats := turn_ats;
+    lost_by := owners;
     size := heads.all_bytes;
   else
     select array_agg(h.name), array_agg(h.id), array_agg(h.word), array_agg(h.followable), array_agg(h.bytes),
-        array_agg(h.line), sum(h.bytes),
+        array_agg(h.line), array_agg(h.ready_at), array_agg(h.owner), sum(h.bytes),
         least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
-      into names, ids, words, fresh, bytes, lines, head_bytes, each
+      into names, ids, words, fresh, bytes, lines, ready_ats, lost_by, head_bytes, each
     from (
       select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
         row_number() over (order by t.place) as nth,
         sum(t.bytes) over (order by t.place rows between unbounded preceding and 1 preceding) as before
-      from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs)
-        with ordinality t(name, id, word, fresh, bytes, line, lapsed_job, place)
+      from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs, turn_ats, owners)
+        with ordinality t(name, id, word, fresh, bytes, line, lapsed_job, ready_at, owner, place)
       where t.id is not null) h
     where h.nth <= slots and coalesce(h.before < max_bytes, true);
   end if;
@@ -171,14 +181,12 @@ begin
       select i.place, i.id, i.word, i.bytes, i.first, max(i.id) over p as last, count(*) over p as size
       from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes window p as (partition by i.place))
     select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
-        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end), sum(o.bytes)
-      into ids, words, ends, sizes, lines, size from (select ours.* from ours order by ours.place, ours.id) o;
+        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end),
+        array_agg(case when o.first then ready_ats[o.place] end), array_agg(case when o.first then lost_by[o.place] end), sum(o.bytes)
+      into ids, words, ends, sizes, lines, ready_ats, lost_by, size from (select ours.* from ours order by ours.place, ours.id) o;
   end if;
   with turn as materialized (
-    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token,
-      (select w.ready_at - w.aging_priority * {priority_aging} from {schema}.queue_group w where w.ctid = t.line) as ready_at,
-      (select case when w.job_id is not null then case when w.claimed_by is null then 'receiver' else 'worker' end end
-        from {schema}.queue_group w where w.ctid = t.line) as lost_by
+    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token
     from unnest(ids, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
   started as (
     {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
@@ -192,9 +200,8 @@ begin
         secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
     from started where g.ctid = started.line
     returning 1)
-  select o.tokens, o.ready_ats, o.lost_by, (select count(*) from started), (select count(*) from claimed)
-    into tokens, ready_ats, lost_by, begun, claims
-  from (select array_agg(t.token) as tokens, array_agg(t.ready_at) as ready_ats, array_agg(t.lost_by) as lost_by from turn t) o;
+  select (select array_agg(turn.token) from turn), (select count(*) from started), (select count(*) from claimed)
+    into tokens, begun, claims;
   if begun < cardinality(ids) or claims < n then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
   end if;

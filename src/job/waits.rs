@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 /// The waits of a job from when it was due until its attempt began. Their sum is the whole wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
@@ -21,6 +23,21 @@ pub(crate) struct WaitsAtClaim {
 }
 
 impl WaitsAtClaim {
+    /// Returns those of the head of a claim.
+    pub(crate) fn of_head(
+        claimed_at: DateTime<Utc>,
+        due_at: DateTime<Utc>,
+        ready_at: DateTime<Utc>,
+    ) -> Self {
+        let since_ready = Some(since(ready_at.max(due_at), claimed_at));
+        Self { since_due: since(due_at, claimed_at), since_ready }
+    }
+
+    /// Returns those of a job that gets the slot of the job before it.
+    pub(crate) fn of_follower(claimed_at: DateTime<Utc>, due_at: DateTime<Utc>) -> Self {
+        Self { since_due: since(due_at, claimed_at), since_ready: None }
+    }
+
     /// Returns the waits of an attempt that begins so long after the claim.
     pub(crate) fn at_begin(self, after: Duration) -> Waits {
         match self.since_ready {
@@ -30,6 +47,11 @@ impl WaitsAtClaim {
             None => Waits { lane: self.since_due + after, slot: Duration::ZERO },
         }
     }
+}
+
+/// Returns the time between two times; none if they are in the other order.
+fn since(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
+    (to - from).to_std().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -11,10 +11,12 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgRow, PgTransactionManager};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
+use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
+use crate::store::fragments::PRIORITY_AGING;
 use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
 use crate::store::session::begin_short;
@@ -103,7 +105,7 @@ impl Store {
             },
             ..ClaimAnswer::default()
         };
-        answer.read_jobs(jobs, options)?;
+        answer.read_jobs(jobs, options, ReadyTimes::read(last)?)?;
         Ok(answer)
     }
 
@@ -139,30 +141,58 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Reads how long a job has waited. `slot_wait`: the column of its wait since its group was ready.
-pub(in crate::store) fn waits(
-    row: &PgRow,
-    slot_wait: Option<&str>,
-) -> Result<WaitsAtClaim, sqlx::Error> {
-    // A due time may be later than the clock that the claim read a moment ago.
-    let time = |us: i64| Duration::from_micros(us.try_into().unwrap_or(0));
-    let since_ready: Option<i64> =
-        slot_wait.map_or(Ok(None), |slot_wait| row.try_get(slot_wait))?;
-    Ok(WaitsAtClaim {
-        since_due: time(row.try_get("waited_us")?),
-        since_ready: since_ready.map(time),
-    })
+/// When the groups of claimed jobs were ready.
+struct ReadyTimes {
+    claimed_at: DateTime<Utc>,
+    /// By the places of the jobs, with the aging of their priorities.
+    ready_ats: Vec<Option<DateTime<Utc>>>,
+    /// Whose the claims were that were taken over.
+    lost_by: Vec<Option<String>>,
+}
+
+impl ReadyTimes {
+    /// Reads the last row of an answer.
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            claimed_at: row.try_get("claimed_at")?,
+            ready_ats: row.try_get::<Option<_>, _>("ready_ats")?.unwrap_or_default(),
+            lost_by: row.try_get::<Option<_>, _>("lost_by")?.unwrap_or_default(),
+        })
+    }
+
+    /// Returns how long the job at a place had waited at its claim.
+    fn waits(&self, place: usize, held: &HeldJob, is_head: bool) -> WaitsAtClaim {
+        let (due_at, claimed_at) = (held.created_at.max(held.run_at), self.claimed_at);
+        if !is_head {
+            return WaitsAtClaim::of_follower(claimed_at, due_at);
+        }
+        let ready_at = self.ready_ats.get(place).copied().flatten();
+        if self.lost_by.get(place).is_some_and(Option::is_some) {
+            let lapsed_at = ready_at.unwrap_or(due_at);
+            return WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at);
+        }
+        // Put in line for another head, it may have another aging.
+        let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
+        let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
+        WaitsAtClaim::of_head(claimed_at, due_at, ready_at)
+    }
 }
 
 impl ClaimAnswer {
     /// Reads the claimed jobs: each head has a token, and its followers come behind it.
-    fn read_jobs(&mut self, rows: &[PgRow], options: ClaimOptions) -> Result<(), sqlx::Error> {
+    fn read_jobs(
+        &mut self,
+        rows: &[PgRow],
+        options: ClaimOptions,
+        ready: ReadyTimes,
+    ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
-        for row in rows {
-            let waits = Some((waits(row, Some("slot_wait_us"))?, now));
-            let held = HeldJob { waits, ..held_job(row)? };
+        for (place, row) in rows.iter().enumerate() {
+            let mut held = held_job(row)?;
             let job: i64 = row.try_get("id")?;
-            if let Some(token) = row.try_get("claim")? {
+            let token: Option<Uuid> = row.try_get("claim")?;
+            held.waits = Some((ready.waits(place, &held, token.is_some()), now));
+            if let Some(token) = token {
                 let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                 let max_attempts =
                     held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
@@ -170,13 +200,13 @@ impl ClaimAnswer {
                 let fresh = disposition == Disposition::Run && held.attempt == 1;
                 let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
                 let (followers, group) = (Vec::new(), row.try_get("group_id")?);
-                self.taken_over.extend(row.try_get::<Option<String>, _>("lost_by")?);
                 self.jobs.push(Claim { job, followers, group, token, disposition, may_wait });
             } else if let Some(head) = self.jobs.last_mut() {
                 head.followers.push(job);
             }
             self.known.insert(job, held);
         }
+        self.taken_over.extend(ready.lost_by.into_iter().flatten());
         Ok(())
     }
 }

@@ -95,7 +95,7 @@ impl Scene {
     ) -> Turns {
         let sql = format!(
             "select t.locked::text, coalesce((t.locked).names, '{{}}') from \
-             (select seriatim.lock_turns('{Q}', null, {limit}, '-infinity', clock_timestamp(), false) as locked) t"
+             (select (seriatim.lock_turns('{Q}', null, {limit}, '-infinity', clock_timestamp(), false)).turns as locked) t"
         );
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap();
         Turns { locked: row.get(0), groups: row.get(1) }

@@ -5,8 +5,8 @@ use std::time::Instant;
 use sqlx::{PgConnection, Row};
 
 use crate::job::disposition::Disposition;
+use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{Claim, ClaimOptions};
-use crate::store::claim_jobs::waits;
 use crate::store::hold::{HeldJob, HoldReceipt, XID, begin_text, held_job};
 use crate::store::literal::{id, literal, name, time};
 use crate::store::settle::many::Succeeded;
@@ -74,8 +74,10 @@ impl Store {
                     may_wait: false,
                 };
                 // The slot is its own.
-                let waits = Some((waits(row, None)?, Instant::now()));
-                let known = HeldJob { waits, ..held_job(row)? };
+                let known = held_job(row)?;
+                let due_at = known.created_at.max(known.run_at);
+                let waits = WaitsAtClaim::of_follower(row.try_get("chained_at")?, due_at);
+                let known = HeldJob { waits: Some((waits, Instant::now())), ..known };
                 Ok(ChainAnswer::To { claim: next, known: Box::new(known), held })
             }
             "drained" => Ok(ChainAnswer::Drained),
