@@ -1,4 +1,4 @@
-//! Real clients. `.ci/run` installs them below `target/sqs-clients`; a test whose client is not
+//! Real clients. `.ci/run` installs them below `target/python`; a test whose client is not
 //! there says so and passes.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 
 /// The program of a client, unless it is missing.
 fn client(name: &str, program: &str) -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqs-clients");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python");
     let path = root.join(name).join("bin").join(program);
     if path.exists() {
         return Some(path);
