@@ -1,6 +1,7 @@
 //! What can fail in an operation. A message has the reason in its first line; its source is there
 //! for code that tells errors apart, and adds nothing to print.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::job::error::{BuildMistake, NameError};
@@ -244,8 +245,9 @@ fn reason_or_taken_over(source: Option<&sqlx::Error>) -> String {
     source.map_or_else(|| String::from("another worker has its claim"), reason)
 }
 
-/// Why a processor did not start. Nothing runs.
-#[derive(Debug, thiserror::Error)]
+/// Why a processor did not start. Nothing runs. Its `Debug` is its message, which says what to do: a
+/// `main` that returns the error prints that.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The database could not be reached, or refused to be read.
@@ -307,6 +309,12 @@ pub enum StartError {
         reason(.0)
     )]
     StatementPooler(#[source] sqlx::Error),
+}
+
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// An error that no caller gets: it goes to `tracing` and to the hook of

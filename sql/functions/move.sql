@@ -42,7 +42,7 @@ begin
     end if;
     update job j set created_at = one.created_at, timeout_ms = one.timeout_ms, lease_ms = one.lease_ms where j.id = made.id;
     update job j set {cancelled}, flagged = j.group_id is not null,
-      error = jsonb_build_object('kind', 'cancelled', 'message', format('moved to queue %s as job %s', to_jsonb(to_queue), made.id),
+      error = jsonb_build_object('kind', 'cancelled', 'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id),
         'chain', '[]'::jsonb, 'attempt', j.attempts)
     where j.id = one.id;
     jobs := jobs || one.id;
@@ -55,7 +55,7 @@ begin
     groups := groups + 1;
     left_behind := left_behind + (select count(*) from (
       select from job l where l.queue = one.queue and l.group_id = one.group_id and l.status in ('queued', 'started')
-        and l.id < one.last limit 1001) l);
+        and l.id < one.last limit 1000) l);
   end loop;
   perform record_operations(actor, 'move', jobs, concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
 end $$;

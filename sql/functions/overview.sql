@@ -30,10 +30,10 @@ $$;
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)
 returns table (
-  queue text, paused_at timestamptz, paused_until timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
+  queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
   queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint, paused_groups bigint,
-  parked_groups bigint, served boolean)
+  parked_groups bigint, served boolean, paused_until timestamptz)
 language sql stable
 set search_path from current
 set jit = off
@@ -66,7 +66,7 @@ as $$
         order by j.queue limit 1)), k.step + 1
     from known k where k.name is not null and k.step < 1000),
   alive as materialized (select p.queues from processors() p where p.alive)
-  select k.name, p.paused_at, p.paused_until, extract(epoch from clock_timestamp() - p.paused_at)::float8, p.pause_reason,
+  select k.name, p.paused_at, extract(epoch from clock_timestamp() - p.paused_at)::float8, p.pause_reason,
     q.in_flight_limit,
     least(
       (select g.ready_at from queue_group g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
@@ -102,7 +102,7 @@ as $$
       select from group_setting s where s.queue = k.name and {paused_s} limit up_to + 1) c),
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
-    exists (select from alive a where a.queues is null or k.name = any (a.queues))
+    exists (select from alive a where a.queues is null or k.name = any (a.queues)), p.paused_until
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true

@@ -20,6 +20,9 @@ begin
   if ends_at <= clock_timestamp() then
     raise exception 'the pause would end at %, it is % already', ends_at, clock_timestamp()
       using errcode = '22023', hint = 'unpause ends a pause at once.';
+  elsif ends_at > clock_timestamp() + interval '100 years' then
+    raise exception 'the pause would end at %, in more than 100 years', ends_at
+      using errcode = '22023', hint = 'Leave the end out: then an operator ends it.';
   end if;
   if pause.group_id is null then
     insert into queue as old (name, paused_at, pause_reason, paused_until)

@@ -269,7 +269,8 @@ impl ActiveJob {
 
     /// How long the job waited, from when it was due and its group was ready for it, until this
     /// attempt began: for a claim and a free slot. Zero for a job that runs in the same turn behind
-    /// another one. A pause, and a limit of jobs in flight, count here as well.
+    /// another one. A limit of jobs in flight counts here as well, and so does a pause, but for one of
+    /// the group that ended by itself.
     pub fn slot_wait(&self) -> Duration {
         self.waits.slot
     }

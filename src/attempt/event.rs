@@ -27,7 +27,7 @@ pub struct Event {
     pub name: Option<String>,
     /// The producer's own id of the job.
     pub reference: Option<String>,
-    /// The number of the attempt, from 1.
+    /// The number of the attempt, from 1; 0 if the job ended before its first one.
     pub attempt: u32,
     /// What was recorded.
     pub outcome: EndedAs,

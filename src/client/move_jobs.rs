@@ -71,7 +71,9 @@ impl Client {
     /// [`move_jobs`](Self::move_jobs) does: group by group, then those without a group. No job of a
     /// group is taken before an earlier one.
     ///
-    /// Call it again for more than `limit`. [`Moved::jobs`] is empty once none is left.
+    /// Call it again for more than `limit`. Duplicates and jobs that are locked count towards it: if
+    /// [`Moved::jobs`] is empty and [`Moved::duplicates`] is not, raise it. If both are, none is left
+    /// but what is locked.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`].

@@ -15,8 +15,8 @@ impl Client {
     /// are being claimed, or were prefetched (0.1 s before at most), may still start. A job whose
     /// worker dies meanwhile waits for the end of the pause.
     ///
-    /// A paused queue stays paused, with the new `reason` and no end. In a transaction it takes effect when
-    /// that commits; until then a queue with a limit of jobs in flight claims nothing.
+    /// A paused queue stays paused, with the new `reason` and no end. In a transaction it takes
+    /// effect when that commits; until then a queue with a limit of jobs in flight claims nothing.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
@@ -69,8 +69,8 @@ impl Client {
     /// need not have any jobs yet. Enqueues go on, and so does the running job, also on another
     /// worker if its own dies. A claim that is under way may still start a job.
     ///
-    /// A paused group stays paused, with the new `reason` and no end. A pause is not a halt: each ends by its
-    /// own request.
+    /// A paused group stays paused, with the new `reason` and no end. A pause is not a halt: each
+    /// ends by its own request.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
@@ -119,10 +119,10 @@ impl Client {
         let acting = self.pausing(reason)?;
         let paused = self.store.pause(executor, queue, group, until, acting).await;
         paused.map_err(|error| match until {
-            Some(until) if is_over(&error) => ControlError::OutOfRange {
+            Some(until) if is_refused(&error) => ControlError::OutOfRange {
                 setting: "the end of the pause",
                 value: until.to_rfc3339(),
-                range: "a time to come, by the database's clock",
+                range: "a time to come, by the database's clock, within 100 years",
             },
             _ => error.into(),
         })
@@ -177,10 +177,11 @@ impl Client {
     }
 }
 
-/// Returns whether the pause was refused for its end (22023): all else was checked before.
-fn is_over(error: &sqlx::Error) -> bool {
+/// Returns whether the pause was refused for its end: over or too far (22023), or no time of
+/// `PostgreSQL` (22008). All else was checked before.
+fn is_refused(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.as_deref() == Some("22023")
+    matches!(code.as_deref(), Some("22023" | "22008"))
 }
 
 /// Accepts any text that `PostgreSQL` can hold, up to `LIMIT` characters.

@@ -19,6 +19,9 @@ impl GroupExplanation {
     }
 }
 
+/// How the error of a job begins that was moved: its work is another job's now.
+pub(crate) const MOVED_TO: &str = "moved to queue";
+
 const UNPARK: &str = "redrive_parked queues them again, discard_parked gives them up";
 
 fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Option<String> {
@@ -55,6 +58,13 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::QueuePaused { .. } => String::from("nothing, or unpause_queue lets it go on now"),
         Reason::AtLimit { .. } => {
             String::from("wait, or raise the queue's in_flight_limit with configure_queue")
+        }
+        Reason::Ended { status: JobStatus::Cancelled, error: Some(error), .. }
+            if error.starts_with(MOVED_TO) =>
+        {
+            format!(
+                "look at the job that it was moved to; a retry of {job} would do its work twice"
+            )
         }
         Reason::Ended { status: JobStatus::Failed | JobStatus::Cancelled, .. } => {
             format!("retry {job} to queue it again")

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
+use crate::job::advice::MOVED_TO;
 use crate::job::counts::QueueCounts;
 use crate::job::explanation::BoundedCount;
 use crate::job::headers;
@@ -98,7 +99,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 33] {
+fn constants() -> [(&'static str, String); 34] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -116,6 +117,7 @@ fn constants() -> [(&'static str, String); 33] {
         ("{paused_q}", paused("q")),
         ("{paused_s}", paused("s")),
         ("{paused_old}", paused("old")),
+        ("{moved_to}", MOVED_TO.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),

@@ -108,7 +108,13 @@ const ANY_SQL: &str = "
       order by {flag_at}, j.id limit $2) f)";
 
 fn queues(names: &Names) -> String {
-    names.sql("select * from {queue_overview}($1)")
+    names.sql(
+        "select queue, paused_at, paused_s, pause_reason, in_flight_limit, oldest_due,
+          queued, delayed, started, parked, failed,
+          ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
+          served, paused_until
+        from {queue_overview}($1)",
+    )
 }
 
 /// What there is to say of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how
@@ -227,15 +233,15 @@ impl Store {
 
 fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
     let name: String = row.try_get(0)?;
-    let age: Option<f64> = row.try_get(3)?;
+    let age: Option<f64> = row.try_get(2)?;
     let paused = match row.try_get(1)? {
         None => None,
         Some(since) => Some(PausedQueue {
             queue: name.clone(),
             since,
             age: Duration::try_from_secs_f64(age.unwrap_or(0.0).max(0.0)).unwrap_or_default(),
-            reason: row.try_get(4)?,
-            until: row.try_get(2)?,
+            reason: row.try_get(3)?,
+            until: row.try_get(18)?,
         }),
     };
     let count =
@@ -244,25 +250,25 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         queue: name,
         paused,
         in_flight_limit: row
-            .try_get::<Option<i32>, _>(5)?
+            .try_get::<Option<i32>, _>(4)?
             .and_then(|limit| u32::try_from(limit).ok()),
-        oldest_due: row.try_get(6)?,
+        oldest_due: row.try_get(5)?,
         jobs: JobCounts {
-            queued: count(7)?,
-            delayed: count(8)?,
-            started: count(9)?,
-            parked: count(10)?,
-            failed: count(11)?,
+            queued: count(6)?,
+            delayed: count(7)?,
+            started: count(8)?,
+            parked: count(9)?,
+            failed: count(10)?,
         },
         groups: GroupCounts {
-            ready: count(12)?,
-            running: count(13)?,
-            resting: count(14)?,
-            halted: count(15)?,
-            paused: count(16)?,
-            parked: count(17)?,
+            ready: count(11)?,
+            running: count(12)?,
+            resting: count(13)?,
+            halted: count(14)?,
+            paused: count(15)?,
+            parked: count(16)?,
         },
-        served: row.try_get(18)?,
+        served: row.try_get(17)?,
     })
 }
 

@@ -321,7 +321,10 @@ async fn a_pause_that_would_be_over_is_refused() {
     let database = database().await;
     let pool = database.pool();
     let past = in_ms(pool, -1).await;
+    let far = past + TimeDelta::days(36_600);
     for refused in [
+        client().pause_queue_until(pool, "q", far, None).await,
+        client().pause_queue_until(pool, "q", DateTime::<Utc>::MAX_UTC, None).await,
         client().pause_queue_until(pool, "q", past, None).await,
         client().pause_group_until(pool, "q", "g", past, None).await,
     ] {

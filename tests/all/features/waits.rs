@@ -228,6 +228,17 @@ async fn a_pause_is_a_wait_for_a_slot() {
     run(&database, queue("q")).await.expect(&json!("paused"), 0.0, 600.0);
 }
 
+/// A group that rests until its pause ends is ready then, and not before.
+#[tokio::test]
+async fn a_groups_pause_that_ends_by_itself_is_a_wait_for_the_lane() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let end = value::<DateTime<Utc>>(pool, "select clock_timestamp() + interval '3 s'").await;
+    client.pause_group_until(pool, "q", "a", end, None).await.unwrap();
+    enqueue(pool, "q", "a", "paused").await;
+    run(&database, queue("q")).await.expect(&json!("paused"), 3.0, 0.0);
+}
+
 /// The attempt of a lost claim waits since that could be taken over.
 #[tokio::test]
 async fn a_take_over_waits_since_it_could_be() {

@@ -39,6 +39,8 @@ async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
     assert_eq!(old.status, JobStatus::Cancelled);
     let message = old.error.unwrap().message;
     assert_eq!(message, format!("moved to queue \"orders\" as job {}", moved[0].1));
+    let advice = client.explain_job(pool, ids[0]).await.unwrap().unwrap().advice().unwrap();
+    assert!(advice.contains("would do its work twice"), "{advice}");
     let operation = &client.operations(pool, None, 1).await.unwrap()[0];
     assert_eq!((&*operation.action, operation.affected), ("move", 16));
     assert_eq!(operation.reason.as_deref(), Some("mistyped (to queue \"orders\")"));
