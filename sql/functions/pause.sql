@@ -80,19 +80,22 @@ declare
   done boolean;
 begin
   if unpause.group_id is null then
+    -- A pause that has ended by itself leaves its row.
+    select {paused_q} into done from queue q where q.name = unpause.queue for no key update;
     update queue q set paused_at = null, pause_reason = null, paused_until = null
-    where q.name = unpause.queue and {paused_q};
-    done := found;
+    where q.name = unpause.queue and q.paused_at is not null;
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
     where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
       = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false);
   else
+    select {paused_s} into done from group_setting s
+    where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;
     update group_setting s set paused_at = null, pause_reason = null, paused_until = null
-    where s.queue = unpause.queue and s.group_id = unpause.group_id and {paused_s};
-    done := found;
+    where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
     perform flag_next(unpause.queue, unpause.group_id);
   end if;
+  done := coalesce(done, false);
   if done then
     perform pg_notify(current_schema() || '.wake', unpause.queue);
   end if;

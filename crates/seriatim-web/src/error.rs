@@ -31,6 +31,10 @@ pub(crate) enum WebError {
     TooSlow,
     #[error("the database refused: the page's role lacks a right ({0}), see docs/roles.sql")]
     Rights(String),
+    #[error(
+        "this database has no tables of seriatim, or older ones ({0}): run `seriatim migrate` on it"
+    )]
+    NotMigrated(String),
     #[error("the database cannot be asked now, or refused: the server's log says why")]
     Database,
     #[error("the page could not be rendered: the server's log says why")]
@@ -46,7 +50,9 @@ impl WebError {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Refused(_) => StatusCode::CONFLICT,
-            Self::TooSlow | Self::Database => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooSlow | Self::NotMigrated(_) | Self::Database => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Rights(_) | Self::Render => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -98,12 +104,12 @@ impl From<sqlx::Error> for WebError {
     fn from(error: sqlx::Error) -> Self {
         let refusal = error.as_database_error();
         let code = refusal.and_then(sqlx::error::DatabaseError::code);
+        let message = || refusal.map_or("", sqlx::error::DatabaseError::message).to_owned();
         match code.as_deref() {
             Some("57014" | "55P03") => Self::TooSlow,
-            Some("42501") => {
-                let message = refusal.map(sqlx::error::DatabaseError::message);
-                Self::Rights(message.unwrap_or_default().to_owned())
-            }
+            Some("42501") => Self::Rights(message()),
+            // No such schema, table, function or column.
+            Some("3F000" | "42P01" | "42883" | "42703") => Self::NotMigrated(message()),
             _ => {
                 tracing::warn!(%error, "the page could not ask the database");
                 Self::Database

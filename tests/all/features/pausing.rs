@@ -247,6 +247,10 @@ async fn a_pause_with_an_end_ends_by_itself_and_never_sooner() {
             None => client().unpause_queue(pool, "q").await,
         };
         assert!(matches!(over, Err(ControlError::NotPaused { .. })), "{over:?}");
+        // Its end cleared what the pause left.
+        let left = "select (select count(*) from seriatim.queue where paused_until is not null)
+            + (select count(*) from seriatim.group_setting where paused_until is not null)";
+        assert_eq!(value::<i64>(pool, left).await, 0);
         // The next pause is a new one.
         pause_until(pool, group, in_ms(pool, 3_600_000).await).await;
         let since: DateTime<Utc> = match group {

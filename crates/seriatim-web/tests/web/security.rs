@@ -102,6 +102,18 @@ async fn every_response_has_the_headers() {
     shop.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tables_the_page_says_to_migrate() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users().schema("elsewhere").unwrap()).await;
+    for path in ["/", "/stopped", "/api/v1/queues"] {
+        let answer = get(page, path, VIC).await;
+        assert_eq!(answer.status, 503, "{path}");
+        assert!(answer.body.contains("seriatim migrate"), "{path}: {}", answer.body);
+    }
+    shop.close().await;
+}
+
 /// The policy forbids what is inline, so no page may rely on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_inline_and_all_addresses_are_relative() {
