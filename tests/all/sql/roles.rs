@@ -445,7 +445,8 @@ async fn a_lock_of_another_role_is_told_to_observers_and_operators() {
         let Reason::Locked { session, .. } = &seen.reason else { panic!("{seen}") };
         assert_eq!((session.pid, session.transaction_start), (pid, None));
         let sentence = seen.to_string();
-        assert!(sentence.contains(&format!("database session {pid}")), "{sentence}");
+        let words = format!("a transaction has its row or its group's: database session {pid}");
+        assert!(sentence.contains(&words), "{sentence}");
         assert!(!sentence.contains("privilege"), "{sentence}");
         let sql = format!("select reason || ' ' || (since is null) from seriatim.explain({id})");
         assert_eq!(value::<String>(role, sql).await, "locked true");
