@@ -73,7 +73,7 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),
-  seriatim.counts(text, bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
+  seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.shown_query(text)
   to seriatim_observer;

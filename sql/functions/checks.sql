@@ -56,3 +56,14 @@ begin
       using errcode = '22023', hint = 'Put what the handler works with into the data.';
   end if;
 end $$;
+
+-- Of how many jobs at most a function takes.
+create or replace function check_count(given bigint) returns void
+language plpgsql immutable
+as $$
+begin
+  if given < 0 then
+    raise exception 'n is %, it must be at least 0', given using errcode = '22023',
+      hint = 'Name how many jobs it may be at most, such as 1000.';
+  end if;
+end $$;

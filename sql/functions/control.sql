@@ -14,16 +14,18 @@ as $$
       where g.queue = of_queue and g.group_id = of_group and g.halt_job_id = of_job and g.park_to is not null)
 $$;
 
--- Ends the halt of a group by that job, if it is the one that halted it. No handler holds a halted
--- group's row.
-create or replace function unhalt_by(of_queue text, of_group text, of_job bigint) returns void
-language sql volatile
+-- Ends the halt of a group by that job, if it is the one that halted it, and returns whether it is.
+-- No handler holds a halted group's row.
+create or replace function unhalt_by(of_queue text, of_group text, of_job bigint) returns boolean
+language plpgsql volatile
 set search_path from current
 as $$
+begin
   update queue_group g set {unhalted}
   where g.queue = of_queue and g.group_id = of_group
-    and g.halt_job_id = of_job and g.halted_at is not null and g.park_to is null
-$$;
+    and g.halt_job_id = of_job and g.halted_at is not null and g.park_to is null;
+  return found;
+end $$;
 
 -- Cancels a job that waits, and flags it, so that its group's heads are read. A job that runs, or
 -- whose row is locked for a moment, gets a request instead: its worker or maintenance carries it
@@ -117,17 +119,19 @@ end $$;
 
 -- Gives a job up, so that its group goes on: a queued job ends as failed; a failed job stays
 -- failed, and the halt of its group ends. Not a queued job of a group that another job has halted
--- (`halted_by`): the group would stay halted.
+-- (`halted_by`): the group would stay halted. `busy`: another transaction has the job's row. Not
+-- done and not busy: a failed job halts nothing, so there is nothing to do.
 create or replace function skip(job bigint, reason text default null, actor text default session_user,
-  out status text, out done boolean, out halted_by bigint)
+  out status text, out done boolean, out halted_by bigint, out busy boolean)
 language plpgsql volatile
 set search_path from current
 as $$
 #variable_conflict use_column
 declare
-  was record;
+  was record; locked text;
 begin
   done := false;
+  busy := false;
   select j.status, j.queue, j.group_id into was from job j where j.id = skip.job;
   if not found then
     return;
@@ -140,13 +144,18 @@ begin
       return;
     end if;
   end if;
-  perform from job j where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
+  select j.status into locked from job j
+  where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
   if not found then
+    busy := status in ('queued', 'failed');
+    return;
+  end if;
+  done := unhalt_by(was.queue, was.group_id, job);
+  done := done or locked = 'queued';
+  if not done then
     return;
   end if;
   perform give_up(job, 'given up by request');
-  perform unhalt_by(was.queue, was.group_id, job);
-  done := true;
   perform record_operation(actor, 'skip', was.queue, was.group_id, job, reason, 1);
 end $$;
 

@@ -5,6 +5,7 @@ returns table (queued bigint, delayed bigint, started bigint, succeeded bigint, 
 language sql stable
 set search_path from current
 as $$
+  select check_count(up_to);
   select
     (select count(*) from job j where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
         and j.status = 'queued' and j.run_at <= now())

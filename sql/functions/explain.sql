@@ -2,11 +2,13 @@
 -- and counts nothing beyond 10,001.
 
 -- Returns a session's query as it may be shown: the library's own literals are left out, as a
--- success's result is one, and its holds as a whole, as they show the claim's token.
+-- success's result is one, and its holds as a whole, as they show the claim's token. Null: the role
+-- may not see it.
 create or replace function shown_query(query text) returns text
 language sql immutable
 as $$
   select case
+    when query = '<insufficient privilege>' then null
     when query ~ 'hold_job|hold_next' then '(the hold of the job, by the library)'
     when strpos(query, 'convert_from(decode(''') > 0 then split_part(query, 'convert_from(decode(''', 1) || '…'
     else nullif(query, '') end
@@ -122,6 +124,8 @@ begin
     when f.in_flight >= f.in_flight_limit then 'at_limit'
     -- Shorter ones are claims and other statements of the library.
     when s.xact_start <= f.now - interval '1 s' then 'locked'
+    -- A session that this role may not see: since when is unknown.
+    when s.pid is not null and s.backend_start is null then 'locked'
     when f.group_id is not null and not f.has_row then case when f.flagged then 'not_adopted' else 'stranded' end
     else 'waits_for_turn' end;
   own := case

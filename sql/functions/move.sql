@@ -72,6 +72,7 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
+  perform check_count(move_queue.n);
   select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
     into jobs, new_jobs, groups, duplicates, left_behind
   from move_jobs(array(

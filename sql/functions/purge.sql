@@ -87,6 +87,7 @@ declare
 begin
   perform check_queue(purge.queue);
   perform check_name('group', purge.group_id, {group_limit});
+  perform check_count(purge.n);
   done := (select p.cancelled from purge_groups(purge.queue, purge.group_id, up_to, '', 0, n, reason, actor) p);
   if purge.group_id is null and done < n then
     done := done + (select p.cancelled from purge_ungrouped(purge.queue, up_to, null, 0, (n - done)::integer, reason, actor) p);

@@ -51,6 +51,7 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
+  perform check_count(redrive.n);
   select r.jobs, r.groups, r.overtaken into jobs, groups, overtaken from redrive_jobs(array(
     select j.id from job j
     where j.queue = redrive.queue and j.status = 'failed'

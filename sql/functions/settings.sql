@@ -4,12 +4,58 @@
 create or replace function setting_ms(setting text, given text, at_least interval) returns bigint
 language plpgsql stable
 as $$
+declare
+  span interval;
 begin
-  if given::interval < at_least or extract(epoch from given::interval) * 1000 > {max_delay_ms} then
+  begin
+    span := given::interval;
+  exception when data_exception then
+    raise exception '% is %, it must be an interval', setting, to_json(given) using errcode = '22023',
+      hint = 'Name an interval such as 15 s.';
+  end;
+  if span < at_least or extract(epoch from span) * 1000 > {max_delay_ms} then
     raise exception '% is %, it must be from % to 100 years', setting, given, at_least using errcode = '22023',
       hint = 'Name an interval such as 15 s.';
   end if;
-  return extract(epoch from given::interval) * 1000;
+  return extract(epoch from span) * 1000;
+end $$;
+
+-- Returns a number of the settings.
+create or replace function setting_number(setting text, given text) returns integer
+language plpgsql immutable
+as $$
+begin
+  if given is null or (case when given ~ '^[0-9]{1,10}$' then given::bigint between 1 and 2147483647 end) then
+    return given;
+  end if;
+  raise exception '% is %, it must be a number from 1 to 2147483647', setting, to_json(given) using errcode = '22023',
+    hint = 'Name a whole number, or null to reset it.';
+end $$;
+
+-- Returns a word of the settings.
+create or replace function setting_word(setting text, given text, words text[]) returns text
+language plpgsql immutable
+as $$
+begin
+  if given <> all (words) then
+    raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ') using errcode = '22023',
+      hint = 'Name one of them, or null to reset it.';
+  end if;
+  return given;
+end $$;
+
+-- Refuses a policy that cannot be: of a queue, or of a group.
+create or replace function check_policy(out_of_attempts text, halt_for text, halt_then text) returns void
+language plpgsql immutable
+set search_path from current
+as $$
+begin
+  perform setting_word('out_of_attempts', out_of_attempts, '{continue,halt,park}');
+  perform setting_word('halt_then', halt_then, '{park,continue}');
+  if (halt_for is null) <> (halt_then is null) then
+    raise exception 'halt_for and halt_then come together' using errcode = '22023',
+      hint = 'Name both, or neither for a halt without an end.';
+  end if;
 end $$;
 
 -- Changes the settings of a queue that `settings` names; null resets one. Times are intervals:
@@ -28,6 +74,9 @@ declare
   unknown text; given constant jsonb := settings;
 begin
   perform check_queue(configure_queue.queue);
+  if jsonb_typeof(given) <> 'object' then
+    raise exception 'the settings are no object' using errcode = '22023', hint = 'Pass them as in {"max_attempts": 5}.';
+  end if;
   select k.key into unknown from jsonb_object_keys(given) k(key)
   where k.key not in ('delay', 'dedup_window', 'dedup_scope', 'dedup_by_content', 'in_flight_limit', 'max_attempts',
     'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then') limit 1;
@@ -35,12 +84,14 @@ begin
     raise exception '%', coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
   end if;
+  perform check_policy(given->>'out_of_attempts', given->>'halt_for', given->>'halt_then');
   insert into queue as old (name, delay_ms, dedup_window_ms, dedup_scope, dedup_by_content, in_flight_limit, max_attempts,
     backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then)
   select configure_queue.queue, setting_ms('delay', given->>'delay', '0'),
-    setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(given->>'dedup_scope', 'queue'),
-    coalesce((given->>'dedup_by_content')::boolean, false), (given->>'in_flight_limit')::integer,
-    (given->>'max_attempts')::integer, setting_ms('backoff', given->>'backoff', '0'),
+    setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue'),
+    coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false),
+    setting_number('in_flight_limit', given->>'in_flight_limit'), setting_number('max_attempts', given->>'max_attempts'),
+    setting_ms('backoff', given->>'backoff', '0'),
     setting_ms('backoff_cap', given->>'backoff_cap', '0'), given->>'out_of_attempts',
     setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then'
   on conflict (name) do update set
@@ -73,6 +124,7 @@ as $$
 begin
   perform check_queue(set_group_policy.queue);
   perform check_name('group', set_group_policy.group_id, {group_limit});
+  perform check_policy(set_group_policy.out_of_attempts, set_group_policy.halt_for::text, set_group_policy.halt_then);
   if set_group_policy.out_of_attempts is not null then
     insert into group_setting (queue, group_id, out_of_attempts, halt_for_ms, halt_then)
     select set_group_policy.queue, set_group_policy.group_id, set_group_policy.out_of_attempts,

@@ -76,7 +76,8 @@ impl Client {
     }
 
     /// Gives a job up, so that its group goes on: a queued job ends as `failed`; a failed job stays
-    /// failed, and the halt of its group ends.
+    /// failed, and the halt of its group ends. If it halts nothing, nothing changes, and no
+    /// operation is written down.
     ///
     /// # Errors
     /// [`ControlError::HaltedBy`] if another job has halted its group: that is the one to skip.
@@ -87,6 +88,9 @@ impl Client {
         let report = self.store.skip(executor, job, self.acting()).await?;
         if let Some(by) = report.halted_by {
             return Err(ControlError::HaltedBy { id: job, by });
+        }
+        if report.status == Some(JobStatus::Failed) && !report.busy {
+            return Ok(());
         }
         let skippable = [JobStatus::Queued, JobStatus::Failed];
         check_done(report, job, &skippable, "skipped", "cancel a running one instead")

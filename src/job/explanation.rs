@@ -147,7 +147,8 @@ pub enum Reason {
     /// It is due, but a transaction that has nothing to do with a run of it has its row, or its
     /// group's.
     Locked {
-        /// For how long that transaction has been open, in seconds.
+        /// For how long that transaction has been open, in seconds; 0 if the role may not see when
+        /// it began.
         seconds: f64,
         /// Its session.
         session: SessionInfo,
@@ -394,6 +395,9 @@ impl fmt::Display for Reason {
                 }
                 write!(f, ", {session}")?;
                 write_timeout(f, timeout_at.as_ref())
+            }
+            Self::Locked { session, .. } if session.transaction_start.is_none() => {
+                write!(f, "is due, but a transaction has its row or its group's: {session}")
             }
             Self::Locked { seconds, session } => write!(
                 f,

@@ -11,7 +11,7 @@ use crate::store::store::Store;
 statements! {
     CANCEL = |names| names.sql("select status, done from {cancel}($1, $2, $3)");
     RETRY = |names| names.sql("select status, done, parked, overtaken from {retry}($1, $2, $3)");
-    SKIP = |names| names.sql("select status, done, halted_by from {skip}($1, $2, $3)");
+    SKIP = |names| names.sql("select status, done, halted_by, busy from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
     PARK = |names| names.sql("select job, running, busy from {park}($1, $2, $3, $4)");
@@ -32,6 +32,8 @@ pub(crate) struct RequestReport {
     pub(crate) status: Option<JobStatus>,
     /// The request was carried out on the job's row.
     pub(crate) done: bool,
+    /// A skip found the job's row locked by another transaction.
+    pub(crate) busy: bool,
     /// Others were parked with the job, so it was left alone.
     pub(crate) parked: bool,
     /// A retry's later jobs that have run; otherwise 0.
@@ -82,7 +84,8 @@ impl Store {
         acting: Acting<'_>,
     ) -> Result<RequestReport, sqlx::Error> {
         let row = self.request(&SKIP, executor, job, acting).await?;
-        Ok(RequestReport { halted_by: row.try_get("halted_by")?, ..report(&row)? })
+        let busy = row.try_get::<Option<bool>, _>("busy")?.unwrap_or_default();
+        Ok(RequestReport { halted_by: row.try_get("halted_by")?, busy, ..report(&row)? })
     }
 
     pub(crate) async fn run_now(

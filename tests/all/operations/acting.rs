@@ -34,6 +34,37 @@ async fn what_was_done_with_a_job_is_found_by_its_id() {
     assert_eq!(done[0].reason.as_deref(), Some("refunded by hand"));
 }
 
+#[tokio::test]
+async fn a_skip_that_changes_nothing_is_not_written_down() {
+    let database = database().await;
+    let pool = database.pool();
+    let ann = Client::default().acting_as("ann");
+    let id = enqueue(pool, "q", "g", 1).await;
+    let skip = format!("select concat_ws(' ', status, done, busy) from seriatim.skip({id})");
+    assert_eq!(value::<String>(pool, skip.as_str()).await, "queued t f");
+    assert_eq!(value::<String>(pool, skip.as_str()).await, "failed f f");
+    ann.skip(pool, id).await.unwrap();
+    assert_eq!(ann.job_operations(pool, id).await.unwrap().len(), 1);
+
+    // It halts its group: then there is something to do.
+    by_hand(
+        pool,
+        format!(
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, halted_at, halt_job_id) \
+             values ('q', 'g', 'infinity', {id}, now(), {id})"
+        ),
+    )
+    .await;
+    let mut other = pool.begin().await.unwrap();
+    let lock = "select from seriatim.job where id = $1 for update";
+    sqlx::query(lock).bind(id).execute(&mut *other).await.unwrap();
+    assert_eq!(value::<String>(pool, skip.as_str()).await, "failed f t");
+    other.rollback().await.unwrap();
+    assert_eq!(value::<String>(pool, skip.as_str()).await, "failed t f");
+    assert_eq!(value::<String>(pool, skip.as_str()).await, "failed f f");
+    assert_eq!(ann.job_operations(pool, id).await.unwrap().len(), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_changes_is_written_down_with_it() {
     let database = database().await;

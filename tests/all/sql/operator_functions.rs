@@ -145,6 +145,8 @@ async fn refused(pool: &PgPool, sql: &str, code: &str, words: &str) {
     let error = error.into_database_error().expect(sql);
     assert_eq!(error.code().as_deref(), Some(code), "{sql}: {error}");
     assert!(error.message().contains(words), "{sql}: {error}");
+    let error = error.downcast_ref::<sqlx::postgres::PgDatabaseError>();
+    assert!(error.hint().is_some(), "{sql}: {error}");
 }
 
 #[tokio::test]
@@ -165,22 +167,52 @@ async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&settings[name], value, "{name}");
     }
-    for (settings, code, words) in [
-        (json!({"dely": "5 s"}), "22023", "no setting dely"),
-        (json!({"halt_for": "5 s"}), "22023", "halt_for and halt_then come with out_of_attempts"),
-        (json!({"delay": "-1 s"}), "22023", "delay is -1 s"),
-        (json!({"dedup_window": "0"}), "22023", "dedup_window is 0"),
-        (json!({"backoff": "200 years"}), "22023", "to 100 years"),
-        (json!({"backoff": "soon"}), "22007", "soon"),
-        (json!({"in_flight_limit": 0}), "23514", "queue_in_flight_limit"),
-        (json!({"out_of_attempts": "stop"}), "23514", "queue_policy"),
+    for (settings, words) in [
+        (json!({"dely": "5 s"}), "no setting dely"),
+        (json!({"halt_for": "5 s"}), "halt_for and halt_then come with out_of_attempts"),
+        (
+            json!({"out_of_attempts": "halt", "halt_for": "5 s"}),
+            "halt_for and halt_then come together",
+        ),
+        (
+            json!({"out_of_attempts": "halt", "halt_for": "5 s", "halt_then": "zz"}),
+            "halt_then is \"zz\"",
+        ),
+        (json!({"delay": "-1 s"}), "delay is -1 s"),
+        (json!({"dedup_window": "0"}), "dedup_window is 0"),
+        (json!({"backoff": "200 years"}), "to 100 years"),
+        (json!({"backoff": "soon"}), "backoff is \"soon\", it must be an interval"),
+        (json!({"in_flight_limit": 0}), "in_flight_limit is \"0\", it must be a number from 1"),
+        (json!({"max_attempts": "x"}), "max_attempts is \"x\""),
+        (json!({"max_attempts": 2_147_483_648_u32}), "max_attempts is \"2147483648\""),
+        (json!({"dedup_scope": "all"}), "dedup_scope is \"all\", it must be one of queue, group"),
+        (json!({"dedup_by_content": "maybe"}), "dedup_by_content is \"maybe\""),
+        (json!({"out_of_attempts": "zz"}), "out_of_attempts is \"zz\""),
+        (json!([]), "the settings are no object"),
     ] {
-        refused(pool, &configure(&settings), code, words).await;
+        refused(pool, &configure(&settings), "22023", words).await;
     }
     refused(pool, "select seriatim.set_group_policy('q', '', 'halt')", "22023", "is empty").await;
+    let stop = "select seriatim.set_group_policy('q', 'g', 'stop')";
+    refused(pool, stop, "22023", "out_of_attempts is \"stop\"").await;
     refused(pool, "select seriatim.pause('q', until => now())", "22023", "would end at").await;
     let past = Client::default().queue_settings(pool, "q").await.unwrap();
     assert_eq!(serde_json::to_value(past).unwrap(), settings, "nothing has changed");
+    database.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_negative_number_of_jobs_is_refused() {
+    let database = database().await;
+    for call in [
+        "redrive('q', n => -1)",
+        "purge('q', n => -1)",
+        "move_queue('q', 'r', n => -1)",
+        "counts('q', -1)",
+    ] {
+        let sql = format!("select * from seriatim.{call}");
+        refused(database.pool(), &sql, "22023", "n is -1, it must be at least 0").await;
+    }
     database.remove().await.unwrap();
 }
 

@@ -429,3 +429,30 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     running.shutdown(Duration::ZERO).await;
     roles.remove().await;
 }
+
+/// Without `pg_read_all_stats` a role sees that a session of another has a lock, and not since when.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_another_role_is_told_to_observers_and_operators() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let (pool, client) = (database.pool(), Client::default());
+    let id = enqueue(pool, "q", "g", 1).await;
+    let mut other = pool.begin().await.unwrap();
+    let lock = "select pg_backend_pid() from seriatim.job where id = $1 for update";
+    let pid: i32 = sqlx::query_scalar(lock).bind(id).fetch_one(&mut *other).await.unwrap();
+    for role in [&roles.observer, &roles.operator] {
+        let seen = client.explain_job(role, id).await.unwrap().unwrap();
+        let Reason::Locked { session, .. } = &seen.reason else { panic!("{seen}") };
+        assert_eq!((session.pid, session.transaction_start), (pid, None));
+        let sentence = seen.to_string();
+        let words = format!("a transaction has its row or its group's: database session {pid}");
+        assert!(sentence.contains(&words), "{sentence}");
+        assert!(!sentence.contains("privilege"), "{sentence}");
+        let sql = format!("select reason || ' ' || (since is null) from seriatim.explain({id})");
+        assert_eq!(value::<String>(role, sql).await, "locked true");
+    }
+    other.rollback().await.unwrap();
+    let seen = client.explain_job(&roles.observer, id).await.unwrap().unwrap();
+    assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
+    roles.remove().await;
+}
