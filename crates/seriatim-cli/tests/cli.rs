@@ -975,6 +975,11 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     let moving = ["job", "move", "--all", "--from", "ordres", "--to", "orders"];
     let refused = cli.ends(REFUSED, &moving).await;
     assert!(refused.err.contains("3 jobs are in queue \"orders\" now"), "{}", refused.err);
+    assert!(refused.err.contains("names queue \"orders\": is it mistyped?"), "{}", refused.err);
+    // One job, and nobody names the queue.
+    let one = cli.ends(REFUSED, &["job", "move", &ids[0], "--to", "orders"]).await;
+    assert!(one.err.contains("is it mistyped?"), "{}", one.err);
+    cli.enqueue("known").await;
     let dry = cli.json(&[&moving[..], &["--dry-run"]].concat()).await;
     assert_eq!((&dry[0]["groups"], &dry[0]["jobs"][2]["job"]), (&json!(2), &json!(3)));
     // Each that cannot be moved is told.
@@ -991,6 +996,32 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     assert_eq!(cli.json(&[&moving[..], &["--yes"]].concat()).await[0]["jobs"][1]["job"], 2);
     let nothing = cli.ends(NOTHING, &moving).await;
     assert!(nothing.err.contains("no such job is queued"), "{}", nothing.err);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_move_out_of_a_halt_or_a_pause_names_it_and_wants_a_yes() {
+    let cli = Cli::new().await;
+    let first = cli.enqueue("ann").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    let behind = cli.enqueue("ann").await.to_string();
+    let free = cli.enqueue("bob").await.to_string();
+    cli.ends(DONE, &["enqueue", "mended"]).await;
+    let halted = cli.ends(REFUSED, &["job", "move", &behind, "--to", "mended"]).await;
+    let sentence = format!("group \"ann\" is halted by job {first}, and these would run");
+    assert!(halted.err.contains(&sentence), "{}", halted.err);
+    cli.ends(DONE, &["pause", "orders", "bob"]).await;
+    let all = ["job", "move", "--all", "--from", "orders", "--to", "mended", "--dry-run"];
+    let all = cli.ends(DONE, &all).await;
+    assert!(all.out.contains(&sentence), "{}", all.out);
+    assert!(all.out.contains("group \"bob\" is paused, and these would run"), "{}", all.out);
+    cli.ends(DONE, &["resume", "orders", "bob"]).await;
+    cli.ends(DONE, &["pause", "orders"]).await;
+    let paused = cli.ends(REFUSED, &["job", "move", &free, "--to", "mended"]).await;
+    assert!(paused.err.contains("queue \"orders\" is paused, and these"), "{}", paused.err);
+    cli.ends(DONE, &["resume", "orders"]).await;
+    cli.ends(DONE, &["job", "move", &free, "--to", "mended"]).await;
+    cli.ends(DONE, &["job", "move", &behind, "--to", "mended", "--yes"]).await;
     cli.remove().await;
 }
 

@@ -20,6 +20,7 @@ mod redrive;
 pub(crate) mod serve;
 mod sqs;
 mod sqs_key;
+mod stops;
 mod tail;
 
 use std::io::{Write, stdout};

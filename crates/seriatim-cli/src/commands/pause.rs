@@ -20,7 +20,7 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
     let Pause { subject, lasts } = pause;
     let Subject { queue, group } = subject;
     let (client, reason) = (&session.client, session.reason.as_deref());
-    let is_known = is_known(session, queue).await?;
+    let doubt = doubt(session, queue).await?;
     let until = match lasts {
         Some(lasts) => Some(end_of(session, *lasts).await?),
         None => None,
@@ -35,20 +35,25 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
             (None, None) => client.pause_queue(conn, queue, reason).await?,
         }
         let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
-        let doubt = if is_known {
-            ""
-        } else {
-            "; no job, setting or living processor names this queue: is it mistyped?"
-        };
-        let sentence = format!(
-            "{} is paused: jobs that run go on, and no other begins{}{doubt}",
+        let mut sentence = format!(
+            "{} is paused: jobs that run go on, and no other begins{}",
             named(subject),
             resumption.unwrap_or_default()
         );
+        if let Some(doubt) = &doubt {
+            sentence = format!("{sentence}; {doubt}");
+        }
         let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, asks: !is_known, data })
+        Ok(Effect { sentence, asks: doubt.is_some(), data })
     };
     session.change(act).await
+}
+
+/// Returns a doubt about a queue that nobody names.
+pub(crate) async fn doubt(session: &Session, queue: &str) -> Result<Option<String>, Failure> {
+    let doubt =
+        || format!("no job, setting or living processor names queue {queue:?}: is it mistyped?");
+    Ok((!is_known(session, queue).await?).then(doubt))
 }
 
 /// Returns whether a job, a setting or a living processor names the queue. Of more queues than a
