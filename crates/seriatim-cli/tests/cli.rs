@@ -584,6 +584,8 @@ async fn doctor_tells_a_role_what_it_may_not_do() {
     if cli.database.server().is_private() {
         let asked = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
         assert!(asked.out.contains("may not see jobs"), "{}{}", asked.out, asked.err);
+        // Without a look at the tables there is nothing to call fine.
+        assert_eq!(asked.code, ERROR, "{}", asked.out);
         let refused =
             ran(cli.command(&["queues"]).env("DATABASE_URL", url).output().await.unwrap());
         assert_eq!(refused.code, REFUSED, "{}", refused.err);
@@ -952,6 +954,25 @@ async fn an_observer_sees_why_a_lane_stands() {
         assert_eq!(ran.code, code, "{args:?}: {}{}", ran.out, ran.err);
         assert!(!ran.err.contains("permission denied"), "{args:?}: {}", ran.err);
     }
+    // An open transaction of another role may be hidden from it: no such check is called fine.
+    let asks = async || {
+        let mut command = cli.command(&["doctor", "--json"]);
+        ran(command.env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let blind = asks().await;
+    assert_eq!(blind.code, ERROR, "{}", blind.err);
+    assert!(blind.err.contains("3 checks could not be made"), "{}", blind.err);
+    let grant = format!("grant pg_read_all_stats to {observer};");
+    for check in ["long transactions", "blocked lanes", "vacuum horizon"] {
+        let findings = blind.json();
+        let found = findings.iter().find(|finding| finding["check"] == check).unwrap();
+        assert_eq!((&found["level"], &found["made"]), (&json!("note"), &json!(false)), "{found}");
+        assert!(found["sentence"].as_str().unwrap().contains("cannot see other sessions"));
+        assert_eq!(found["mend"], grant);
+    }
+    sqlx::raw_sql(sqlx::AssertSqlSafe(grant)).execute(pool).await.unwrap();
+    let sees = asks().await;
+    assert_eq!(sees.code, DONE, "{}{}", sees.out, sees.err);
     let mut command = cli.command(&["job", "show", &id, "--data"]);
     let refused = ran(command.env("DATABASE_URL", &url).output().await.unwrap());
     assert!(refused.err.contains("permission denied"), "{}", refused.err);

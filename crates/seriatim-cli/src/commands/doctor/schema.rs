@@ -27,7 +27,7 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
         }
         Err(error) => {
             match Failure::from(error) {
-                Failure::Refused(message) => findings.note(message, None),
+                Failure::Refused(message) => findings.not_made(message, None),
                 failure => findings.problem(failure.to_string(), "seriatim migrate --check"),
             }
             false

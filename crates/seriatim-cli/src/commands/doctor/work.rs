@@ -83,6 +83,7 @@ pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> 
             );
         }
     }
+    findings.sees_sessions(session).await?;
     Ok(findings.or_fine("no transaction keeps a lane that has been due for 30 s"))
 }
 
