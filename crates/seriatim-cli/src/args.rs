@@ -278,6 +278,9 @@ impl From<Sort> for GroupSort {
     }
 }
 
+/// How many jobs of a lane are shown at most.
+pub(crate) const MOST_JOBS: u32 = 1_000;
+
 #[derive(Debug, Args)]
 pub(crate) struct Lane {
     /// The queue.
@@ -285,7 +288,7 @@ pub(crate) struct Lane {
     /// The group.
     pub(crate) group: String,
     /// The most jobs to show, up to 1,000.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_JOBS)))]
     pub(crate) jobs: u32,
 }
 

@@ -521,6 +521,36 @@ async fn tail_follows_what_ends() {
 }
 
 #[tokio::test]
+async fn tail_of_a_queue_that_nobody_names_says_so() {
+    let cli = Cli::new().await;
+    for form in [&[][..], &["--json"]] {
+        let mut tail = cli.command(&[&["tail", "ordres"], form].concat());
+        let mut tail = tail.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines();
+        let said = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        assert!(said.contains("is it mistyped?"), "{said}");
+        assert_eq!(serde_json::from_str::<Value>(&said).is_ok(), !form.is_empty(), "{said}");
+        tail.kill().await.unwrap();
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_lane_that_is_cut_says_how_to_see_more() {
+    let cli = Cli::new().await;
+    for _ in 0..3 {
+        cli.enqueue("ann").await;
+    }
+    let cut = cli.ends(DONE, &["lane", "orders", "ann", "--jobs", "2"]).await;
+    assert!(cut.out.ends_with("more: --jobs 1000\n"), "{}", cut.out);
+    let cut = cli.json(&["lane", "orders", "ann", "--jobs", "2"]).await;
+    assert_eq!((&cut[0]["more"], cut[0]["jobs"].as_array().unwrap().len()), (&json!(true), 2));
+    let whole = cli.ends(DONE, &["lane", "orders", "ann", "--jobs", "3"]).await;
+    assert!(!whole.out.contains("more"), "{}", whole.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn usage_is_code_2_and_a_missing_database_code_1() {
     let cli = Cli::new().await;
     for args in [&["frobnicate"][..], &["groups"], &["job", "show", "x"], &["nack", "1.2"]] {
@@ -1398,6 +1428,12 @@ async fn a_history_is_checked_without_a_database() {
     let missing = check(&[]).await;
     assert_eq!(missing.code, USAGE, "{}", missing.err);
     assert!(missing.err.contains("cannot be read"), "{}", missing.err);
+
+    // Nothing is kept by a record of nothing.
+    std::fs::write(file, "\n").unwrap();
+    let empty = check(&[]).await;
+    assert_eq!(empty.code, USAGE, "{}", empty.out);
+    assert!(empty.err.contains("no event"), "{}", empty.err);
 
     let document = include_str!("../../../docs/history.md");
     let good = document.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
