@@ -470,10 +470,11 @@ async fn migrate_checks_prints_and_migrates() {
     let cli = Cli::new().await;
     cli.ends(DONE, &["migrate", "--check"]).await;
     let other = ["--schema", "bill'ing\" x"];
+    let migrate = "seriatim --schema 'bill'\\''ing\" x' migrate`";
     let missing = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
-    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+    assert!(missing.err.contains(migrate), "{}", missing.err);
     let missing = cli.ends(ERROR, &[&other[..], &["queues"]].concat()).await;
-    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+    assert!(missing.err.contains(migrate), "{}", missing.err);
 
     // The script makes what the command would make: afterwards there is nothing to do.
     let script = cli.ends(DONE, &[&other[..], &["migrate", "--sql"]].concat()).await.out;
@@ -599,8 +600,19 @@ async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
 #[tokio::test]
 async fn doctor_needs_no_schema() {
     let cli = Cli::new().await;
-    let missing = cli.ends(ERROR, &["--schema", "other", "doctor"]).await;
-    assert!(missing.out.contains("-> seriatim migrate"), "{}", missing.out);
+    let other = ["--schema", "it's other"];
+    let missing = cli.ends(ERROR, &[&other[..], &["doctor"]].concat()).await;
+    let migrate = r"seriatim --schema 'it'\''s other' migrate";
+    assert!(missing.out.contains(&format!("-> {migrate}\n")), "{}", missing.out);
+    // Advice keeps the schema, of this program and of the library.
+    let check = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
+    assert!(check.err.contains(migrate), "{}", check.err);
+    cli.ends(DONE, &[&other[..], &["migrate"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["enqueue", "orders", "--group", "ann"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["pause", "orders", "ann"]].concat()).await;
+    let lane = cli.ends(DONE, &[&other[..], &["lane", "orders", "ann"]].concat()).await;
+    let resume = r"`seriatim --schema 'it'\''s other' resume orders ann`";
+    assert!(lane.out.contains(resume), "{}", lane.out);
     cli.remove().await;
 }
 

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::args::{GroupArgs, Pause, Subject};
 use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::text::{clock, shell};
+use crate::output::text::{clock, program, shell};
 use crate::session::Session;
 
 /// How many queues a list has at most.
@@ -99,10 +99,10 @@ pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), F
 async fn halted(session: &Session, queue: &str, group: &str) -> Result<Option<Failure>, Failure> {
     let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
     let Some(job) = overview.and_then(|group| group.halted_by) else { return Ok(None) };
-    let (queue, group) = (shell(queue), shell(group));
+    let (queue, group, program) = (shell(queue), shell(group), program());
     Ok(Some(Failure::Refused(format!(
-        "the group is not paused, job {job} has halted it: `seriatim job retry {job}` runs that \
-         again, `seriatim job skip {job}` gives it up, `seriatim unhalt {queue} {group}` goes on \
+        "the group is not paused, job {job} has halted it: `{program} job retry {job}` runs that \
+         again, `{program} job skip {job}` gives it up, `{program} unhalt {queue} {group}` goes on \
          behind it"
     ))))
 }
