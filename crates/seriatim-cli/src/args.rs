@@ -39,7 +39,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) database_url: Option<String>,
     /// The schema of the tables.
-    #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = "seriatim")]
+    #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = DEFAULT_SCHEMA)]
     pub(crate) schema: String,
     /// Print JSON: one object a line; errors as JSON to standard error.
     #[arg(long, global = true)]
@@ -278,6 +278,11 @@ impl From<Sort> for GroupSort {
     }
 }
 
+/// The schema without `--schema`.
+pub(crate) const DEFAULT_SCHEMA: &str = "seriatim";
+/// How many jobs of a lane are shown at most.
+pub(crate) const MOST_JOBS: u32 = 1_000;
+
 #[derive(Debug, Args)]
 pub(crate) struct Lane {
     /// The queue.
@@ -285,7 +290,7 @@ pub(crate) struct Lane {
     /// The group.
     pub(crate) group: String,
     /// The most jobs to show, up to 1,000.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_JOBS)))]
     pub(crate) jobs: u32,
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError, ReceiveError};
 
-use crate::output::text::{in_commands, visible};
+use crate::output::text::{in_commands, program, visible};
 use crate::output::{Form, json};
 
 /// The exit code of arguments that cannot be used.
@@ -86,7 +86,8 @@ impl From<sqlx::Error> for Failure {
         let message = format!("{} (SQLSTATE {code})", database.message());
         match &*code {
             "42P01" | "42703" | "42883" | "3F000" => Self::Error(format!(
-                "{message}; `seriatim migrate` makes the tables, and --schema names another schema"
+                "{message}; `{} migrate` makes the tables, and --schema names another schema",
+                program()
             )),
             "42501" => Self::Refused(format!(
                 "{message}; docs/roles.sql has roles for observers, workers and operators"

@@ -470,10 +470,11 @@ async fn migrate_checks_prints_and_migrates() {
     let cli = Cli::new().await;
     cli.ends(DONE, &["migrate", "--check"]).await;
     let other = ["--schema", "bill'ing\" x"];
+    let migrate = "seriatim --schema 'bill'\\''ing\" x' migrate`";
     let missing = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
-    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+    assert!(missing.err.contains(migrate), "{}", missing.err);
     let missing = cli.ends(ERROR, &[&other[..], &["queues"]].concat()).await;
-    assert!(missing.err.contains("seriatim migrate"), "{}", missing.err);
+    assert!(missing.err.contains(migrate), "{}", missing.err);
 
     // The script makes what the command would make: afterwards there is nothing to do.
     let script = cli.ends(DONE, &[&other[..], &["migrate", "--sql"]].concat()).await.out;
@@ -517,6 +518,36 @@ async fn tail_follows_what_ends() {
     assert_eq!((&seen["event"], &seen["group"]), (&json!("failed"), &json!("ann")));
     assert_eq!(seen["error"]["message"], "the bank is closed\n\u{1b}[31m");
     tail.kill().await.unwrap();
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn tail_of_a_queue_that_nobody_names_says_so() {
+    let cli = Cli::new().await;
+    for form in [&[][..], &["--json"]] {
+        let mut tail = cli.command(&[&["tail", "ordres"], form].concat());
+        let mut tail = tail.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines();
+        let said = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        assert!(said.contains("is it mistyped?"), "{said}");
+        assert_eq!(serde_json::from_str::<Value>(&said).is_ok(), !form.is_empty(), "{said}");
+        tail.kill().await.unwrap();
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_lane_that_is_cut_says_how_to_see_more() {
+    let cli = Cli::new().await;
+    for _ in 0..3 {
+        cli.enqueue("ann").await;
+    }
+    let cut = cli.ends(DONE, &["lane", "orders", "ann", "--jobs", "2"]).await;
+    assert!(cut.out.ends_with("more: --jobs 1000\n"), "{}", cut.out);
+    let cut = cli.json(&["lane", "orders", "ann", "--jobs", "2"]).await;
+    assert_eq!((&cut[0]["more"], cut[0]["jobs"].as_array().unwrap().len()), (&json!(true), 2));
+    let whole = cli.ends(DONE, &["lane", "orders", "ann", "--jobs", "3"]).await;
+    assert!(!whole.out.contains("more"), "{}", whole.out);
     cli.remove().await;
 }
 
@@ -569,8 +600,19 @@ async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
 #[tokio::test]
 async fn doctor_needs_no_schema() {
     let cli = Cli::new().await;
-    let missing = cli.ends(ERROR, &["--schema", "other", "doctor"]).await;
-    assert!(missing.out.contains("-> seriatim migrate"), "{}", missing.out);
+    let other = ["--schema", "it's other"];
+    let missing = cli.ends(ERROR, &[&other[..], &["doctor"]].concat()).await;
+    let migrate = r"seriatim --schema 'it'\''s other' migrate";
+    assert!(missing.out.contains(&format!("-> {migrate}\n")), "{}", missing.out);
+    // Advice keeps the schema, of this program and of the library.
+    let check = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
+    assert!(check.err.contains(migrate), "{}", check.err);
+    cli.ends(DONE, &[&other[..], &["migrate"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["enqueue", "orders", "--group", "ann"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["pause", "orders", "ann"]].concat()).await;
+    let lane = cli.ends(DONE, &[&other[..], &["lane", "orders", "ann"]].concat()).await;
+    let resume = r"`seriatim --schema 'it'\''s other' resume orders ann`";
+    assert!(lane.out.contains(resume), "{}", lane.out);
     cli.remove().await;
 }
 
@@ -584,6 +626,8 @@ async fn doctor_tells_a_role_what_it_may_not_do() {
     if cli.database.server().is_private() {
         let asked = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
         assert!(asked.out.contains("may not see jobs"), "{}{}", asked.out, asked.err);
+        // Without a look at the tables there is nothing to call fine.
+        assert_eq!(asked.code, ERROR, "{}", asked.out);
         let refused =
             ran(cli.command(&["queues"]).env("DATABASE_URL", url).output().await.unwrap());
         assert_eq!(refused.code, REFUSED, "{}", refused.err);
@@ -952,6 +996,25 @@ async fn an_observer_sees_why_a_lane_stands() {
         assert_eq!(ran.code, code, "{args:?}: {}{}", ran.out, ran.err);
         assert!(!ran.err.contains("permission denied"), "{args:?}: {}", ran.err);
     }
+    // An open transaction of another role may be hidden from it: no such check is called fine.
+    let asks = async || {
+        let mut command = cli.command(&["doctor", "--json"]);
+        ran(command.env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let blind = asks().await;
+    assert_eq!(blind.code, ERROR, "{}", blind.err);
+    assert!(blind.err.contains("3 checks could not be made"), "{}", blind.err);
+    let grant = format!("grant pg_read_all_stats to {observer};");
+    for check in ["long transactions", "blocked lanes", "vacuum horizon"] {
+        let findings = blind.json();
+        let found = findings.iter().find(|finding| finding["check"] == check).unwrap();
+        assert_eq!((&found["level"], &found["made"]), (&json!("note"), &json!(false)), "{found}");
+        assert!(found["sentence"].as_str().unwrap().contains("cannot see other sessions"));
+        assert_eq!(found["mend"], grant);
+    }
+    sqlx::raw_sql(sqlx::AssertSqlSafe(grant)).execute(pool).await.unwrap();
+    let sees = asks().await;
+    assert_eq!(sees.code, DONE, "{}{}", sees.out, sees.err);
     let mut command = cli.command(&["job", "show", &id, "--data"]);
     let refused = ran(command.env("DATABASE_URL", &url).output().await.unwrap());
     assert!(refused.err.contains("permission denied"), "{}", refused.err);
@@ -975,6 +1038,11 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     let moving = ["job", "move", "--all", "--from", "ordres", "--to", "orders"];
     let refused = cli.ends(REFUSED, &moving).await;
     assert!(refused.err.contains("3 jobs are in queue \"orders\" now"), "{}", refused.err);
+    assert!(refused.err.contains("names queue \"orders\": is it mistyped?"), "{}", refused.err);
+    // One job, and nobody names the queue.
+    let one = cli.ends(REFUSED, &["job", "move", &ids[0], "--to", "orders"]).await;
+    assert!(one.err.contains("is it mistyped?"), "{}", one.err);
+    cli.enqueue("known").await;
     let dry = cli.json(&[&moving[..], &["--dry-run"]].concat()).await;
     assert_eq!((&dry[0]["groups"], &dry[0]["jobs"][2]["job"]), (&json!(2), &json!(3)));
     // Each that cannot be moved is told.
@@ -991,6 +1059,32 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     assert_eq!(cli.json(&[&moving[..], &["--yes"]].concat()).await[0]["jobs"][1]["job"], 2);
     let nothing = cli.ends(NOTHING, &moving).await;
     assert!(nothing.err.contains("no such job is queued"), "{}", nothing.err);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_move_out_of_a_halt_or_a_pause_names_it_and_wants_a_yes() {
+    let cli = Cli::new().await;
+    let first = cli.enqueue("ann").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    let behind = cli.enqueue("ann").await.to_string();
+    let free = cli.enqueue("bob").await.to_string();
+    cli.ends(DONE, &["enqueue", "mended"]).await;
+    let halted = cli.ends(REFUSED, &["job", "move", &behind, "--to", "mended"]).await;
+    let sentence = format!("group \"ann\" is halted by job {first}, and these would run");
+    assert!(halted.err.contains(&sentence), "{}", halted.err);
+    cli.ends(DONE, &["pause", "orders", "bob"]).await;
+    let all = ["job", "move", "--all", "--from", "orders", "--to", "mended", "--dry-run"];
+    let all = cli.ends(DONE, &all).await;
+    assert!(all.out.contains(&sentence), "{}", all.out);
+    assert!(all.out.contains("group \"bob\" is paused, and these would run"), "{}", all.out);
+    cli.ends(DONE, &["resume", "orders", "bob"]).await;
+    cli.ends(DONE, &["pause", "orders"]).await;
+    let paused = cli.ends(REFUSED, &["job", "move", &free, "--to", "mended"]).await;
+    assert!(paused.err.contains("queue \"orders\" is paused, and these"), "{}", paused.err);
+    cli.ends(DONE, &["resume", "orders"]).await;
+    cli.ends(DONE, &["job", "move", &free, "--to", "mended"]).await;
+    cli.ends(DONE, &["job", "move", &behind, "--to", "mended", "--yes"]).await;
     cli.remove().await;
 }
 
@@ -1346,6 +1440,12 @@ async fn a_history_is_checked_without_a_database() {
     let missing = check(&[]).await;
     assert_eq!(missing.code, USAGE, "{}", missing.err);
     assert!(missing.err.contains("cannot be read"), "{}", missing.err);
+
+    // Nothing is kept by a record of nothing.
+    std::fs::write(file, "\n").unwrap();
+    let empty = check(&[]).await;
+    assert_eq!(empty.code, USAGE, "{}", empty.out);
+    assert!(empty.err.contains("no event"), "{}", empty.err);
 
     let document = include_str!("../../../docs/history.md");
     let good = document.split("```json\n").nth(1).unwrap().split("```").next().unwrap();

@@ -17,6 +17,9 @@ pub(crate) fn run(args: &CheckHistory, json: bool) -> Result<(), Failure> {
         let because = error.source().map(|source| format!(": {source}")).unwrap_or_default();
         Failure::Usage(format!("{}: {error}{because}", file.display()))
     })?;
+    if history.events == 0 {
+        return Err(Failure::Usage(format!("{}: no event", file.display())));
+    }
     let kept = if json {
         let violations = check(&history);
         for violation in &violations.kept {

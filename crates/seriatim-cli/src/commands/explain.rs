@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use seriatim::{Job, JobStatus};
 
-use crate::args::Lane;
+use crate::args::{Lane, MOST_JOBS};
 use crate::commands::groups::tries;
 use crate::failure::Failure;
 use crate::output::table::Table;
@@ -36,7 +36,12 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
     let Lane { queue, group, jobs: limit } = lane;
     let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
     let explanation = session.client.explain_group(&session.pool, queue, group).await?;
-    let jobs = session.client.group_jobs(&mut *session.read().await?, queue, group, *limit).await?;
+    let one_more = limit.saturating_add(1);
+    let mut jobs =
+        session.client.group_jobs(&mut *session.read().await?, queue, group, one_more).await?;
+    let shown = usize::try_from(*limit).unwrap_or(usize::MAX);
+    let is_cut = jobs.len() > shown;
+    jobs.truncate(shown);
     let sentence = explanation.to_string();
     if overview.is_none() && jobs.is_empty() {
         return Err(Failure::NothingMatched(sentence));
@@ -46,7 +51,7 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
             jobs.iter().map(|job| json::job(job, false)).collect::<Result<_, _>>()?;
         let lane = json!({
             "queue": queue, "group": group, "sentence": sentence, "overview": overview,
-            "explanation": explanation, "jobs": jobs,
+            "explanation": explanation, "jobs": jobs, "more": is_cut,
         });
         return json_line(&lane);
     }
@@ -59,7 +64,12 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
     for job in &jobs {
         table.row(row(job, now));
     }
-    table.print()
+    table.print()?;
+    match is_cut {
+        true if *limit < MOST_JOBS => line(&format!("more: --jobs {MOST_JOBS}")),
+        true => line("there are more jobs"),
+        false => Ok(()),
+    }
 }
 
 fn row(job: &Job, now: DateTime<Utc>) -> [String; 6] {

@@ -13,6 +13,7 @@ use crate::args::{self, Ids, JobList, MoveJobs};
 use crate::change::{Effect, ask};
 use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
+use crate::commands::{pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, count, in_commands, in_words, since, visible};
@@ -231,6 +232,7 @@ async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
     let MoveJobs { ids, to, all: _, from, group, limit } = jobs;
     let (client, group) = (&session.client, group.as_deref());
+    let doubt = pause::doubt(session, to).await?;
     let stay = RefCell::new(Vec::new());
     let act = async |conn: &mut PgConnection| {
         let moved = match from {
@@ -244,7 +246,12 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         *stay.borrow_mut() = ids.iter().copied().filter(|id| !is_moved(id)).collect();
         let mut data = json::change("move", &moved)?;
         data["to"] = to.as_str().into();
-        Ok(Effect::new(moved_in_words(to, &moved), count_of(moved.jobs.len()), data))
+        let warnings: Vec<_> =
+            stops::left(session, &moved).await?.into_iter().chain(doubt.clone()).collect();
+        let sentences = iter::once(moved_in_words(to, &moved)).chain(warnings.iter().cloned());
+        let sentence = sentences.collect::<Vec<_>>().join("; ");
+        let asks = moved.jobs.len() > 1 || !warnings.is_empty();
+        Ok(Effect { sentence, asks, data })
     };
     session.change(act).await?;
     let stays = |id| {

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::args::Migrate;
 use crate::failure::Failure;
+use crate::output::text::program;
 use crate::output::{json_line, line};
 use crate::session::Session;
 
@@ -15,7 +16,7 @@ pub(crate) async fn run(session: &Session, migrate: &Migrate) -> Result<(), Fail
         return line(&script.unwrap_or_else(|| format!("-- schema {schema:?} is up to date")));
     }
     let is_migrated = session.client.is_migrated(&session.pool).await?;
-    let to_do = format!("schema {schema:?} is to be migrated: `seriatim migrate` does it");
+    let to_do = format!("schema {schema:?} is to be migrated: `{} migrate` does it", program());
     if is_migrated {
         return told(session, "up_to_date", &format!("schema {schema:?} is up to date"));
     }

@@ -20,6 +20,7 @@ mod redrive;
 pub(crate) mod serve;
 mod sqs;
 mod sqs_key;
+mod stops;
 mod tail;
 
 use std::io::{Write, stdout};
@@ -29,11 +30,13 @@ use clap::CommandFactory;
 use crate::args::{Cli, Command, Serve, Served, Sqs};
 use crate::demo;
 use crate::failure::Failure;
+use crate::output::text::advise_for;
 use crate::session::Session;
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let Cli { global, command } = cli;
+    advise_for(&global.schema);
     if let Command::Completions { shell } = command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "seriatim", &mut script);

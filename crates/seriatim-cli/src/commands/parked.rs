@@ -10,7 +10,7 @@ use crate::commands::redrive::redriven;
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, shell};
+use crate::output::text::{clock, count, program, shell};
 use crate::session::Session;
 
 /// Runs a command about parked jobs.
@@ -71,10 +71,10 @@ pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Fai
 
 /// Returns what helps against the halt of a group that has nothing to park.
 fn nothing_to_park(queue: &str, group: &str, job: i64) -> Failure {
-    let (shell_queue, shell_group) = (shell(queue), shell(group));
+    let (shell_queue, shell_group, program) = (shell(queue), shell(group), program());
     Failure::NothingMatched(format!(
         "no job of group {group:?} of queue {queue:?} waits, job {job} has halted it: \
-         `seriatim job retry {job}` runs that again, `seriatim job skip {job}` or `seriatim unhalt \
+         `{program} job retry {job}` runs that again, `{program} job skip {job}` or `{program} unhalt \
          {shell_queue} {shell_group}` ends the halt"
     ))
 }

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::args::{GroupArgs, Pause, Subject};
 use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::text::{clock, shell};
+use crate::output::text::{clock, program, shell};
 use crate::session::Session;
 
 /// How many queues a list has at most.
@@ -20,7 +20,7 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
     let Pause { subject, lasts } = pause;
     let Subject { queue, group } = subject;
     let (client, reason) = (&session.client, session.reason.as_deref());
-    let is_known = is_known(session, queue).await?;
+    let doubt = doubt(session, queue).await?;
     let until = match lasts {
         Some(lasts) => Some(end_of(session, *lasts).await?),
         None => None,
@@ -35,20 +35,25 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
             (None, None) => client.pause_queue(conn, queue, reason).await?,
         }
         let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
-        let doubt = if is_known {
-            ""
-        } else {
-            "; no job, setting or living processor names this queue: is it mistyped?"
-        };
-        let sentence = format!(
-            "{} is paused: jobs that run go on, and no other begins{}{doubt}",
+        let mut sentence = format!(
+            "{} is paused: jobs that run go on, and no other begins{}",
             named(subject),
             resumption.unwrap_or_default()
         );
+        if let Some(doubt) = &doubt {
+            sentence = format!("{sentence}; {doubt}");
+        }
         let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, asks: !is_known, data })
+        Ok(Effect { sentence, asks: doubt.is_some(), data })
     };
     session.change(act).await
+}
+
+/// Returns a doubt about a queue that nobody names.
+pub(crate) async fn doubt(session: &Session, queue: &str) -> Result<Option<String>, Failure> {
+    let doubt =
+        || format!("no job, setting or living processor names queue {queue:?}: is it mistyped?");
+    Ok((!is_known(session, queue).await?).then(doubt))
 }
 
 /// Returns whether a job, a setting or a living processor names the queue. Of more queues than a
@@ -94,10 +99,10 @@ pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), F
 async fn halted(session: &Session, queue: &str, group: &str) -> Result<Option<Failure>, Failure> {
     let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
     let Some(job) = overview.and_then(|group| group.halted_by) else { return Ok(None) };
-    let (queue, group) = (shell(queue), shell(group));
+    let (queue, group, program) = (shell(queue), shell(group), program());
     Ok(Some(Failure::Refused(format!(
-        "the group is not paused, job {job} has halted it: `seriatim job retry {job}` runs that \
-         again, `seriatim job skip {job}` gives it up, `seriatim unhalt {queue} {group}` goes on \
+        "the group is not paused, job {job} has halted it: `{program} job retry {job}` runs that \
+         again, `{program} job skip {job}` gives it up, `{program} unhalt {queue} {group}` goes on \
          behind it"
     ))))
 }

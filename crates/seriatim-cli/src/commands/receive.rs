@@ -12,7 +12,7 @@ use crate::commands::enqueue::parse;
 use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_commands, in_words, shell};
+use crate::output::text::{clock, in_commands, in_words, program, shell};
 use crate::output::{json, json_line};
 use crate::session::Session;
 
@@ -65,7 +65,8 @@ async fn why_empty(session: &Session, queue: &str, group: Option<&str>) -> Resul
         let reason = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (age, quoted) = (in_words(Duration::from_secs(pause.age.as_secs())), shell(queue));
         return Ok(format!(
-            "{nothing}: it has been paused for {age}{reason}; `seriatim resume {quoted}` ends that"
+            "{nothing}: it has been paused for {age}{reason}; `{} resume {quoted}` ends that",
+            program()
         ));
     }
     if let Some(group) = group {

@@ -10,6 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use crate::args::{Global, ServeSqs};
 use crate::commands::serve::listen_on;
 use crate::failure::Failure;
+use crate::output::text::program;
 use crate::output::{json_line, line};
 use crate::session;
 
@@ -34,8 +35,9 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
         .await?;
     let client = Client::new(&global.schema)?;
     if !client.is_migrated(&pool).await? {
-        return Err(Failure::Refused(String::from(
-            "the schema is not of this version: run `seriatim migrate` first",
+        return Err(Failure::Refused(format!(
+            "the schema is not of this version: run `{} migrate` first",
+            program()
         )));
     }
     serve(global.json, &served, pool, client).await

@@ -9,9 +9,10 @@ use seriatim::JobStatus;
 use tokio::time::sleep;
 
 use crate::args::Tail;
+use crate::commands::pause::doubt;
 use crate::failure::Failure;
 use crate::output::text::{clock, in_words, since, visible};
-use crate::output::{json_line, line};
+use crate::output::{json_line, line, remark};
 use crate::session::Session;
 use crate::sql::JobLine;
 
@@ -59,6 +60,9 @@ struct Seen {
 /// Follows a queue until it is interrupted.
 pub(crate) async fn run(session: &Session, tail: &Tail) -> Result<(), Failure> {
     let began = session.now().await?;
+    if let Some(doubt) = doubt(session, &tail.queue).await? {
+        remark(session.form, &doubt);
+    }
     let mut seen = Seen { running: HashMap::new(), ended: HashMap::new() };
     loop {
         let running: Vec<_> = seen.running.keys().copied().collect();

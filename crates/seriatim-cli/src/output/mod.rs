@@ -9,6 +9,7 @@ use std::io::{Write, stdout};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::text::visible;
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,4 +30,12 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
 /// Prints a value as one line of JSON.
 pub(crate) fn json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
     line(&serde_json::to_string(value)?)
+}
+
+/// Prints what is worth to know beside the output to standard error.
+pub(crate) fn remark(form: Form, sentence: &str) {
+    match form {
+        Form::Text => eprintln!("note: {}", visible(sentence)),
+        Form::Json => eprintln!("{}", serde_json::json!({"note": sentence})),
+    }
 }

@@ -1,9 +1,12 @@
 //! Text that is safe on a terminal, and times in words.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+
+use crate::args::DEFAULT_SCHEMA;
 
 /// Returns the text with every character escaped that would move the cursor or turn the line
 /// around: control characters, and those that set a direction of writing.
@@ -78,6 +81,21 @@ pub(crate) fn clock(time: DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
+/// How advice calls this program.
+static PROGRAM: OnceLock<String> = OnceLock::new();
+
+/// Returns how advice calls this program: with the schema, if that is not the default.
+pub(crate) fn program() -> &'static str {
+    PROGRAM.get().map_or("seriatim", |program| program)
+}
+
+/// Makes advice name the schema, if it is not the default.
+pub(crate) fn advise_for(schema: &str) {
+    if schema != DEFAULT_SCHEMA {
+        _ = PROGRAM.set(format!("seriatim --schema {}", shell(schema)));
+    }
+}
+
 /// Returns a number with its noun: `1 job`, `2 jobs`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -93,13 +111,14 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
     };
     let queue = queue.map_or_else(|| String::from("QUEUE"), shell);
     let group = group.map_or_else(|| String::from("GROUP"), shell);
+    let program = program();
     let calls = [
-        ("unpause_group", format!("`seriatim resume {queue} {group}`")),
-        ("unpause_queue", format!("`seriatim resume {queue}`")),
-        ("unhalt_group", format!("`seriatim unhalt {queue} {group}`")),
-        ("redrive_parked", format!("`seriatim parked redrive {queue} {group}`")),
-        ("discard_parked", format!("`seriatim parked discard {queue} {group}`")),
-        ("configure_queue", format!("`seriatim configure {queue} --in-flight-limit JOBS`")),
+        ("unpause_group", format!("`{program} resume {queue} {group}`")),
+        ("unpause_queue", format!("`{program} resume {queue}`")),
+        ("unhalt_group", format!("`{program} unhalt {queue} {group}`")),
+        ("redrive_parked", format!("`{program} parked redrive {queue} {group}`")),
+        ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
+        ("configure_queue", format!("`{program} configure {queue} --in-flight-limit JOBS`")),
         (", or raise the limit with Client::data_limit", String::new()),
     ];
     let named = |part: &str| {
@@ -134,7 +153,7 @@ fn with_job(text: &str, verb: &str) -> String {
             done.push(' ');
             rest = after;
         } else {
-            _ = write!(done, "`seriatim job {} {}`", verb.replace('_', "-"), &id[..digits]);
+            _ = write!(done, "`{} job {} {}`", program(), verb.replace('_', "-"), &id[..digits]);
             rest = &id[digits..];
         }
     }

@@ -9,9 +9,10 @@ mod transactions;
 mod work;
 
 use serde::Serialize;
+use sqlx::Row;
 
 use crate::failure::Failure;
-use crate::output::text::visible;
+use crate::output::text::{count, visible};
 use crate::output::{json_line, line};
 use crate::session::Session;
 
@@ -35,6 +36,8 @@ struct Finding {
     sentence: String,
     /// The statement or command that mends it.
     mend: Option<String>,
+    /// Whether the check could be made.
+    made: bool,
 }
 
 /// What one check found.
@@ -61,7 +64,29 @@ impl Findings {
     }
 
     fn add(&mut self, level: Level, sentence: String, mend: Option<String>) {
-        self.found.push(Finding { check: self.check, level, sentence, mend });
+        self.found.push(Finding { check: self.check, level, sentence, mend, made: true });
+    }
+
+    /// Adds a note that the check could not be made, or not wholly.
+    fn not_made(&mut self, sentence: impl Into<String>, mend: Option<String>) {
+        let (check, level) = (self.check, Level::Note);
+        self.found.push(Finding { check, level, sentence: sentence.into(), mend, made: false });
+    }
+
+    /// Adds a note if the server hides the transactions of other roles from this one.
+    async fn sees_sessions(&mut self, session: &Session) -> Result<(), Failure> {
+        let statement = "select current_user::text, quote_ident(current_user), \
+             pg_has_role(current_user, 'pg_read_all_stats', 'usage')";
+        let row = sqlx::query(statement).persistent(false);
+        let row = row.fetch_one(&mut *session.read().await?).await?;
+        if !row.try_get::<bool, _>(2)? {
+            let (role, quoted): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            self.not_made(
+                format!("role {role:?} cannot see other sessions"),
+                Some(format!("grant pg_read_all_stats to {quoted};")),
+            );
+        }
+        Ok(())
     }
 
     /// Returns the findings; `otherwise` if there is none.
@@ -73,16 +98,17 @@ impl Findings {
     }
 }
 
-/// Makes all checks. Fails if there is a problem.
+/// Makes all checks. Fails if there is a problem, or if one could not be made.
 pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
-    let mut problems = 0;
+    let (mut problems, mut not_made) = (0, 0);
     let mut show = |check: &'static str, findings: Result<Vec<Finding>, Failure>| {
         let findings = findings.unwrap_or_else(|failure| {
             let mut findings = Findings::of(check);
-            findings.note(format!("could not be checked: {failure}"), None);
+            findings.not_made(format!("could not be checked: {failure}"), None);
             findings.found
         });
         problems += findings.iter().filter(|finding| finding.level == Level::Problem).count();
+        not_made += usize::from(findings.iter().any(|finding| !finding.made));
         findings.iter().try_for_each(|finding| print(session, finding))
     };
     show("server", server::settings(session).await)?;
@@ -101,10 +127,15 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
         show("processors", work::processors(session).await)?;
         show("stopped", work::stopped(session).await)?;
     }
-    match problems {
-        0 => Ok(()),
-        1 => Err(Failure::Error(String::from("there is 1 problem"))),
-        _ => Err(Failure::Error(format!("there are {problems} problems"))),
+    let count = |number: usize, noun| count(number.try_into().unwrap_or(u64::MAX), noun);
+    let are = |number| if number == 1 { "is" } else { "are" };
+    let found = format!("there {} {}", are(problems), count(problems, "problem"));
+    let open = format!("{} could not be made", count(not_made, "check"));
+    match (problems, not_made) {
+        (0, 0) => Ok(()),
+        (_, 0) => Err(Failure::Error(found)),
+        (0, _) => Err(Failure::Error(open)),
+        _ => Err(Failure::Error(format!("{found}, and {open}"))),
     }
 }
 
@@ -112,7 +143,7 @@ fn print(session: &Session, finding: &Finding) -> Result<(), Failure> {
     if session.json() {
         return json_line(finding);
     }
-    let Finding { check, level, sentence, mend } = finding;
+    let Finding { check, level, sentence, mend, made: _ } = finding;
     let level = match level {
         Level::Fine => "ok",
         Level::Note => "note",

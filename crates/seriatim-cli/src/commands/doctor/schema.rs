@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::{Finding, Findings};
 use crate::failure::Failure;
+use crate::output::text::program;
 use crate::session::Session;
 
 /// Compares the schema and its functions with those of this program. Returns whether its tables
@@ -12,23 +13,27 @@ use crate::session::Session;
 pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
     let mut findings = Findings::of("schema");
     let schema = session.client.schema();
+    let program = program();
     let usable = match session.client.is_migrated(&session.pool).await {
         Ok(true) => true,
         Ok(false) => {
             findings.problem(
                 format!("schema {schema:?} is missing, or older than this program"),
-                "seriatim migrate",
+                format!("{program} migrate"),
             );
             false
         }
         Err(error @ MigrateError::Different { .. }) => {
-            findings.problem(error.to_string(), "seriatim migrate --check # says it again");
+            findings
+                .problem(error.to_string(), format!("{program} migrate --check # says it again"));
             true
         }
         Err(error) => {
             match Failure::from(error) {
-                Failure::Refused(message) => findings.note(message, None),
-                failure => findings.problem(failure.to_string(), "seriatim migrate --check"),
+                Failure::Refused(message) => findings.not_made(message, None),
+                failure => {
+                    findings.problem(failure.to_string(), format!("{program} migrate --check"));
+                }
             }
             false
         }

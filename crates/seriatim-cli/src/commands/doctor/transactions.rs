@@ -65,6 +65,7 @@ pub(super) async fn horizon(session: &Session) -> Result<Vec<Finding>, Failure> 
             format!("select pg_drop_replication_slot('{}');", slot.replace('\'', "''")),
         );
     }
+    findings.sees_sessions(session).await?;
     Ok(findings.or_fine("no transaction is older than 10 min"))
 }
 
@@ -117,6 +118,7 @@ pub(super) async fn lockers(session: &Session) -> Result<Vec<Finding>, Failure> 
             format!("select pg_terminate_backend({pid}); -- a job that it runs is retried"),
         );
     }
+    findings.sees_sessions(session).await?;
     Ok(findings.or_fine("none has held jobs or groups for 10 min"))
 }
 

@@ -8,7 +8,7 @@ use seriatim::{GroupFilter, GroupSort, GroupState, Reason};
 use super::{Finding, Findings};
 use crate::commands::queues::number;
 use crate::failure::Failure;
-use crate::output::text::{in_words, shell, since};
+use crate::output::text::{in_words, program, shell, since};
 use crate::session::Session;
 
 /// How long jobs may be due in a queue without a processor: receivers may serve it.
@@ -33,9 +33,10 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
                 since(due, now)
             ),
             format!(
-                "start a processor with that queue; if the name is mistyped (seriatim nodes lists \
-                 the processors): seriatim job move --all --from {} --to QUEUE",
-                shell(&queue.queue)
+                "start a processor with that queue; if the name is mistyped ({program} nodes \
+                 lists the processors): {program} job move --all --from {} --to QUEUE",
+                shell(&queue.queue),
+                program = program()
             ),
         );
     }
@@ -48,7 +49,7 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
                  taken over yet",
                 dead.node
             ),
-            Some(format!("seriatim nodes release {}", shell(&dead.node))),
+            Some(format!("{} nodes release {}", program(), shell(&dead.node))),
         );
     }
     let count = processors.iter().filter(|processor| processor.alive).count();
@@ -83,6 +84,7 @@ pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> 
             );
         }
     }
+    findings.sees_sessions(session).await?;
     Ok(findings.or_fine("no transaction keeps a lane that has been due for 30 s"))
 }
 
@@ -99,14 +101,14 @@ pub(super) async fn stopped(session: &Session) -> Result<Vec<Finding>, Failure> 
         for (count, what, state) in groups.iter().filter(|(count, ..)| count.count > 0) {
             findings.note(
                 format!("queue {name:?} has groups that are {what}: {}", number(*count)),
-                Some(format!("seriatim groups {quoted} --state {state}")),
+                Some(format!("{} groups {quoted} --state {state}", program())),
             );
         }
         if let Some(pause) = queue.paused.filter(|pause| pause.age > PAUSE) {
             let reason = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             findings.note(
                 format!("queue {name:?} has been paused for {}{reason}", in_words(pause.age)),
-                Some(format!("seriatim resume {quoted}")),
+                Some(format!("{} resume {quoted}", program())),
             );
         }
     }
