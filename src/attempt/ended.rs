@@ -224,7 +224,7 @@ impl AttemptFacts {
     /// Returns what a failed job means for its group, and the command that helps.
     fn advice(&self, then: OutOfAttempts) -> String {
         let Some(group) = &self.group else { return String::new() };
-        let (queue, group, job) = (shell_word(&self.queue), shell_word(group), self.job);
+        let (queue, group) = (shell_word(&self.queue), shell_word(group));
         match then {
             OutOfAttempts::Continue => String::new(),
             OutOfAttempts::Halt => format!(
@@ -234,7 +234,7 @@ impl AttemptFacts {
                 ", and its group is halted for {deadline:?}, or until retry, skip or unhalt_group: `seriatim lane {queue} {group}`"
             ),
             OutOfAttempts::Park => format!(
-                ", and the jobs behind it are parked: `seriatim parked {queue} redrive {job}`"
+                ", and the jobs behind it are parked: `seriatim parked redrive {queue} {group}`"
             ),
         }
     }
