@@ -245,8 +245,8 @@ fn reason_or_taken_over(source: Option<&sqlx::Error>) -> String {
     source.map_or_else(|| String::from("another worker has its claim"), reason)
 }
 
-/// Why a processor did not start. Nothing runs. Its `Debug` is its message, which says what to do: a
-/// `main` that returns the error prints that.
+/// Why a processor did not start. Nothing runs. Its `Debug` is its message, which says what to do:
+/// a `main` that returns the error prints that.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

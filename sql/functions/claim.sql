@@ -160,8 +160,9 @@ end $$;
 -- `at_most`), in bytes (`max_bytes`) and in time.
 --
 -- Returns the claimed jobs in the order of their turns. Behind each head, which has a token, come
--- its followers, without one. `ready_ats` and `lost_by` are those of `start_turns`. `more`: there may be more to claim right now. Else `next` is in how
--- many seconds the next group or job will be due, as far as is known.
+-- its followers, without one. `ready_ats` and `lost_by` are those of `start_turns`. `more`: there
+-- may be more to claim right now. Else `next` is in how many seconds the next group or job will be
+-- due, as far as is known.
 --
 -- Under a pinned vacuum horizon, or with many groups held, a claim reads past all dead or locked
 -- entries to what is due, and to what will be due next. So it says how long it read, and up to when

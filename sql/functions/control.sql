@@ -60,7 +60,7 @@ begin
 end $$;
 
 -- Returns how many later jobs of the groups of `ids` have begun, and are none of them. No index has
--- finished jobs by group, so only the 200,000 jobs behind the lowest id are looked at, once for all.
+-- finished jobs by group, so only the 200,000 jobs behind the lowest id are looked at, at once.
 create or replace function begun_behind(ids bigint[]) returns bigint
 language sql stable
 set search_path from current
@@ -78,8 +78,8 @@ as $$
 $$;
 
 -- Queues a failed or cancelled job with all its attempts and flags it: it has the lowest id of its
--- group and so runs next. A halt of the group by it ends. `overtaken`: as
--- `begun_behind` says. Not a job that others are parked with (`parked`): they are redriven together.
+-- group and so runs next. A halt of the group by it ends. `overtaken`: as `begun_behind` says. Not
+-- a job that others are parked with (`parked`): they are redriven together.
 create or replace function retry(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out parked boolean, out overtaken bigint)
 language plpgsql volatile

@@ -1,5 +1,5 @@
--- Explain: why a job or a group is where it is. By plain reads: it locks nothing, waits for nothing,
--- and counts nothing beyond 10,001.
+-- Explain: why a job or a group is where it is. By plain reads: it locks nothing, waits for
+-- nothing, and counts nothing beyond 10,001.
 
 -- Returns a session's query as it may be shown: the library's own literals are left out, as a
 -- success's result is one, and its holds as a whole, as they show the claim's token. Null: the role

@@ -1,10 +1,10 @@
--- Returns what there is to say of a group: its state, its head and its numbers, up to 1,001 each. Of
--- several states that apply, the first counts: running, halted, paused, resting (its head is not
+-- Returns what there is to say of a group: its state, its head and its numbers, up to 1,001 each.
+-- Of several states that apply, the first counts: running, halted, paused, resting (its head is not
 -- due), ready, parked, idle. By plain reads, each by one index. It has no settings of its own, so
 -- that a query takes it in.
 --
--- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a row,
--- 0.3 s in all, found the head locked by another transaction; no claim or settle takes so long.
+-- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
+-- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so long.
 create or replace function {schema}.group_state(of_queue text, of_group text)
 returns table (
   state text, head bigint, head_status text, head_name text, attempts integer, attempts_forgiven integer,
@@ -46,9 +46,10 @@ as $$
         order by l.group_id, l.id limit 1))) h on true
 $$;
 
--- Returns the job by which `group_overview` lists a group: 0 if it has a row in line, else its lowest
--- flagged job, else its lowest parked one; null if it has none of these. A function of its own, as by
--- the planner's estimate of these look-ups the whole view would be compiled, for a second.
+-- Returns the job by which `group_overview` lists a group: 0 if it has a row in line, else its
+-- lowest flagged job, else its lowest parked one; null if it has none of these. A function of its
+-- own, as by the planner's estimate of these look-ups the whole view would be compiled, for a
+-- second.
 create or replace function {schema}.listed_by(of_queue text, of_group text) returns bigint
 language plpgsql stable
 cost 1

@@ -1,6 +1,6 @@
--- Moves queued jobs to another queue: a mistyped one, say. Each gets a new id there, in the order of
--- the old ids, and so a place at the end of its group. The old job ends as cancelled, and its error
--- names the new one.
+-- Moves queued jobs to another queue: a mistyped one, say. Each gets a new id there, in the order
+-- of the old ids, and so a place at the end of its group. The old job ends as cancelled, and its
+-- error names the new one.
 --
 -- Kept are group, data, payload, headers, attributes, name, reference, priority, times, limits and
 -- the age. The attempts begin anew. A deduplication id counts in the new queue from now on: a job

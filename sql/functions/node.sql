@@ -1,6 +1,6 @@
 -- Says that a node is gone: suspects the claims of its processors, which are taken over a grace
--- later. A claim that is suspected already keeps its time. Returns how many groups, and jobs without
--- a group.
+-- later. A claim that is suspected already keeps its time. Returns how many groups, and jobs
+-- without a group.
 --
 -- Locks: group rows, then the rows of jobs without a group, NO KEY UPDATE; skips those that a
 -- transaction holds.

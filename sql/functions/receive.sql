@@ -54,9 +54,9 @@ end $$;
 -- Receives up to `n` jobs (at most 1000; of one named group at most 10): the heads of the groups
 -- served least recently, and jobs without a group. If that is fewer than `n`, further jobs of the
 -- same groups follow, in order, up to 10 of a group. A job that is taken over comes alone, so that
--- the next death is charged to the right one. No rows, and no error, if nothing is due, if the queue
--- is paused or has reached its limit in flight, or if all groups with due jobs run, are halted or
--- are paused: queue_overview tells which it is.
+-- the next death is charged to the right one. No rows, and no error, if nothing is due, if the
+-- queue is paused or has reached its limit in flight, or if all groups with due jobs run, are
+-- halted or are paused: queue_overview tells which it is.
 --
 -- No other receiver or worker gets these jobs, nor others of their groups, until each is acked or
 -- nacked, or its `visibility` (0 to 12 h) has been over for a grace.

@@ -210,8 +210,8 @@ begin
 end $$;
 
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
--- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has no
--- job. If another transaction has the head, the next look is 20 ms later, and twice as long each
+-- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has
+-- no job. If another transaction has the head, the next look is 20 ms later, and twice as long each
 -- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may
 -- have been set since the head was read, to wake the group.
 --

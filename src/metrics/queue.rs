@@ -17,8 +17,8 @@ const LOST: &str = "lost";
 /// Whose claims can be taken over.
 const OWNERS: [&str; 2] = ["worker", "receiver"];
 
-/// Counts and measures what a queue's worker does. It belongs to the recorder that was installed when
-/// it was made.
+/// Counts and measures what a queue's worker does. It belongs to the recorder that was installed
+/// when it was made.
 #[derive(Debug)]
 pub(crate) struct QueueMeter {
     queue: String,

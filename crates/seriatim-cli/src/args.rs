@@ -106,7 +106,7 @@ pub(crate) enum Command {
     Enqueue(Enqueue),
     /// Take jobs by hand, and print them with their receipts and data.
     ///
-    /// Whoever takes a job must ack, nack or extend it before its visibility ends.
+    /// A job that is taken is to be acked, nacked or extended before its visibility ends.
     #[command(after_help = "Example:
   receipt=$(seriatim --json receive orders | jq -r .receipt)
   seriatim ack \"$receipt\"")]

@@ -768,7 +768,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     let job = hangs.split_once("job abort ").unwrap().1.split_once('`').unwrap().0.to_owned();
     does(&["job", "abort", &job]).await;
     says(&lane, NOTHING, "has no unfinished job").await;
-    // The pause that somebody forgot.
+    // The forgotten pause.
     says(&["groups", "webhooks", "--state", "paused"], DONE, "customer-7").await;
     does(&["resume", "webhooks", "customer-7"]).await;
     // The queue that nobody serves.

@@ -1,4 +1,5 @@
-//! What receivers do with failures, as the queue's settings say; and a group that is parked by hand.
+//! What receivers do with failures, as the queue's settings say; and a group that is parked by
+//! hand.
 
 use std::time::Duration;
 

@@ -430,7 +430,8 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     roles.remove().await;
 }
 
-/// Without `pg_read_all_stats` a role sees that a session of another has a lock, and not since when.
+/// Without `pg_read_all_stats` a role sees that a session of another has a lock, and not since
+/// when.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_of_another_role_is_told_to_observers_and_operators() {
     let database = database().await;

@@ -1,5 +1,5 @@
-//! The shop of the demo: customers who order, and webhooks. One customer is poisoned, one is paused,
-//! one is slow, one hangs, one is held up by a transaction that was left open.
+//! The shop of the demo: customers who order, and webhooks. One customer is poisoned, one is
+//! paused, one is slow, one hangs, one is held up by a transaction that was left open.
 
 use std::time::Duration;
 

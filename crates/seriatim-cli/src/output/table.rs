@@ -1,5 +1,5 @@
-//! Tables that are as wide as the terminal. Long text that does not fit is cut with `…`; ids, states
-//! and times are never cut or broken.
+//! Tables that are as wide as the terminal. Long text that does not fit is cut with `…`; ids,
+//! states and times are never cut or broken.
 
 use std::env;
 

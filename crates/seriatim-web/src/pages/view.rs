@@ -17,8 +17,8 @@ pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// Returns a text, escaped, for the value of a field: as it is, but with nothing in it that turns the
-/// direction of a page's source.
+/// Returns a text, escaped, for the value of a field: as it is, but with nothing in it that turns
+/// the direction of a page's source.
 pub(crate) fn field(text: &str) -> String {
     use std::fmt::Write;
     let mut field = String::with_capacity(text.len());
