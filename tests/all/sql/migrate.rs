@@ -35,12 +35,13 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "migration",
+    "move_task",
     "operation",
     "processor",
     "queue",
@@ -67,7 +68,7 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 5);
+    assert_eq!(applied, 6);
 }
 
 fn host(sql: &'static str) -> Migrator {
