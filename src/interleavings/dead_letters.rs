@@ -57,8 +57,7 @@ async fn move_waiting(conn: &mut PgConnection, n: i64) -> i64 {
 
 /// Whether nothing would wake a job of the target: the sweep of that queue would find it.
 async fn is_found_there(scene: &Scene, job: i64) -> bool {
-    let received =
-        format!("select coalesce(min(r.id), 0) from seriatim.receive('{DEAD}', 10) r");
+    let received = format!("select coalesce(min(r.id), 0) from seriatim.receive('{DEAD}', 10) r");
     scene.number(&received).await == job
 }
 
@@ -263,11 +262,7 @@ async fn a_lower_dead_letter_runs_next_in_a_group_that_is_there() {
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
     let held = scene.hold(&mut worker, &claim).await;
-    run(
-        &mut producer,
-        "select seriatim.nack(r.receipt) from seriatim.receive('source') r",
-    )
-    .await;
+    run(&mut producer, "select seriatim.nack(r.receipt) from seriatim.receive('source') r").await;
     // Never beside the running one, and next behind it.
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());

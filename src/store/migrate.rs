@@ -62,9 +62,9 @@ const STEPS: [Step; 6] = [
         compatible_from: 3,
     },
     Step {
-        version: 6,
+        version: 7,
         description: "dead letters",
-        sql: include_str!("../../migrations/0006_dead_letters.sql"),
+        sql: include_str!("../../migrations/0007_dead_letters.sql"),
         compatible_from: 3,
     },
 ];

@@ -277,9 +277,9 @@ pub const CASES: [(&str, &str); 26] = [
          nack d.1 -> done
          ack d.1 -> stale
          receive 9 ->
-         see select string_agg(queue || ' ' || status, ', ') from seriatim.job where queue = '{q}' -> {q} succeeded
+         see select string_agg(status::text, ', ') from seriatim.job where queue = '{q}' -> succeeded
          see select count(*) from seriatim.queue_group where queue = '{q}' -> 0
-         see select string_agg(concat_ws(' ', data #>> '{}', attempt, moved_from), ', ' order by id) from seriatim.receive('{q}-dead', 9) -> a 2 {q}, b 4 {q}, d 2 {q}
+         see select string_agg(concat_ws(' ', data #>> '{}', attempt, moved_from = '{q}'), ', ' order by id) from seriatim.receive('{q}-dead', 9) -> a 2 t, b 4 t, d 2 t
          see select string_agg(error ->> 'kind', ' ' order by id) from seriatim.job where queue = '{q}-dead' -> error worker_lost error",
     ),
     (
