@@ -63,6 +63,12 @@ impl Request {
     ) -> Result<(), SqsError> {
         let configured = self.database().client.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {
+            // A setting that does not go with others.
+            seriatim::ConfigureError::Database(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some("22023") =>
+            {
+                SqsError::new(Code::InvalidAttributeValue, error.message())
+            }
             seriatim::ConfigureError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidAttributeValue, other.to_string()),
         })

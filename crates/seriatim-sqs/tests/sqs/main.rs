@@ -4,6 +4,7 @@
 
 mod access;
 mod clients;
+mod dead_letters;
 mod http;
 mod messages;
 mod queues;
