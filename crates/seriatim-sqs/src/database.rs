@@ -239,50 +239,6 @@ impl Database {
         Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
     }
 
-    /// Returns jobs of a queue that are in flight, at most 10,000 with a group and as many without;
-    /// with the receipts of those that receivers have.
-    pub(crate) async fn in_flight(
-        &self,
-        pool: &PgPool,
-        queue: &str,
-    ) -> Result<Vec<(i64, Option<String>)>, SqsError> {
-        let sql = self.sql(
-            "(select b.id, case when g.claimed_by is null then b.id || '.' || g.claim end
-              from {schema}.queue_group g
-                cross join lateral {schema}.batch_jobs(
-                  g.queue, g.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
-              where g.queue = $1 and g.job_id is not null limit 10000)
-             union all
-             (select j.id, case when j.claimed_by is null then j.id || '.' || j.claim end
-              from {schema}.job j
-              where j.queue = $1 and j.group_id is null and j.status = 'started' limit 10000)",
-        );
-        let rows = sqlx::query(sql).bind(queue).fetch_all(pool).await?;
-        let jobs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        Ok(jobs.collect::<Result<_, sqlx::Error>>()?)
-    }
-
-    /// Forgets the deduplication ids of a queue, as far as no open transaction has them.
-    pub(crate) async fn forget_dedup_ids(
-        &self,
-        pool: &PgPool,
-        queue: &str,
-    ) -> Result<(), SqsError> {
-        let forget = || {
-            self.sql(
-                "delete from {schema}.dedup d where d.ctid in (
-               select d.ctid from {schema}.dedup d where d.queue = $1 limit 10000
-               for update skip locked)",
-            )
-        };
-        loop {
-            let deleted = sqlx::query(forget()).bind(queue).execute(pool).await?;
-            if deleted.rows_affected() < 10_000 {
-                return Ok(());
-            }
-        }
-    }
-
     pub(crate) async fn depth(&self, pool: &PgPool, queue: &str) -> Result<Depth, SqsError> {
         let sql = self.sql("select queued, delayed, started::int8 from {schema}.queue_depth($1)");
         let row = sqlx::query(sql).bind(queue).fetch_one(pool).await?;
