@@ -7,6 +7,7 @@ mod clients;
 mod dead_letters;
 mod http;
 mod messages;
+mod permissions;
 mod queues;
 mod support;
 mod waiting;
