@@ -15,7 +15,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5");
+    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5, $6");
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
@@ -72,10 +72,12 @@ impl Store {
         visibility: Duration,
         group: Option<&str>,
         attempt_id: Option<&str>,
+        together: bool,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
         let receive =
             self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
-        let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
+        let receive = receive.bind(group).bind(attempt_id).bind(together);
+        let rows = receive.fetch_all(executor).await?;
         rows.iter().map(received_row).collect()
     }
 
