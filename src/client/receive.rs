@@ -22,7 +22,8 @@ use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::metrics::receives::record_receive;
 use crate::store::{
-    ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
+    ReceiptState, ReceiveArguments, ReceivedRow, begin_ack, begin_nack, begin_receive, count,
+    record_failure,
 };
 
 /// A request to receive: `Receive::new("queue").max(10)`.
@@ -332,13 +333,17 @@ impl Client {
                 return Err(nul_refusal(&format!("the {field}")));
             }
         }
-        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
         let span = begin_receive(&queue);
         let received = async {
-            let store = &self.store;
-            let rows =
-                store.receive(executor, &queue, limit, visibility, group, attempt_id, together);
+            let arguments = ReceiveArguments {
+                queue: &queue,
+                limit: i32::try_from(limit).unwrap_or(i32::MAX),
+                visibility,
+                group: group.as_deref(),
+                attempt_id: attempt_id.as_deref(),
+                together,
+            };
+            let rows = self.store.receive(executor, arguments);
             rows.await?.into_iter().map(decode_row).collect::<Result<Vec<_>, ReceiveError>>()
         };
         let received = in_span(&span, received).await?;

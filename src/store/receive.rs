@@ -32,6 +32,17 @@ fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String
     format!("select {columns} from {}({arguments})", names.quoted(function))
 }
 
+/// The arguments of a receive.
+#[derive(Debug)]
+pub(crate) struct ReceiveArguments<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) limit: i32,
+    pub(crate) visibility: Duration,
+    pub(crate) group: Option<&'a str>,
+    pub(crate) attempt_id: Option<&'a str>,
+    pub(crate) together: bool,
+}
+
 /// A row that `receive` returned.
 #[derive(Debug)]
 pub(crate) struct ReceivedRow {
@@ -67,13 +78,9 @@ impl Store {
     pub(crate) async fn receive(
         &self,
         executor: impl PgExecutor<'_>,
-        queue: &str,
-        limit: i32,
-        visibility: Duration,
-        group: Option<&str>,
-        attempt_id: Option<&str>,
-        together: bool,
+        arguments: ReceiveArguments<'_>,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
+        let ReceiveArguments { queue, limit, visibility, group, attempt_id, together } = arguments;
         let receive =
             self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
         let receive = receive.bind(group).bind(attempt_id).bind(together);
