@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
-mod clients;
 mod http;
 mod messages;
 mod queues;
+mod suites;
 mod support;
 mod waiting;
