@@ -8,5 +8,6 @@ mod dead_letters;
 mod http;
 mod messages;
 mod queues;
+mod suites;
 mod support;
 mod waiting;
