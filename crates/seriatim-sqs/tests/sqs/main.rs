@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
-mod clients;
 mod dead_letters;
 mod http;
 mod messages;
