@@ -47,7 +47,8 @@ impl Request {
         };
         let mut what = Receive::new(&queue.name)
             .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
-            .visibility(seconds(visibility, "VisibilityTimeout"));
+            .visibility(seconds(visibility, "VisibilityTimeout"))
+            .together(queue.is_fifo());
         if let Some(id) = input.receive_request_attempt_id.filter(|_| queue.is_fifo()) {
             check_id(&id, "ReceiveRequestAttemptId")?;
             what = what.attempt_id(id);

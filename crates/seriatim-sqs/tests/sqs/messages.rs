@@ -38,6 +38,18 @@ async fn a_group_comes_in_order_also_after_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_filled_from_one_group_first() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    for (group, bodies) in [("g1", ["1", "2"]), ("g2", ["3", "4"]), ("g1", ["5", "6"])] {
+        sqs.send_to(&url, group, &bodies).await;
+    }
+    let most = json!({"MaxNumberOfMessages": 5});
+    assert_eq!(bodies(&sqs.receive_with(&url, most).await), ["1", "2", "5", "6", "3"]);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_id_has_the_first_answer() {
     let sqs = Sqs::start().await;
     let url = sqs.queue_with("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;

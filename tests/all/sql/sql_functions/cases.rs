@@ -2,7 +2,7 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 26] = [
+pub const CASES: [(&str, &str); 28] = [
     (
         "many receipts have an answer each, in their order",
         "enqueue a group=g -> new
@@ -77,6 +77,36 @@ pub const CASES: [(&str, &str); 26] = [
         "sql select seriatim.enqueue('{q}', to_jsonb(chr(96 + n)), 'g') from generate_series(1, 12) n
          receive 100 -> a.1 b.1 c.1 d.1 e.1 f.1 g.1 h.1 i.1 j.1
          receive 1 ->",
+    ),
+    (
+        "together, one group comes first as far as it goes, then the next, and a locked one is passed",
+        "enqueue a group=g -> new
+         enqueue b group=h -> new
+         enqueue c group=i -> new
+         enqueue d group=h -> new
+         enqueue e group=h delay=3600 -> new
+         enqueue f group=h -> new
+         enqueue g group=i -> new
+         enqueue h group=i -> new
+         receive 1 -> a.1
+         enqueue i group=g -> new
+         receive 3 together -> b.1 d.1 c.1
+         ack a.1 -> done
+         receive 3 together -> i.1
+         ack c.1 -> done
+         receive 3 together -> g.1 h.1",
+    ),
+    (
+        "together, a batch has at most ten jobs, and a limit in flight holds",
+        "sql select seriatim.enqueue('{q}', to_jsonb(chr(96 + n)), 'g' || n / 13) from generate_series(1, 15) n
+         receive 11 together -> a.1 b.1 c.1 d.1 e.1 f.1 g.1 h.1 i.1 j.1 m.1
+         sql select seriatim.configure_queue('{q}', '{\"in_flight_limit\": 13}')
+         ack m.1 -> done
+         receive 2 together -> n.1 o.1
+         nack n.1 -> done
+         sql select seriatim.configure_queue('{q}', '{\"in_flight_limit\": 11}')
+         receive 2 together -> n.2
+         receive 2 together ->",
     ),
     (
         "a batch ends before a job that is not due",
