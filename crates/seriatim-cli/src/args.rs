@@ -625,6 +625,9 @@ pub(crate) struct Configure {
     /// Bounds that wait, which doubles with each attempt, or `default`: 10 minutes.
     #[arg(long, value_name = "DURATION")]
     pub(crate) backoff_cap: Option<OrDefault<Span>>,
+    /// Whether a received job can be received again exactly when its visibility ends.
+    #[arg(long, value_name = "true|false")]
+    pub(crate) strict_visibility: Option<bool>,
 }
 
 impl Configure {
@@ -640,6 +643,7 @@ impl Configure {
             out_of_attempts,
             backoff,
             backoff_cap,
+            strict_visibility,
         } = self;
         in_flight_limit.is_some()
             || delay.is_some()
@@ -650,6 +654,7 @@ impl Configure {
             || out_of_attempts.is_some()
             || backoff.is_some()
             || backoff_cap.is_some()
+            || strict_visibility.is_some()
     }
 }
 
