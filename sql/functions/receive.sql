@@ -44,7 +44,8 @@ begin
         jobs := jobs || claimed.jobs[i];
         tokens := tokens || token;
       elsif not receive_refuse(claimed.jobs[i], claimed.dispositions[i]) then
-        perform pass_turn(token, j.queue, j.group_id, null) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
+        -- It may be in the dead-letter queue now.
+        perform pass_turn(token, of_queue, j.group_id, null) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
       end if;
     end loop;
     exit when cardinality(jobs) >= n or 'run' = all (claimed.dispositions);
@@ -147,7 +148,7 @@ begin
       j.created_at, coalesce(j.lease_until, g.ready_at),
       -- As ActiveJob::key.
       j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes, j.dedup_id,
-      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, j.last_started_at)
+      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, j.last_started_at), j.moved_from
     from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = any (array[r.id])
       left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place;

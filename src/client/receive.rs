@@ -131,6 +131,8 @@ pub struct Received {
     pub dedup_id: Option<String>,
     /// When its first attempt began, as far as its history goes back.
     pub first_received_at: DateTime<Utc>,
+    /// The queue that it was moved from when it ran out of attempts.
+    pub moved_from: Option<String>,
 }
 
 /// Leaves out the data: a job may be logged.
@@ -153,6 +155,7 @@ impl fmt::Debug for Received {
             .field("attributes", &self.attributes.as_ref().map(|_| Redacted))
             .field("dedup_id", &self.dedup_id)
             .field("first_received_at", &self.first_received_at)
+            .field("moved_from", &self.moved_from)
             .finish()
     }
 }
@@ -587,6 +590,7 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         attributes: row.attributes,
         dedup_id: row.dedup_id,
         first_received_at: row.first_received_at,
+        moved_from: row.moved_from,
     })
 }
 

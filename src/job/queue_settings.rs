@@ -28,6 +28,7 @@ pub struct QueueSettings {
     out_of_attempts: Change<OutOfAttempts>,
     backoff: Change<Duration>,
     backoff_cap: Change<Duration>,
+    dead_letter_queue: Change<String>,
     strict_visibility: Option<bool>,
 }
 
@@ -85,6 +86,8 @@ pub struct StoredQueueSettings {
     /// Bounds that wait, which doubles with each attempt. In JSON: seconds.
     #[serde(serialize_with = "seconds")]
     pub backoff_cap: Duration,
+    /// The queue that a job goes to when it is out of attempts; `None`: it stays as failed.
+    pub dead_letter_queue: Option<String>,
     /// Whether the claims of receivers end exactly with their visibility.
     pub strict_visibility: bool,
 }
@@ -109,6 +112,7 @@ impl QueueSettings {
             out_of_attempts: None,
             backoff: None,
             backoff_cap: None,
+            dead_letter_queue: None,
             strict_visibility: None,
         }
     }
@@ -183,6 +187,19 @@ impl QueueSettings {
         self
     }
 
+    /// Sets the queue that a job goes to when it is out of attempts, or fails for good: with its id,
+    /// data, error and history, queued there, its attempts anew. Processors and receivers do so;
+    /// its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
+    ///
+    /// Where the group would halt or park instead, by its own policy or that of a processor's
+    /// [`QueueOptions`](crate::QueueOptions::out_of_attempts), the job stays. The database refuses
+    /// the queue itself, and this setting beside an [`out_of_attempts`](Self::out_of_attempts) that
+    /// halts or parks.
+    pub fn dead_letter_queue(mut self, queue: impl Into<Option<String>>) -> Self {
+        self.dead_letter_queue = Some(queue.into());
+        self
+    }
+
     /// Sets whether a job that was received by hand can be received again exactly when its
     /// visibility ends. From then on its receipt is stale; only the ack of a job without a group
     /// counts until the job is received again. It holds for receives from now on, and not for
@@ -206,9 +223,13 @@ impl QueueSettings {
             out_of_attempts,
             backoff,
             backoff_cap,
+            dead_letter_queue,
             strict_visibility,
         } = self;
         name::check_queue(&queue)?;
+        if let Some(Some(target)) = &dead_letter_queue {
+            name::check_queue(target)?;
+        }
         let refused = |setting, value, range| ConfigureError::OutOfRange {
             queue: queue.clone(),
             setting,
@@ -244,6 +265,7 @@ impl QueueSettings {
             out_of_attempts,
             backoff_ms: ms("backoff", backoff, Duration::ZERO, "at most 100 years")?,
             backoff_cap_ms: ms("backoff_cap", backoff_cap, Duration::ZERO, "at most 100 years")?,
+            dead_letter_queue,
             queue,
         })
     }
@@ -262,5 +284,6 @@ pub(crate) struct CheckedSettings {
     pub(crate) out_of_attempts: Change<OutOfAttempts>,
     pub(crate) backoff_ms: Change<i64>,
     pub(crate) backoff_cap_ms: Change<i64>,
+    pub(crate) dead_letter_queue: Change<String>,
     pub(crate) strict_visibility: Option<bool>,
 }

@@ -26,7 +26,7 @@ statements! {
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
                         enqueued_at, visible_until, key, headers::text, \
-                        attributes, dedup_id, first_received_at";
+                        attributes, dedup_id, first_received_at, moved_from";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
@@ -62,6 +62,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) attributes: Option<Value>,
     pub(crate) dedup_id: Option<String>,
     pub(crate) first_received_at: DateTime<Utc>,
+    pub(crate) moved_from: Option<String>,
 }
 
 /// The answer to a receipt.
@@ -176,6 +177,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         attributes: row.try_get::<Option<Readable>, _>("attributes")?.map(|json| json.0),
         dedup_id: row.try_get("dedup_id")?,
         first_received_at: row.try_get("first_received_at")?,
+        moved_from: row.try_get("moved_from")?,
     })
 }
 

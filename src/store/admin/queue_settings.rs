@@ -20,7 +20,7 @@ statements! {
 }
 
 /// The columns, in the order in which they are read.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 13] = [
     "delay_ms",
     "dedup_window_ms",
     "dedup_scope",
@@ -32,6 +32,7 @@ const SETTINGS: [&str; 12] = [
     "out_of_attempts",
     "halt_for_ms",
     "halt_then",
+    "dead_letter_queue",
     "strict_visibility",
 ];
 
@@ -59,6 +60,7 @@ impl Store {
             out_of_attempts,
             backoff_ms,
             backoff_cap_ms,
+            dead_letter_queue,
             strict_visibility,
         } = change;
         let time = |ms: Option<i64>| ms.map_or(Value::Null, in_ms);
@@ -74,6 +76,7 @@ impl Store {
         name("max_attempts", max_attempts.map(Value::from));
         name("backoff", backoff_ms.map(time));
         name("backoff_cap", backoff_cap_ms.map(time));
+        name("dead_letter_queue", dead_letter_queue.map(Value::from));
         name("strict_visibility", strict_visibility.map(Value::from));
         if let Some(policy) = out_of_attempts {
             let (word, ms, then) = policy.map_or((None, None, None), |policy| {
@@ -105,6 +108,7 @@ impl Store {
                 out_of_attempts: None,
                 backoff: None,
                 backoff_cap: QueueSettings::BACKOFF_CAP,
+                dead_letter_queue: None,
                 strict_visibility: false,
             });
         };
@@ -123,7 +127,8 @@ impl Store {
             backoff: time(row.try_get(6)?),
             backoff_cap: time(row.try_get(7)?).unwrap_or(QueueSettings::BACKOFF_CAP),
             out_of_attempts: policy(&row, 8)?,
-            strict_visibility: row.try_get(11)?,
+            dead_letter_queue: row.try_get(11)?,
+            strict_visibility: row.try_get(12)?,
         })
     }
 }

@@ -127,6 +127,9 @@ impl Request {
                 add("MessageDeduplicationId", id.clone());
             }
         }
+        if let Some(source) = &job.moved_from {
+            add("DeadLetterQueueSourceArn", self.arn_of(source));
+        }
         if let Some(trace) = job.headers.get(TRACE_HEADER) {
             add(TRACE_HEADER, trace.clone());
         }

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
-mod clients;
+mod dead_letters;
 mod http;
 mod messages;
 mod queues;
+mod suites;
 mod support;
 mod waiting;
