@@ -413,22 +413,12 @@ impl Database {
         Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
     }
 
-    /// Receives messages. If there are none, those whose visibility is over are given back first.
+    /// Receives messages.
     pub(crate) async fn receive(
         &self,
         pool: &PgPool,
-        queue: &str,
         what: Receive,
     ) -> Result<Vec<Received>, SqsError> {
-        let received = self.client.receive(pool, what.clone()).await.map_err(refusal)?;
-        if !received.is_empty() {
-            return Ok(received);
-        }
-        let sql = self.sql("select {schema}.nack_lapsed($1)");
-        let nacked: i32 = sqlx::query_scalar(sql).bind(queue).fetch_one(pool).await?;
-        if nacked == 0 {
-            return Ok(received);
-        }
         self.client.receive(pool, what).await.map_err(refusal)
     }
 
