@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 17] = [
+pub const TABLES: [&str; 17] = [
     "cancel_request",
     "dedup",
     "group_setting",

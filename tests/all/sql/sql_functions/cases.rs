@@ -2,7 +2,7 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 26] = [
+pub const CASES: [(&str, &str); 28] = [
     (
         "many receipts have an answer each, in their order",
         "enqueue a group=g -> new
