@@ -66,4 +66,25 @@ async function tour() {
   await sqs.deleteQueue({ QueueUrl });
 }
 
-tour().then(() => console.log("all well"));
+// A message that is received too often goes to the dead-letter queue.
+async function deadLetter() {
+  const dead = (await sqs.createQueue({ QueueName: "dead-js" })).QueueUrl;
+  const AttributeNames = ["QueueArn"];
+  const { Attributes } = await sqs.getQueueAttributes({ QueueUrl: dead, AttributeNames });
+  const policy = { deadLetterTargetArn: Attributes.QueueArn, maxReceiveCount: 2 };
+  const RedrivePolicy = JSON.stringify(policy);
+  const made = await sqs.createQueue({ QueueName: "living-js", Attributes: { RedrivePolicy } });
+  const { QueueUrl } = made;
+  const sent = await sqs.sendMessage({ QueueUrl, MessageBody: "too hard" });
+  for (const _ of [1, 2]) {
+    const [{ ReceiptHandle }] = await receive(QueueUrl);
+    await sqs.changeMessageVisibility({ QueueUrl, ReceiptHandle, VisibilityTimeout: 0 });
+  }
+  assert.deepEqual(await receive(QueueUrl, { WaitTimeSeconds: 0 }), []);
+  const [letter] = await receive(dead);
+  assert.equal(letter.MessageId, sent.MessageId);
+  assert.equal(letter.Body, "too hard");
+  assert.equal(letter.Attributes.ApproximateReceiveCount, "3");
+}
+
+tour().then(deadLetter).then(() => console.log("all well"));
