@@ -6,6 +6,7 @@ mod access;
 mod dead_letters;
 mod http;
 mod messages;
+mod permissions;
 mod queues;
 mod suites;
 mod support;
