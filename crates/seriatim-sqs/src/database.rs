@@ -2,7 +2,7 @@
 //! jobs are asked for through the library and the functions of the schema.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -12,6 +12,7 @@ use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
 
 use crate::auth::Caller;
+use crate::cache::Cache;
 use crate::error::{Code, SqsError};
 use crate::handle::Handles;
 use crate::input::Texts;
@@ -65,6 +66,9 @@ pub(crate) struct Database {
     pool: PgPool,
     schema: String,
     of_roles: Mutex<HashMap<String, PgPool>>,
+    keys: Cache<String, StoredKey>,
+    /// By the role that reads them, which may lack the right to.
+    queues: Cache<(Option<String>, String), Queue>,
     pub(crate) handles: Handles,
 }
 
@@ -75,7 +79,15 @@ impl Database {
         let secret = format!("select secret from {schema}.sqs_secret limit 1");
         let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
         let handles = Handles::new(secret);
-        Ok(Self { client, pool, schema, of_roles: Mutex::default(), handles })
+        Ok(Self {
+            client,
+            pool,
+            schema,
+            of_roles: Mutex::default(),
+            keys: Cache::default(),
+            queues: Cache::default(),
+            handles,
+        })
     }
 
     /// The pool of the server's own role.
@@ -101,7 +113,17 @@ impl Database {
         AssertSqlSafe(text.replace("{schema}", &self.schema))
     }
 
-    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
+    /// Returns a key as it was at most 500 ms ago.
+    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
+        let read = Box::pin(async { self.find_key(access_key).await.map_err(Some)?.ok_or(None) });
+        match self.keys.get(access_key.to_owned(), read).await {
+            Ok(key) => Ok(Some(key)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    async fn find_key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
         if access_key.contains('\0') {
             return Ok(None);
         }
@@ -119,6 +141,22 @@ impl Database {
         }
         let mut conn = pool.acquire().await?;
         self.find_queue(&mut conn, name).await?.ok_or_else(SqsError::no_queue)
+    }
+
+    /// Returns a queue as it was at most 500 ms ago.
+    pub(crate) async fn recent_queue(
+        &self,
+        caller: &Caller,
+        name: String,
+    ) -> Result<Arc<Queue>, SqsError> {
+        let pool = self.pool_of(caller);
+        let read = Box::pin(self.queue(&pool, &name));
+        self.queues.get((caller.role.clone(), name.clone()), read).await
+    }
+
+    /// Has queues read anew: one was changed.
+    pub(crate) fn forget_queues(&self) {
+        self.queues.clear();
     }
 
     pub(crate) async fn find_queue(

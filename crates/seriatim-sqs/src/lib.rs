@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod auth;
+mod cache;
 mod config;
 mod database;
 mod digest;

@@ -141,7 +141,8 @@ async fn accept(
         let server = Arc::clone(server);
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.answer(request).await) }
+            // In the heap while there is a request, not as long as the connection lasts.
+            Box::pin(async move { Ok::<_, Infallible>(server.answer(request).await) })
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

@@ -19,7 +19,7 @@ type Done = Result<(), ReceiveError>;
 
 impl Request {
     pub(super) async fn delete_message(&self, input: DeleteMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let asked = self.receipt(&queue, input.receipt_handle, ());
         let mut answers = self.delete(&queue, vec![asked]).await?;
         answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
@@ -29,7 +29,7 @@ impl Request {
         &self,
         input: Batch<DeleteMessage>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "DeleteMessageBatchRequestEntry")?;
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
@@ -47,7 +47,7 @@ impl Request {
         &self,
         input: ChangeMessageVisibility,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let asked = self.visibility(&queue, input.receipt_handle, input.visibility_timeout);
         let mut answers = self.change(&queue, vec![asked]).await?;
         answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
@@ -57,7 +57,7 @@ impl Request {
         &self,
         input: Batch<ChangeMessageVisibility>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "ChangeMessageVisibilityBatchRequestEntry")?;
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries

@@ -62,7 +62,8 @@ impl Request {
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
         let Call { operation, input } = call;
-        match operation.as_str() {
+        let changes = ["SetQueueAttributes", "DeleteQueue"].contains(&&*operation);
+        let answer = match operation.as_str() {
             "CreateQueue" => self.create_queue(input::read(input)?).await,
             "DeleteQueue" => self.delete_queue(input::read(input)?).await,
             "GetQueueUrl" => self.get_queue_url(input::read(input)?).await,
@@ -84,7 +85,11 @@ impl Request {
                 self.change_visibility_batch(input::read(input)?).await
             }
             other => Err(not_built(other)),
+        };
+        if changes {
+            self.database().forget_queues();
         }
+        answer
     }
 
     fn database(&self) -> &Database {
@@ -99,6 +104,11 @@ impl Request {
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {
         let name = queue_of(url)?;
         self.database().queue(&self.pool(), &name).await
+    }
+
+    /// Returns a queue as messages need it.
+    async fn recent_queue(&self, url: Option<String>) -> Result<Arc<Queue>, SqsError> {
+        self.database().recent_queue(&self.caller, queue_of(url)?).await
     }
 
     fn url_of(&self, queue: &str) -> String {

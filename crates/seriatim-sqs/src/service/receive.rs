@@ -28,7 +28,7 @@ struct Wanted {
 
 impl Request {
     pub(super) async fn receive_message(&self, input: ReceiveMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let names = [
             &input.attribute_names,
             &input.message_system_attribute_names,

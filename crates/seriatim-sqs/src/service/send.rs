@@ -26,7 +26,7 @@ struct Checked {
 
 impl Request {
     pub(super) async fn send_message(&self, input: SendMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         check_order(&queue, &input.message)?;
         let mut checked = check(&queue, input.message)?;
         let sent = self.send(&queue, &[checked.message]).await?;
@@ -39,7 +39,7 @@ impl Request {
         &self,
         input: Batch<Outgoing>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
         let size: usize = input.entries.iter().map(|entry| entry.of.size()).sum();
         if size > SIZE_LIMIT {
