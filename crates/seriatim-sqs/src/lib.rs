@@ -2,15 +2,18 @@
 
 mod auth;
 mod cache;
+mod coalesce;
 mod config;
 mod database;
 mod digest;
 mod error;
 mod handle;
 mod input;
+mod lines;
 mod message;
 mod protocol;
 mod queue;
+mod sends;
 mod server;
 mod service;
 mod waiting;

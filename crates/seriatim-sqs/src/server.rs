@@ -25,6 +25,7 @@ use crate::auth::{self, Caller};
 use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
+use crate::lines::AllLines;
 use crate::protocol::Protocol;
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
@@ -91,8 +92,9 @@ pub async fn serve(
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let database = Database::open(pool, config.client.clone()).await?;
+    let database = Arc::new(Database::open(pool, config.client.clone()).await?);
     let service = Arc::new(Service {
+        lines: AllLines::new(&database),
         database,
         waiting: Waiting::default(),
         account: config.account.clone(),

@@ -101,13 +101,9 @@ impl Request {
         queue: &Queue,
         asked: Vec<Asked<()>>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
-        let pool = self.pool();
         let receipts: Vec<Receipt> = asked.iter().flatten().map(|(receipt, ..)| *receipt).collect();
-        let done = if receipts.is_empty() {
-            vec![]
-        } else {
-            self.database().client.ack_many(&pool, &receipts).await.map_err(refusal)?
-        };
+        let done =
+            if receipts.is_empty() { vec![] } else { self.lines().deletes.ask(receipts).await? };
         self.service.waiting.wake(&queue.name);
         // A standard queue takes an old handle, as AWS does.
         self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {

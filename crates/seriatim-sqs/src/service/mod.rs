@@ -15,6 +15,7 @@ use crate::auth::Caller;
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
+use crate::lines::{AllLines, Lines};
 use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
@@ -45,7 +46,8 @@ const NOT_BUILT: [(&str, &str); 5] = [
 
 /// What all requests share.
 pub(crate) struct Service {
-    pub(crate) database: Database,
+    pub(crate) database: Arc<Database>,
+    pub(crate) lines: AllLines,
     pub(crate) waiting: Waiting,
     pub(crate) account: String,
 }
@@ -99,6 +101,11 @@ impl Request {
     /// The pool of the caller's role.
     fn pool(&self) -> PgPool {
         self.database().pool_of(&self.caller)
+    }
+
+    /// The lines of the caller's role.
+    fn lines(&self) -> Lines {
+        self.service.lines.of(&self.caller)
     }
 
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {

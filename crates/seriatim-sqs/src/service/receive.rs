@@ -103,7 +103,7 @@ impl Request {
         attributes.retain(|name, _| is_matched(name, &wanted.attributes));
         if !attributes.is_empty() {
             message["MD5OfMessageAttributes"] = digest::of_attributes(&attributes).into();
-            message["MessageAttributes"] = attributes_to_json(&attributes);
+            message["MessageAttributes"] = attributes_to_json(&attributes).into();
         }
         message
     }

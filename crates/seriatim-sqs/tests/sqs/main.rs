@@ -4,6 +4,7 @@
 
 mod access;
 mod clients;
+mod coalescing;
 mod http;
 mod messages;
 mod queues;
