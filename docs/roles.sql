@@ -53,7 +53,7 @@ grant execute on function
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
-  seriatim.receive_attempt, seriatim.dedup to seriatim_worker;
+  seriatim.receive_attempt, seriatim.receiver, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
@@ -69,11 +69,11 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
-  seriatim.operation, seriatim.queue_metrics to seriatim_observer;
+  seriatim.operation, seriatim.queue_metrics, seriatim.receiver to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),
-  seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
+  seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.shown_query(text)
   to seriatim_observer;

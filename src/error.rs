@@ -467,11 +467,11 @@ pub enum BackgroundError {
         /// The number of groups that were made ready.
         repaired: u64,
     },
-    /// Jobs of a queue have been due for a minute, and no living processor serves it: its name is
-    /// mistyped somewhere, or a program does not run. Receivers may serve it all the same. Reported
-    /// once while it lasts, by each process that runs maintenance.
+    /// Jobs of a queue have been due for a minute, and no living processor or receiver serves it:
+    /// its name is mistyped somewhere, or a program does not run. Reported once while it lasts, by
+    /// each process that runs maintenance.
     #[error(
-        "no processor serves queue {queue:?}, whose jobs have been due for {waited:.0?}: compare its name letter by letter, or start the program that serves it"
+        "no processor or receiver serves queue {queue:?}, whose jobs have been due for {waited:.0?}: compare its name letter by letter, or start the program that serves it"
     )]
     Unserved {
         /// The queue.

@@ -214,7 +214,7 @@ begin
   if waits_on in ('waits_for_turn', 'not_adopted', 'stranded', 'lapsed', 'expired')
     or waits_on in ('claimed', 'suspected') and not f.alive
   then
-    e.unserved := f.served;
+    e.unserved := case when not receivers_serve(f.queue) then f.served end;
   end if;
   e.queue_paused := f.queue_paused_at is not null;
   e.parked := f.parked;

@@ -24,8 +24,8 @@ $$;
 -- count stops at one more than `up_to`, so that none costs more than that many rows. Names are
 -- found by skipping through indexes: `distinct` would read every job.
 --
--- `served`: a living processor serves the queue, or is of a version that does not name its queues.
--- Receivers are not recorded, so a queue that they alone serve counts as not served.
+-- `served`: a living processor serves the queue, or is of a version that does not name its queues;
+-- or receivers do.
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)
@@ -102,7 +102,7 @@ as $$
       select from group_setting s where s.queue = k.name and {paused_s} limit up_to + 1) c),
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
-    exists (select from alive a where a.queues is null or k.name = any (a.queues)), p.paused_until
+    exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name), p.paused_until
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true

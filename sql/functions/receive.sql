@@ -101,6 +101,7 @@ begin
     raise exception 'this transaction holds a job of queue %, which receive could return', of_queue
       using errcode = '22023', hint = 'Call it on a connection of its own.';
   end if;
+  perform note_receiver(of_queue);
   -- A crash of the server must not lose an attempt (P9).
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);

@@ -26,8 +26,8 @@ const UNPARK: &str = "redrive_parked queues them again, discard_parked gives the
 
 fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Option<String> {
     let job = job.map_or_else(|| String::from("it"), |id| format!("job {id}"));
-    let start = "start a processor that serves the queue, or correct the name where its jobs are \
-                 enqueued; a queue of receivers needs neither";
+    let start = "start a processor or a receiver that serves the queue, or correct the name where \
+                 its jobs are enqueued";
     let advice = match reason {
         Reason::Behind { head, why } => return advice(why, Some(*head), unserved),
         Reason::Running { session, .. } => match session.blocked_by.first() {

@@ -26,7 +26,7 @@ pub struct JobExplanation {
     pub behind: BoundedCount,
     /// Since when a request to cancel it is pending; its handler has been told.
     pub cancel_requested_at: Option<DateTime<Utc>>,
-    /// No living processor serves its queue.
+    /// No living processor or receiver serves its queue.
     pub unserved: Option<Unserved>,
 }
 
@@ -46,13 +46,13 @@ pub struct GroupExplanation {
     pub behind: BoundedCount,
     /// Since when a request to cancel the job that runs or is next is pending.
     pub cancel_requested_at: Option<DateTime<Utc>>,
-    /// No living processor serves the queue.
+    /// No living processor or receiver serves the queue.
     pub unserved: Option<Unserved>,
     /// Jobs of the group that stepped aside with one that failed.
     pub parked: Option<ParkedJobs>,
 }
 
-/// No living processor serves a queue: receivers may, or its name is mistyped.
+/// No living processor or receiver serves a queue, and no receiver: perhaps its name is mistyped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Unserved {
@@ -607,7 +607,7 @@ fn write_unserved(
     unserved: Option<&Unserved>,
 ) -> fmt::Result {
     let Some(Unserved { served }) = unserved else { return Ok(()) };
-    write!(f, "; no living processor serves queue {queue:?}")?;
+    write!(f, "; no living processor or receiver serves queue {queue:?}")?;
     match &**served {
         [] => f.write_str(", and none lives at all"),
         served => write!(f, " (is the name mistyped? served are {})", listed(served)),

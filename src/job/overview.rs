@@ -28,13 +28,14 @@ pub struct QueueOverview {
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
     /// Whether a living processor serves it, as far as processors say: one of a version that does
-    /// not name its queues may serve any. Receivers are not recorded.
+    /// not name its queues may serve any. Or receivers do: one has jobs of it, or asked for some in
+    /// the last minute.
     pub served: bool,
 }
 
 impl QueueOverview {
-    /// Returns since when the queue has had due work that no living processor serves; `None` if it
-    /// is served or paused, or nothing is due. A receiver may serve it: those are not recorded.
+    /// Returns since when the queue has had due work that no living processor and no receiver
+    /// serves; `None` if it is served or paused, or nothing is due.
     pub fn unserved_since(&self) -> Option<DateTime<Utc>> {
         self.oldest_due.filter(|_| !self.served && self.paused.is_none())
     }

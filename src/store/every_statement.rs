@@ -41,7 +41,7 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 12] = [
+const RELATIONS: [&str; 13] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -53,6 +53,7 @@ const RELATIONS: [&str; 12] = [
     "queue",
     "queue_group",
     "receive_attempt",
+    "receiver",
     "server",
 ];
 

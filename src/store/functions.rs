@@ -52,6 +52,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/presence.sql"),
     include_str!("../../sql/functions/receive_job.sql"),
     include_str!("../../sql/functions/receipt.sql"),
+    include_str!("../../sql/functions/receiver.sql"),
     include_str!("../../sql/functions/receive.sql"),
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),

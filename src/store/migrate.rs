@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         version: 1,
         description: "schema",
@@ -59,6 +59,12 @@ const STEPS: [Step; 5] = [
         version: 5,
         description: "sqs",
         sql: include_str!("../../migrations/0005_sqs.sql"),
+        compatible_from: 3,
+    },
+    Step {
+        version: 6,
+        description: "receivers",
+        sql: include_str!("../../migrations/0006_receivers.sql"),
         compatible_from: 3,
     },
 ];

@@ -154,7 +154,10 @@ async fn the_faults_of_the_demo_are_mended_by_the_page_alone() {
     person.begin(&page).await;
     person.click("nav a", "Stopped").await;
     person.move_to("weebhooks").await;
-    person.browser.reads(".selected .why", "No living processor serves this queue").await;
+    person
+        .browser
+        .reads(".selected .why", "No living processor or receiver serves this queue")
+        .await;
     person.press(ENTER).await;
     person.click("button.act", "Purge").await;
     person.confirm("All queued jobs", "mistyped").await;

@@ -117,7 +117,7 @@ impl Statement for Sends {
         let earlier = if repeated.is_empty() {
             HashMap::default()
         } else {
-            self.database.created(&mut *tx, &repeated).await?
+            self.database.created(&mut tx, &repeated).await?
         };
         tx.commit().await?;
         let mut sent = enqueued.into_iter().map(|job| {

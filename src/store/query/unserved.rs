@@ -18,7 +18,7 @@ statements! {
 }
 
 impl Store {
-    /// Returns the queues that no living processor serves and whose jobs have been due for longer
+    /// Returns the queues that no living processor or receiver serves and whose jobs have been due for longer
     /// than `limit`, and how long they have been.
     pub(crate) async fn unserved(
         &self,

@@ -332,7 +332,7 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let lost = enqueue(pool, "postngs", "g", 1).await;
-    let alone = "no living processor serves queue \"postngs\", and none lives at all. To do: start";
+    let alone = "no living processor or receiver serves queue \"postngs\", and none lives at all. To do: start";
     says(pool, lost, &[alone]).await;
     assert_eq!(client.processors(pool).await.unwrap(), []);
 
@@ -365,7 +365,8 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
     )
     .await;
     let gone = "by processor web-2 (host b, pid 4712), which is gone";
-    let seen = says(pool, stuck, &[gone, "; no living processor serves queue \"q\""]).await;
+    let seen =
+        says(pool, stuck, &[gone, "; no living processor or receiver serves queue \"q\""]).await;
     assert!(matches!(seen.reason, Reason::Claimed { .. }), "{seen}");
     assert!(!client.processors(pool).await.unwrap().iter().any(|processor| processor.alive));
 }

@@ -154,7 +154,7 @@ async fn a_halt_that_ends_by_itself_says_so() {
     assert!((lasts.as_seconds_f64() - deadline.as_secs_f64()).abs() < 5.0, "{group:?}");
 }
 
-/// Due work that no living processor serves is told; a pause is another matter.
+/// Due work that no living processor or receiver serves is told; a pause is another matter.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_say_whether_they_are_served() {
     let db = database().await;
@@ -180,6 +180,39 @@ async fn queues_say_whether_they_are_served() {
     serves.shutdown(Duration::from_secs(5)).await;
     assert!(!first().await.served, "it has gone");
     other.shutdown(Duration::from_secs(5)).await;
+}
+
+/// A receiver is known by its receives: those of the last minute, and jobs that it still has.
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_serve_the_queues_that_they_ask() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for group in ["a", "b"] {
+        enqueue(pool, "q", group, "x").await;
+    }
+    let served = async || client.queues(pool).await.unwrap().remove(0).served;
+    let explained = async || client.explain_group(pool, "q", "b").await.unwrap().unserved;
+    assert!(!served().await && explained().await.is_some());
+    // Of two receives in open transactions neither waits for the other.
+    let (mut one, mut other) = (pool.begin().await.unwrap(), pool.begin().await.unwrap());
+    let take = Receive::new("q").visibility(Duration::from_mins(5));
+    let first = client.receive(&mut *one, take.clone()).await.unwrap().remove(0);
+    let second = client.receive(&mut *other, take.clone()).await.unwrap().remove(0);
+    one.commit().await.unwrap();
+    other.commit().await.unwrap();
+    assert!(served().await);
+    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '61 s'").await;
+    assert!(served().await, "it has jobs");
+    for receipt in [first.receipt, second.receipt] {
+        client.nack(pool, &receipt, Duration::ZERO).await.unwrap();
+    }
+    assert!(!served().await && explained().await.is_some(), "it has gone");
+    client.receive(pool, take).await.unwrap();
+    by_hand(pool, "update seriatim.queue_group set ready_at = now() where job_id is not null")
+        .await;
+    assert!(served().await && explained().await.is_none(), "it asked");
+    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '61 s'").await;
+    assert!(!served().await && explained().await.is_some(), "its claim is over");
 }
 
 /// Each look at a lane whose head is locked moves its place in the line; the next look is ahead.

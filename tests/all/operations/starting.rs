@@ -225,7 +225,7 @@ async fn a_queue_that_nobody_serves_is_named_once() {
     let builder = builder.maintenance_interval(Duration::from_millis(20));
     let running = builder.queue(queue("q"), nothing()).build().unwrap().start().await.unwrap();
     let said = errors.0.wait_for(1).await;
-    assert!(said[0].contains("no processor serves queue \"postngs\""), "{said:?}");
+    assert!(said[0].contains("no processor or receiver serves queue \"postngs\""), "{said:?}");
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.0.entries().len(), 1, "{:?}", errors.0.entries());
 }

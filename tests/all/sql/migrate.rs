@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -47,6 +47,7 @@ const TABLES: [&str; 15] = [
     "queue_group",
     "queue_metrics",
     "receive_attempt",
+    "receiver",
     "server",
     "sqs_key",
     "sqs_queue",
@@ -67,7 +68,25 @@ async fn many_processes_migrate_at_once_and_again() {
     let pool = database.pool();
     assert_eq!(tables(pool, "seriatim").await, TABLES);
     let applied: i64 = value(pool, "select count(*) from seriatim.migration").await;
-    assert_eq!(applied, 5);
+    assert_eq!(applied, latest());
+}
+
+/// The newest version that this build knows: the number of its migrations.
+fn latest() -> i64 {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"));
+    files.unwrap().count().try_into().unwrap()
+}
+
+/// Writes down migrations as a newer build would have made them; that build's are compatible from
+/// a version.
+async fn add_versions(pool: &PgPool, versions: &[i64], compatible_from: i64) {
+    for version in versions {
+        let add = format!(
+            "insert into seriatim.migration (version, description, checksum, compatible_from) \
+             values ({version}, 'of the future', '', {compatible_from})"
+        );
+        by_hand(pool, add).await;
+    }
 }
 
 fn host(sql: &'static str) -> Migrator {
@@ -88,7 +107,7 @@ async fn the_hosts_own_migrations_stay_apart() {
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(tables(pool, "public").await, ["_sqlx_migrations", "account"]);
     assert_eq!(tables(pool, "seriatim").await, TABLES);
-    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", 5)] {
+    for (history, count) in [("public._sqlx_migrations", 1), ("seriatim.migration", latest())] {
         let applied: i64 = value(pool, format!("select count(*) from {history}")).await;
         assert_eq!(applied, count, "{history}");
     }
@@ -141,21 +160,18 @@ async fn odd_schema_names_work_side_by_side() {
 async fn a_newer_schema_is_refused_with_both_versions() {
     let database = database().await;
     let pool = database.pool();
-    by_hand(
-        pool,
-        "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         select n, 'of the future', checksum, 6 from seriatim.migration m, unnest('{6, 7}'::int[]) n where m.version = 5",
-    )
-    .await;
+    let known = latest();
+    add_versions(pool, &[known + 1, known + 2], known + 1).await;
     let role = Role::create(&database).await;
     for pool in [pool, &role.pool] {
         let error = seriatim::migrate(pool).await.unwrap_err();
-        assert!(
-            matches!(error, MigrateError::Newer { found: 7, known: 5, compatible_from: 6, .. }),
-            "{error:?}"
-        );
+        let MigrateError::Newer { found, known: its_latest, compatible_from, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!([*found, *its_latest, *compatible_from], [known + 2, known, known + 1]);
         let text = chain(&error);
-        assert!(text.contains("version 7") && text.contains("up to 5"), "{text}");
+        let (found, up_to) = (format!("version {found}"), format!("up to {known}"));
+        assert!(text.contains(&found) && text.contains(&up_to), "{text}");
     }
     role.remove(&database).await;
 }
@@ -166,7 +182,8 @@ async fn is_different(database: &TestDatabase, what: &str, advice: &str) {
     let role = Role::create(database).await;
     for pool in [database.pool(), &role.pool] {
         let error = seriatim::migrate(pool).await.expect_err(what);
-        assert!(matches!(error, MigrateError::Different { version: 1 | 5, .. }), "{error:?}");
+        let MigrateError::Different { version, .. } = &error else { panic!("{error:?}") };
+        assert!([1, latest()].contains(version), "{error:?}");
         let text = chain(&error);
         assert!(text.contains(what) && text.contains(advice), "{what}, {advice} in {text}");
     }
@@ -180,12 +197,7 @@ async fn a_changed_migration_is_refused() {
     by_hand(pool, "update seriatim.migration set checksum = '\\x00'").await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
     // An earlier one alone.
-    by_hand(
-        pool,
-        "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (6, 'of the future', '\\x01', 2)",
-    )
-    .await;
+    add_versions(pool, &[latest() + 1], 2).await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
 }
 
@@ -335,7 +347,7 @@ async fn running(database: &TestDatabase) -> (seriatim::Running, Errors) {
 
 /// A processor on that schema says so, claims nothing, and goes on when the schema has been put in
 /// order.
-async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
+async fn waits_for_another_schema(change: &str, words: &[&str], undo: &str) {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, change).await;
@@ -357,9 +369,10 @@ async fn waits_for_another_schema(change: &str, words: [&str; 3], undo: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_waits_for_a_schema_that_is_too_old() {
+    let versions = format!("is at version {}, and this seriatim needs {}", latest() - 1, latest());
     waits_for_another_schema(
         "update seriatim.migration set version = -version; update seriatim.migration set version = -1 - version",
-        ["OldSchema", "is at version 4, and this seriatim needs 5", "call migrate()"],
+        &["OldSchema", &versions, "call migrate()"],
         "update seriatim.migration set version = -version; update seriatim.migration set version = 1 - version",
     )
     .await;
@@ -367,11 +380,16 @@ async fn a_processor_waits_for_a_schema_that_is_too_old() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
-    waits_for_another_schema(
+    let newer = latest() + 2;
+    let add = format!(
         "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (7, 'of the future', '', 6)",
-        ["UnusableSchema", "is at version 7", "upgrade seriatim in this program"],
-        "delete from seriatim.migration where version = 7",
+         values ({newer}, 'of the future', '', {newer} - 1)"
+    );
+    let words = format!("is at version {newer}");
+    waits_for_another_schema(
+        &add,
+        &["UnusableSchema", &words, "upgrade seriatim in this program"],
+        &format!("delete from seriatim.migration where version = {newer}"),
     )
     .await;
 }
@@ -380,24 +398,21 @@ async fn a_processor_claims_nothing_on_a_schema_that_is_too_new() {
 async fn a_program_says_that_it_runs_on_a_newer_schema() {
     let database = database().await;
     let pool = database.pool();
-    by_hand(
-        pool,
-        "insert into seriatim.migration (version, description, checksum, compatible_from) \
-         values (6, 'of the future', '', 2)",
-    )
-    .await;
+    let newer = latest() + 1;
+    add_versions(pool, &[newer], 2).await;
     let logged = Logged::default();
     let _guard = logged.start();
-    let words = "is at version 6; this program has version 5, and can run on it";
+    let words =
+        format!("is at version {newer}; this program has version {}, and can run on it", latest());
 
     seriatim::migrate(pool).await.expect("it can run on it");
-    assert_eq!(logged.text().matches(words).count(), 1, "{}", logged.text());
+    assert_eq!(logged.text().matches(&words).count(), 1, "{}", logged.text());
 
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     let (running, errors) = running(&database).await;
     assert_eq!(ended(pool, id).await.result, Some(json!(1)));
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(logged.text().matches(words).count(), 2, "{}", logged.text());
+    assert_eq!(logged.text().matches(&words).count(), 2, "{}", logged.text());
     assert_eq!(errors.0.entries(), [""; 0]);
 }
 
@@ -450,7 +465,7 @@ async fn a_processor_refuses_tables_that_citus_distributes() {
         "begin; set local allow_system_table_mods = on;
          create table pg_catalog.pg_dist_partition (logicalrelid regclass not null); commit;
          insert into pg_catalog.pg_dist_partition values ('seriatim.queue_group')",
-        ["UnusableSchema", "Citus distributes table \"queue_group\"", "local to one node"],
+        &["UnusableSchema", "Citus distributes table \"queue_group\"", "local to one node"],
         "delete from pg_catalog.pg_dist_partition",
     )
     .await;

@@ -69,7 +69,7 @@ fn note(queue: &QueueOverview) -> String {
         notes.push(format!("paused for {}{until}{reason}", in_words(pause.age)));
     }
     if queue.unserved_since().is_some() {
-        notes.push(String::from("no living processor serves it"));
+        notes.push(String::from("no living processor or receiver serves it"));
     }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));

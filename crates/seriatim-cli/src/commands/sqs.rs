@@ -1,5 +1,7 @@
 //! `seriatim serve sqs`: the server for clients of Amazon SQS.
 
+use std::io::IsTerminal as _;
+
 use serde_json::json;
 use seriatim::Client;
 use seriatim::testing::{Server, ServerError, TestDatabase};
@@ -75,6 +77,7 @@ async fn serve(
     // What clients are not told.
     _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();
     let (listener, address) = listen_on(served.listen).await?;

@@ -69,7 +69,7 @@ pub(crate) struct Lane {
     pub(crate) jobs: Vec<JobView>,
     pub(crate) queue_paused: bool,
     pub(crate) group_paused: bool,
-    /// Since when the queue has had due work that no living processor serves.
+    /// Since when the queue has had due work that no living processor or receiver serves.
     pub(crate) queue_unserved_since: Option<DateTime<Utc>>,
 }
 

@@ -1,5 +1,5 @@
 //! What stands until an operator acts: halted, paused and parked groups, paused queues, queues that
-//! no processor serves, and claims of processors that are gone.
+//! no processor or receiver serves, and claims of processors that are gone.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ pub(crate) struct Stopped {
     pub(crate) or_more: bool,
 }
 
-/// A queue with due work that no living processor serves.
+/// A queue with due work that no living processor or receiver serves.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnservedQueue {
     pub(crate) queue: String,

@@ -417,7 +417,7 @@ impl StoppedPage {
             state: "unserved",
             since: When::new(unserved.since),
             why: String::from(
-                "No living processor serves this queue, and its work is due. Start the program \
+                "No living processor or receiver serves this queue, and its work is due. Start the program \
                  that serves it, or compare the name where jobs are enqueued: the nodes say which \
                  queues they serve.",
             ),
@@ -443,7 +443,7 @@ impl StoppedPage {
         let node = |node| NodeRow::new(app, access, node);
         Self {
             heading: "Stopped",
-            lead: "Queues that no processor serves, jobs whose worker is gone, and what is halted, \
+            lead: "Queues that no processor or receiver serves, jobs whose worker is gone, and what is halted, \
                    paused or parked, the oldest first. None of these goes on by itself, unless it \
                    says so.",
             nothing: "Nothing stands.",

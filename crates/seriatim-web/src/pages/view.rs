@@ -128,7 +128,7 @@ pub(crate) struct QueueRow {
     pub(crate) groups: Vec<Count>,
     pub(crate) jobs: Vec<Count>,
     pub(crate) oldest: Option<When>,
-    /// Since when it has had due work that no living processor serves.
+    /// Since when it has had due work that no living processor or receiver serves.
     pub(crate) unserved: Option<When>,
     pub(crate) limit: Option<u32>,
     pub(crate) buttons: Vec<Button>,

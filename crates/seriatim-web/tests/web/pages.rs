@@ -195,10 +195,13 @@ async fn what_nobody_serves_is_marked() {
     let unserved = ">unserved<";
     assert_eq!(get(page, "/", VIC).await.body.matches(unserved).count(), 1);
     let body = get(page, "/queue?name=odrers", VIC).await.body;
-    assert!(body.contains("No living processor serves this queue"), "{body}");
+    assert!(body.contains("No living processor or receiver serves this queue"), "{body}");
     assert!(!get(page, "/queue?name=orders", VIC).await.body.contains(unserved));
     let lane = get(page, "/lane?queue=odrers&group=customer-1", VIC).await.body;
-    assert!(lane.contains(unserved) && lane.contains("no living processor serves"), "{lane}");
+    assert!(
+        lane.contains(unserved) && lane.contains("no living processor or receiver serves"),
+        "{lane}"
+    );
     let lane = "/api/v1/lane?queue=odrers&group=customer-1";
     assert!(get(page, lane, VIC).await.json()["queue_unserved_since"].is_string());
     let body = get(page, "/stopped", VIC).await.body;

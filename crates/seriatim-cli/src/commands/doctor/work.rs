@@ -11,14 +11,14 @@ use crate::failure::Failure;
 use crate::output::text::{in_words, program, shell, since};
 use crate::session::Session;
 
-/// How long jobs may be due in a queue without a processor: receivers may serve it.
+/// How long jobs may be due in a queue without a processor: a receiver may begin soon.
 const DUE: chrono::Duration = chrono::Duration::seconds(10);
 /// How long the next job of a lane may be due before a lock on its row is told of.
 const BLOCKED: chrono::Duration = chrono::Duration::seconds(30);
 /// How long a pause is not suspicious.
 const PAUSE: Duration = Duration::from_hours(1);
 
-/// Looks for queues with due jobs that no living processor serves.
+/// Looks for queues with due jobs that no living processor or receiver serves.
 pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("processors");
     let queues = session.client.queues(&mut *session.read().await?).await?;
@@ -28,12 +28,12 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
         let Some(due) = queue.unserved_since().filter(|due| now - *due > DUE) else { continue };
         findings.problem(
             format!(
-                "queue {:?} has work that has been due for {}, and no living processor serves it",
+                "queue {:?} has work that has been due for {}, and no living processor or receiver serves it",
                 queue.queue,
                 since(due, now)
             ),
             format!(
-                "start a processor with that queue; if the name is mistyped ({program} nodes \
+                "start a processor or a receiver of that queue; if the name is mistyped ({program} nodes \
                  lists the processors): {program} job move --all --from {} --to QUEUE",
                 shell(&queue.queue),
                 program = program()
