@@ -48,17 +48,22 @@ impl Request {
         let mut what = Receive::new(&queue.name)
             .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
             .visibility(seconds(visibility, "VisibilityTimeout"));
-        if let Some(id) = input.receive_request_attempt_id.filter(|_| queue.is_fifo()) {
+        let attempt_id = input.receive_request_attempt_id.filter(|_| queue.is_fifo());
+        // A repetition has its own answer, also if the queue has nothing more.
+        let is_own = attempt_id.is_some();
+        if let Some(id) = attempt_id {
             check_id(&id, "ReceiveRequestAttemptId")?;
             what = what.attempt_id(id);
         }
         let wait = seconds(wait, "ReceiveMessageWaitTimeSeconds");
         let ask = || self.claim(&queue.name, what.clone());
-        let received = if wait.is_zero() {
-            ask().await?
-        } else {
-            self.service.waiting.until_any(&queue.name, wait, ask).await?
-        };
+        let mut received = vec![];
+        if wait.is_zero() || is_own {
+            received = ask().await?;
+        }
+        if received.is_empty() && !wait.is_zero() {
+            received = self.service.waiting.until_any(&queue.name, wait, ask).await?;
+        }
         let mut system = input.attribute_names;
         system.extend(input.message_system_attribute_names);
         let wanted = Wanted { system, attributes: input.message_attribute_names };
