@@ -26,7 +26,7 @@ use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::lines::AllLines;
-use crate::protocol::Protocol;
+use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
 
@@ -190,7 +190,7 @@ impl Server {
         let id = Uuid::new_v4().to_string();
         let (parts, body) = request.into_parts();
         let protocol = Protocol::of(&parts);
-        let answered = self.call(protocol, &parts, body).await;
+        let answered = self.call(protocol, parts, body).await;
         let mut response = match answered {
             Ok((operation, result)) => protocol.answer(&operation, &result, &id),
             Err(error) => {
@@ -206,21 +206,30 @@ impl Server {
         response
     }
 
+    /// While the operation waits, nothing of the request is left but what it needs.
     async fn call(
         &self,
         protocol: Protocol,
-        parts: &Parts,
+        parts: Parts,
         body: Incoming,
     ) -> Result<(String, serde_json::Value), SqsError> {
-        let (call, caller) = {
-            let (_memory, body) = self.read_body(body).await?;
-            let caller = self.caller(parts, &body).await?;
-            (protocol.read(parts, &body)?, caller)
-        };
-        let request =
-            Request { service: Arc::clone(&self.service), caller, base: self.base(parts) };
+        let (call, request) = Box::pin(self.read(protocol, parts, body)).await?;
         let operation = call.operation.clone();
         Ok((operation, request.answer(call).await?))
+    }
+
+    async fn read(
+        &self,
+        protocol: Protocol,
+        parts: Parts,
+        body: Incoming,
+    ) -> Result<(Call, Request), SqsError> {
+        let (_memory, body) = self.read_body(body).await?;
+        let caller = self.caller(&parts, &body).await?;
+        let call = protocol.read(&parts, &body)?;
+        let request =
+            Request { service: Arc::clone(&self.service), caller, base: self.base(&parts) };
+        Ok((call, request))
     }
 
     async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {

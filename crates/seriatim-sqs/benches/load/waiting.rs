@@ -12,8 +12,8 @@ use crate::{Queue, Result, Settings};
 
 /// How long statements are counted: less than a long poll lasts.
 const COUNTED: Duration = Duration::from_secs(5);
-/// Sessions report what they did a second later.
-const REPORTED: Duration = Duration::from_secs(2);
+/// Sessions that become idle report what they did up to 10 s later.
+const REPORTED: Duration = Duration::from_secs(11);
 
 pub(crate) async fn run(settings: &Settings, host: &Host, queue: &Queue) -> Result<()> {
     let empty = host.server().and_then(memory_of);

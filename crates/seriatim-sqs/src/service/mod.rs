@@ -6,6 +6,8 @@ mod queues;
 mod receive;
 mod send;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -52,6 +54,9 @@ pub(crate) struct Service {
     pub(crate) account: String,
 }
 
+/// An operation at work.
+type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, SqsError>> + Send + 'a>>;
+
 /// One request: who asks, and under which address.
 pub(crate) struct Request {
     pub(crate) service: Arc<Service>,
@@ -63,35 +68,41 @@ pub(crate) struct Request {
 impl Request {
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
-        let Call { operation, input } = call;
-        let changes = ["SetQueueAttributes", "DeleteQueue"].contains(&&*operation);
-        let answer = match operation.as_str() {
-            "CreateQueue" => self.create_queue(input::read(input)?).await,
-            "DeleteQueue" => self.delete_queue(input::read(input)?).await,
-            "GetQueueUrl" => self.get_queue_url(input::read(input)?).await,
-            "ListQueues" => self.list_queues(input::read(input)?).await,
-            "ListDeadLetterSourceQueues" => self.list_sources(input).await,
-            "GetQueueAttributes" => self.get_queue_attributes(input::read(input)?).await,
-            "SetQueueAttributes" => self.set_queue_attributes(input::read(input)?).await,
-            "TagQueue" => self.tag_queue(input::read(input)?).await,
-            "UntagQueue" => self.untag_queue(input::read(input)?).await,
-            "ListQueueTags" => self.list_queue_tags(input::read(input)?).await,
-            "PurgeQueue" => self.purge_queue(input::read(input)?).await,
-            "SendMessage" => self.send_message(input::read(input)?).await,
-            "SendMessageBatch" => self.send_message_batch(input::read(input)?).await,
-            "ReceiveMessage" => self.receive_message(input::read(input)?).await,
-            "DeleteMessage" => self.delete_message(input::read(input)?).await,
-            "DeleteMessageBatch" => self.delete_message_batch(input::read(input)?).await,
-            "ChangeMessageVisibility" => self.change_visibility(input::read(input)?).await,
-            "ChangeMessageVisibilityBatch" => {
-                self.change_visibility_batch(input::read(input)?).await
-            }
-            other => Err(not_built(other)),
-        };
+        let changes = ["SetQueueAttributes", "DeleteQueue"].contains(&&*call.operation);
+        let answer = self.begin(call)?.await;
         if changes {
             self.database().forget_queues();
         }
         answer
+    }
+
+    /// Reads the input of an operation. Each is as large as itself, and not as the largest of all:
+    /// thousands of receives may wait.
+    fn begin(&self, call: Call) -> Result<Answering<'_>, SqsError> {
+        let Call { operation, input } = call;
+        Ok(match operation.as_str() {
+            "CreateQueue" => Box::pin(self.create_queue(input::read(input)?)),
+            "DeleteQueue" => Box::pin(self.delete_queue(input::read(input)?)),
+            "GetQueueUrl" => Box::pin(self.get_queue_url(input::read(input)?)),
+            "ListQueues" => Box::pin(self.list_queues(input::read(input)?)),
+            "ListDeadLetterSourceQueues" => Box::pin(self.list_sources(input)),
+            "GetQueueAttributes" => Box::pin(self.get_queue_attributes(input::read(input)?)),
+            "SetQueueAttributes" => Box::pin(self.set_queue_attributes(input::read(input)?)),
+            "TagQueue" => Box::pin(self.tag_queue(input::read(input)?)),
+            "UntagQueue" => Box::pin(self.untag_queue(input::read(input)?)),
+            "ListQueueTags" => Box::pin(self.list_queue_tags(input::read(input)?)),
+            "PurgeQueue" => Box::pin(self.purge_queue(input::read(input)?)),
+            "SendMessage" => Box::pin(self.send_message(input::read(input)?)),
+            "SendMessageBatch" => Box::pin(self.send_message_batch(input::read(input)?)),
+            "ReceiveMessage" => Box::pin(self.receive_message(input::read(input)?)),
+            "DeleteMessage" => Box::pin(self.delete_message(input::read(input)?)),
+            "DeleteMessageBatch" => Box::pin(self.delete_message_batch(input::read(input)?)),
+            "ChangeMessageVisibility" => Box::pin(self.change_visibility(input::read(input)?)),
+            "ChangeMessageVisibilityBatch" => {
+                Box::pin(self.change_visibility_batch(input::read(input)?))
+            }
+            other => return Err(not_built(other)),
+        })
     }
 
     fn database(&self) -> &Database {
