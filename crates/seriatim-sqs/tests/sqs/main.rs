@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
-mod clients;
 mod coalescing;
+mod dead_letters;
 mod http;
 mod messages;
 mod queues;
+mod suites;
 mod support;
 mod waiting;
