@@ -8,6 +8,7 @@ mod error;
 mod handle;
 mod input;
 mod message;
+mod patient;
 mod protocol;
 mod queue;
 mod server;

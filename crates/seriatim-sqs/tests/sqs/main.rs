@@ -4,7 +4,10 @@
 
 mod access;
 mod clients;
+mod fuzz;
+mod hostile;
 mod http;
+mod load;
 mod messages;
 mod queues;
 mod support;
