@@ -55,7 +55,7 @@ grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.receiver, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
-grant select, insert, update, delete on seriatim.queue_metrics to seriatim_worker;
+grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
@@ -65,11 +65,11 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 -- queue_settings, job lists of Client::without_data, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
-  name, reference, priority, dedup_id, parked_with, xmax) on seriatim.job to seriatim_observer;
+  name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
   halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
-  seriatim.operation, seriatim.queue_metrics, seriatim.receiver to seriatim_observer;
+  seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),

@@ -229,7 +229,8 @@ begin
       if clear <> '{}' then
         with flag as materialized (
           select j.id from {schema}.job j
-          where j.id = any (clear) and coalesce(j.flagged, false)
+          -- Of this queue still: a job that was moved has its flag for another one.
+          where j.id = any (clear) and coalesce(j.flagged, false) and j.queue = any (array[of_queue])
             and (j.finished_at is not null or (j.group_id in (select unnest(drained))) is not true)
           for no key update skip locked)
         update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);

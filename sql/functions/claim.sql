@@ -14,6 +14,49 @@ exception when sqlstate 'SQ000' then
   return turn_at;
 end $$;
 
+-- Returns how many turns from the beginning of the line on have `want` jobs together, at most 10 of
+-- a group. It locks nothing. Jobs that are not due count, so there may be too few turns, which
+-- costs another round. A group that another transaction has locked counts as well, so there may be
+-- too many: then the answer has a group more.
+create or replace function {schema}.turns_to_fill(of_queue text, want integer, line_at timestamptz, flags_from timestamptz,
+  until_at timestamptz) returns integer
+language plpgsql volatile
+as $$
+declare
+  turn record; turns integer := 0; jobs bigint := 0;
+begin
+  if want = 1 then
+    return 1;
+  end if;
+  for turn in
+    select l.name, l.from_id, l.claimed from (
+      (select g.group_id as name, g.head_id as from_id, g.job_id is not null as claimed, g.ready_at as due_at
+        from {schema}.queue_group g
+        where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= line_at
+        order by g.ready_at limit want)
+      union all
+      select f.name, min(f.id), false, min(f.due_at)
+      from (select j.group_id as name, j.id, {flag_at} as due_at from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= until_at and {flag_at} >= flags_from
+        order by {flag_at} limit want) f
+      where (select g.group_id from {schema}.queue_group g
+        where g.queue = of_queue and g.group_id between f.name and f.name
+        order by g.group_id desc limit 1) is null
+      group by f.name) l
+    order by l.due_at
+  loop
+    turns := turns + 1;
+    -- A claim that lapsed comes alone.
+    jobs := jobs + case when turn.claimed then 1 else (
+      select count(*) from (select j.id from {schema}.job j
+        where j.queue = of_queue and (j.group_id, j.id) >= (turn.name, turn.from_id) and j.group_id <= turn.name
+          and j.group_id is not null and j.status in ('queued', 'started')
+        order by j.group_id, j.id limit 10) j) end;
+    exit when jobs >= want;
+  end loop;
+  return greatest(turns, 1);
+end $$;
+
 -- Claims heads of up to `want` groups: ready rows from `line_at` on, and flags from `flag_at` on,
 -- in the order of the line; null: there are none. `lapsed`: only those whose claims lapsed.
 --
@@ -23,7 +66,8 @@ end $$;
 -- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
 -- leave its transaction open: it adopts only flags that are before the next free row, and so takes
 -- all that it has adopted. It clears no flags of other groups. It takes followers when no other
--- group is due. `room` is how many jobs may begin.
+-- group is due. With `at_most` above 0 it fills up from one group before it takes the next.
+-- `room` is how many jobs may begin.
 create or replace function {schema}.claim_groups(of_queue text, of_group text, want integer, room bigint, lapsed boolean,
   line_at timestamptz, flag_at timestamptz, until_at timestamptz, default_attempts integer, lease_seconds float8,
   own_lease boolean, processor bigint, ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint,
@@ -35,6 +79,7 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp(); at timestamptz; segment timestamptz := until_at; free_at timestamptz;
+  together constant boolean := not worker and at_most > 0 and of_group is null;
   adopts boolean; in_hand boolean; last boolean; crowded boolean := false; idle text[] := '{}'; more_flags boolean := false; first_at timestamptz; page integer := want; flag_id bigint := 0; taken integer; ready integer; started integer; brought integer;
   adoption record; came record; locked record; turn_ats timestamptz[]; owners text[]; turns {schema}.locked_turns; heads {schema}.turn_heads;
 begin
@@ -46,6 +91,9 @@ begin
   size := 0;
   groups_at := line_at;
   for round in 1..1000 loop
+    if together then
+      page := {schema}.turns_to_fill(of_queue, want, groups_at, flag_at, until_at);
+    end if;
     first_at := null;
     in_hand := false;
     adopts := flag_at is not null;
@@ -119,7 +167,7 @@ begin
       if ready > 0 then
         came := {schema}.start_turns(of_queue, turns, heads, want, default_attempts, lease_seconds, own_lease,
           processor, ignore_before, per_turn,
-          least(case when worker then at_most - cardinality(jobs) when last then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker, turn_ats, owners);
+          least(case when worker then at_most - cardinality(jobs) when last or together then want - ready else 0 end, room - ready)::integer, max_bytes - size, not worker, turn_ats, owners);
         started := cardinality(array_remove(came.tokens, null));
         brought := cardinality(came.jobs);
         jobs := jobs || came.jobs;

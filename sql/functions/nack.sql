@@ -1,8 +1,8 @@
 -- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
 -- it. Those behind it that were received with it go back too, with nothing held against them, and
 -- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when, or
--- it is due at once. Out of attempts, it ends as failed, and the group does what its setting says,
--- or else the queue's. Returns as ack does.
+-- it is due at once. Out of attempts, it ends as failed or goes to the dead-letter queue, and the
+-- group does what its setting says, or else the queue's. Returns as ack does.
 create or replace function nack(receipt text, delay interval default null, error text default null) returns text
 language plpgsql volatile
 set search_path from current
@@ -56,14 +56,14 @@ begin
     where job.id = j.id;
   else
     perform receive_end(j.id, 'failed', 'error', message);
-    if held.of_group is not null then
-      -- A group is halted as a whole: what came before and is not acked yet goes back.
-      if (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue' then
-        perform return_jobs(held.of_queue, held.of_group, turn.job_id, j.id - 1);
-      end if;
-      if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then
-        return 'done';
-      end if;
+    -- A group is halted as a whole: what came before and is not acked yet goes back.
+    if held.of_group is not null
+      and (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue'
+    then
+      perform return_jobs(held.of_queue, held.of_group, turn.job_id, j.id - 1);
+    end if;
+    if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then
+      return 'done';
     end if;
   end if;
   if held.of_group is not null then

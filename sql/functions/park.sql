@@ -43,7 +43,8 @@ begin
     if next_job is null then
       return;
     end if;
-    perform from job j where j.id = next_job and j.status::text in ('queued') for no key update skip locked;
+    perform from job j where j.id = next_job and j.status::text in ('queued') and j.queue = any (array[park.queue])
+    for no key update skip locked;
     if not found then
       busy := true;
       return;

@@ -43,9 +43,9 @@ begin
   out_of_attempts := coalesce(out_of_attempts, 'continue');
 end $$;
 
--- Does with a group what its policy says of a job that has failed for good; its row is locked.
--- Returns true if the group is halted, and so not claimed. Parking is left to maintenance, as is
--- the end of a halt.
+-- Does with a job that has failed for good, and with its group, what the policy says; their rows are
+-- locked. Returns true if the group is halted, and so not claimed. Parking is left to maintenance,
+-- as is the end of a halt.
 create or replace function receive_dead_letter(of_queue text, of_group text, of_job bigint, reason text) returns boolean
 language plpgsql volatile
 as $$
@@ -53,7 +53,8 @@ declare
   policy record;
 begin
   select * into policy from receive_policy(of_queue, of_group);
-  if policy.out_of_attempts = 'continue' then
+  if of_group is null or policy.out_of_attempts = 'continue' then
+    perform dead_letter(of_job);
     return false;
   end if;
   perform halt_group(of_queue, of_group, of_job, reason,
@@ -84,5 +85,5 @@ begin
   end if;
   message := 'attempt ' || j.attempts || ' ended without a trace (its worker died), and no attempt is left';
   perform receive_end(j.id, 'failed', 'worker_lost', message);
-  return j.group_id is not null and receive_dead_letter(j.queue, j.group_id, j.id, message);
+  return receive_dead_letter(j.queue, j.group_id, j.id, message);
 end $$;

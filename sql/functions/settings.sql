@@ -61,7 +61,8 @@ end $$;
 -- Changes the settings of a queue that `settings` names; null resets one. Times are intervals:
 -- `delay`, `dedup_window`, `backoff`, `backoff_cap`, `halt_for`. `dedup_scope` is queue or group.
 -- `out_of_attempts` is continue, halt or park, and `halt_for` with `halt_then` (park, continue) is
--- the deadline of that halt.
+-- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there, and
+-- its group goes on.
 --
 -- Locks: the queue's row; waits for a claim's milliseconds.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)
@@ -71,7 +72,7 @@ set search_path from current
 as $$
 #variable_conflict use_column
 declare
-  unknown text; given constant jsonb := settings;
+  unknown text; given constant jsonb := settings; dead record;
 begin
   perform check_queue(configure_queue.queue);
   if jsonb_typeof(given) <> 'object' then
@@ -79,21 +80,34 @@ begin
   end if;
   select k.key into unknown from jsonb_object_keys(given) k(key)
   where k.key not in ('delay', 'dedup_window', 'dedup_scope', 'dedup_by_content', 'in_flight_limit', 'max_attempts',
-    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then') limit 1;
+    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then', 'dead_letter_queue') limit 1;
   if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then') then
     raise exception '%', coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
   end if;
   perform check_policy(given->>'out_of_attempts', given->>'halt_for', given->>'halt_then');
+  perform check_name('dead-letter queue', given->>'dead_letter_queue', {queue_limit});
+  if given->>'dead_letter_queue' = configure_queue.queue then
+    raise exception 'queue % cannot be its own dead-letter queue', to_json(configure_queue.queue)
+      using errcode = '22023', hint = 'Name another queue, or null: its dead letters stay in it.';
+  end if;
+  -- Both as they will be.
+  select coalesce(given->>'dead_letter_queue', case when not given ? 'dead_letter_queue' then q.dead_letter_queue end) as queue,
+      coalesce(given->>'out_of_attempts', case when not given ? 'out_of_attempts' then q.out_of_attempts end) as policy
+    into dead from (select) alone left join queue q on q.name = configure_queue.queue;
+  if dead.queue is not null and dead.policy <> 'continue' then
+    raise exception 'queue % cannot both have a dead-letter queue and % behind dead letters', to_json(configure_queue.queue), dead.policy
+      using errcode = '22023', hint = 'Reset one of out_of_attempts and dead_letter_queue with null.';
+  end if;
   insert into queue as old (name, delay_ms, dedup_window_ms, dedup_scope, dedup_by_content, in_flight_limit, max_attempts,
-    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then)
+    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then, dead_letter_queue)
   select configure_queue.queue, setting_ms('delay', given->>'delay', '0'),
     setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue'),
     coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false),
     setting_number('in_flight_limit', given->>'in_flight_limit'), setting_number('max_attempts', given->>'max_attempts'),
     setting_ms('backoff', given->>'backoff', '0'),
     setting_ms('backoff_cap', given->>'backoff_cap', '0'), given->>'out_of_attempts',
-    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then'
+    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then', given->>'dead_letter_queue'
   on conflict (name) do update set
     delay_ms = case when given ? 'delay' then excluded.delay_ms else old.delay_ms end,
     dedup_window_ms = case when given ? 'dedup_window' then excluded.dedup_window_ms else old.dedup_window_ms end,
@@ -105,7 +119,8 @@ begin
     backoff_cap_ms = case when given ? 'backoff_cap' then excluded.backoff_cap_ms else old.backoff_cap_ms end,
     out_of_attempts = case when given ? 'out_of_attempts' then excluded.out_of_attempts else old.out_of_attempts end,
     halt_for_ms = case when given ? 'out_of_attempts' then excluded.halt_for_ms else old.halt_for_ms end,
-    halt_then = case when given ? 'out_of_attempts' then excluded.halt_then else old.halt_then end;
+    halt_then = case when given ? 'out_of_attempts' then excluded.halt_then else old.halt_then end,
+    dead_letter_queue = case when given ? 'dead_letter_queue' then excluded.dead_letter_queue else old.dead_letter_queue end;
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 

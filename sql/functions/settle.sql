@@ -231,6 +231,7 @@ begin
         join lateral {schema}.head(of_queue, of_group, g.head_id, of_job) h on true
         where g.claim = with_token)])
       and n.finished_at is null and n.status = 'queued' and n.run_at <= clock_timestamp() and n.expires_at is null
+      and n.queue = any (array[of_queue])
       and coalesce(n.created_at >= ignore_before, true)
       and n.attempts - n.attempts_forgiven < coalesce(n.max_attempts, default_attempts)
       -- If a limit of jobs in flight is set, a claim decides which job is next.

@@ -58,7 +58,8 @@ end $$;
 -- so it goes on, whether the group is paused or not.
 --
 -- What is found by id says `finished_at is null` for unfinished: the words of a partial index could
--- have that index read as a whole. The head of a paused group is not locked, as an unpause must be
+-- have that index read as a whole. It asks for the queue again: a move may have committed between
+-- the snapshot and the lock. The head of a paused group is not locked, as an unpause must be
 -- able to flag it.
 --
 -- Locks: job rows NO KEY UPDATE, skips.
@@ -83,7 +84,7 @@ begin
   left join lateral (
     select j.id, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh, {job_bytes} as bytes
     from {schema}.job j
-    where j.id = any (array[head.id]) and j.finished_at is null
+    where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[of_queue])
       and (turn.job_id is not null
         or least(j.run_at, j.expires_at) <= clock_timestamp()
           and (select s.group_id from {schema}.group_setting s
@@ -160,7 +161,7 @@ begin
         order by j.group_id, j.id limit each) f on turn.fresh),
     locked as materialized (
       select j.id from next join {schema}.job j on j.id = any (array[next.id])
-      where j.finished_at is null and j.status <> 'started' and j.run_at <= clock_timestamp()
+      where j.finished_at is null and j.status <> 'started' and j.run_at <= clock_timestamp() and j.queue = any (array[of_queue])
         and (j.expires_at is null or receiver and j.expires_at > clock_timestamp())
         and coalesce(j.created_at >= ignore_before, true)
         and (j.attempts = j.attempts_forgiven or receiver and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, default_attempts))

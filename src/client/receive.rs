@@ -22,7 +22,8 @@ use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::metrics::receives::record_receive;
 use crate::store::{
-    ReceiptState, ReceivedRow, begin_ack, begin_nack, begin_receive, count, record_failure,
+    ReceiptState, ReceiveArguments, ReceivedRow, begin_ack, begin_nack, begin_receive, count,
+    record_failure,
 };
 
 /// A request to receive: `Receive::new("queue").max(10)`.
@@ -34,6 +35,7 @@ pub struct Receive {
     visibility: Duration,
     group: Option<String>,
     attempt_id: Option<String>,
+    together: bool,
 }
 
 impl Receive {
@@ -45,6 +47,7 @@ impl Receive {
             visibility: Duration::from_secs(30),
             group: None,
             attempt_id: None,
+            together: false,
         }
     }
 
@@ -65,6 +68,14 @@ impl Receive {
     /// Receives only jobs of this group, in order. Default: of any group, and jobs without a group.
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
+        self
+    }
+
+    /// Sets whether up to 10 jobs of the first group come first, then those of the next, as SQS
+    /// answers. Default false: one job of each group that is due, and further ones of the same
+    /// groups if that is fewer than asked for.
+    pub fn together(mut self, together: bool) -> Self {
+        self.together = together;
         self
     }
 
@@ -119,6 +130,8 @@ pub struct Received {
     pub dedup_id: Option<String>,
     /// When its first attempt began, as far as its history goes back.
     pub first_received_at: DateTime<Utc>,
+    /// The queue that it was moved from when it ran out of attempts.
+    pub moved_from: Option<String>,
 }
 
 /// Leaves out the data: a job may be logged.
@@ -141,6 +154,7 @@ impl fmt::Debug for Received {
             .field("attributes", &self.attributes.as_ref().map(|_| Redacted))
             .field("dedup_id", &self.dedup_id)
             .field("first_received_at", &self.first_received_at)
+            .field("moved_from", &self.moved_from)
             .finish()
     }
 }
@@ -279,8 +293,8 @@ impl From<sqlx::Error> for ReceiveError {
 
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
-    /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group. A
-    /// job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one
+    /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group.
+    /// [`Receive::together`] has those of the first group come first. A job that is taken over comes alone. Together they have 4 MiB at most as stored, or are one
     /// job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
@@ -311,7 +325,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         what: Receive,
     ) -> Result<Vec<Received>, ReceiveError> {
-        let Receive { queue, limit, visibility, group, attempt_id } = what;
+        let Receive { queue, limit, visibility, group, attempt_id, together } = what;
         for (field, text) in [
             ("queue", Some(&queue)),
             ("group", group.as_ref()),
@@ -322,11 +336,17 @@ impl Client {
                 return Err(nul_refusal(&format!("the {field}")));
             }
         }
-        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let (group, attempt_id) = (group.as_deref(), attempt_id.as_deref());
         let span = begin_receive(&queue);
         let received = async {
-            let rows = self.store.receive(executor, &queue, limit, visibility, group, attempt_id);
+            let arguments = ReceiveArguments {
+                queue: &queue,
+                limit: i32::try_from(limit).unwrap_or(i32::MAX),
+                visibility,
+                group: group.as_deref(),
+                attempt_id: attempt_id.as_deref(),
+                together,
+            };
+            let rows = self.store.receive(executor, arguments);
             rows.await?.into_iter().map(decode_row).collect::<Result<Vec<_>, ReceiveError>>()
         };
         let received = in_span(&span, received).await?;
@@ -568,6 +588,7 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         attributes: row.attributes,
         dedup_id: row.dedup_id,
         first_received_at: row.first_received_at,
+        moved_from: row.moved_from,
     })
 }
 

@@ -12,6 +12,7 @@
 mod chain;
 mod cost;
 mod crossing;
+mod dead_letters;
 mod dead_rows;
 mod deep_batches;
 mod fence;

@@ -234,6 +234,13 @@ async fn receive_and_answer(conn: &mut PgConnection, set_mode: &str, meter: &mut
     run(conn, "begin").await;
     run(conn, set_mode).await;
     meter.restart(conn).await;
+    let receive = "select receipt from seriatim.receive('q', 10, together => true)";
+    run(conn, receive).await;
+    meter.check(conn, "receive of whole groups", [600 * 12 + 1000, 5000]).await;
+    run(conn, "rollback").await;
+    run(conn, "begin").await;
+    run(conn, set_mode).await;
+    meter.restart(conn).await;
     let receive = "select receipt from seriatim.receive('q', 10)";
     let receipts: Vec<String> = sqlx::query_scalar(receive).fetch_all(&mut *conn).await.unwrap();
     // Sixteen pages of flags may be adopted, of which there are two; ten jobs.

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, number, rollback, run};
+use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
 use crate::job::disposition::Disposition;
 use crate::{Client, NewJob};
 
@@ -27,11 +27,16 @@ async fn receive_one(conn: &mut PgConnection) -> Option<(i64, String)> {
     row.map(|row| (row.get(0), row.get(1)))
 }
 
-/// One claim of four slots, and one receive, each bring the job of an idle group.
+/// One claim of four slots, and receives of either order, each bring the job of an idle group.
 async fn is_found(scene: &Scene) {
     let mut conn = scene.session().await;
     let received = scene.enqueue("idle").await;
     assert_eq!(receive_one(&mut conn).await.map(|(id, _)| id), Some(received), "by a receiver");
+    let received = scene.enqueue("idle as well").await;
+    let together = format!(
+        "select count(*) filter (where id = {received}) from seriatim.receive('{Q}', 10, together => true)"
+    );
+    assert_eq!(number(&mut conn, &together).await, 1, "by a receiver of whole groups");
     let claimed = scene.enqueue("idle too").await;
     let claim = scene.claim_all(&mut conn, 4).await;
     assert!(claim.jobs.iter().any(|claim| claim.job == claimed), "by a worker: {claim:?}");
@@ -145,6 +150,36 @@ async fn an_open_receive_keeps_only_the_group_it_received() {
     assert_eq!(scene.claim_one(&mut worker).await.job, new);
     rollback(&mut open).await;
     assert_eq!(receive_one(&mut other).await.map(|(id, _)| id), Some(jobs[0]));
+    scene.end().await;
+}
+
+/// A receive of whole groups as well: it locks no group that it takes nothing of.
+#[tokio::test]
+async fn an_open_receive_of_whole_groups_keeps_only_those() {
+    let scene = Scene::new().await;
+    let mut locker = scene.session().await;
+    // Rows, and groups that are idle still.
+    enqueue(&mut locker, &["locked", "a", "a", "a"]).await;
+    scene.adopt(&mut locker).await;
+    commit(&mut locker).await;
+    enqueue(&mut locker, &["b", "b", "c", "c", "d", "e"]).await;
+    begin(&mut locker).await;
+    run(&mut locker, "select from seriatim.queue_group where group_id = 'locked' for update").await;
+    let mut open = scene.session().await;
+    begin(&mut open).await;
+    let groups =
+        format!("select array_agg(group_id) from seriatim.receive('{Q}', 5, together => true)");
+    let groups: Vec<String> =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(groups)).fetch_one(&mut open).await.unwrap();
+    // The locked one was counted, so a second head is taken with the rest.
+    assert_eq!(groups, ["a", "a", "a", "b", "c"]);
+    let mut other = scene.session().await;
+    let mut claims = scene.claim(&mut other, 10).await;
+    claims.sort_by_key(|claim| claim.job);
+    let claimed: Vec<_> = claims.iter().map(|claim| claim.group.as_deref().unwrap()).collect();
+    assert_eq!(claimed, ["d", "e"], "neither less, nor more");
+    rollback(&mut locker).await;
+    rollback(&mut open).await;
     scene.end().await;
 }
 

@@ -28,6 +28,7 @@ pub struct QueueSettings {
     out_of_attempts: Change<OutOfAttempts>,
     backoff: Change<Duration>,
     backoff_cap: Change<Duration>,
+    dead_letter_queue: Change<String>,
 }
 
 /// `None`: not named. `Some(None)`: reset to the default.
@@ -84,6 +85,8 @@ pub struct StoredQueueSettings {
     /// Bounds that wait, which doubles with each attempt. In JSON: seconds.
     #[serde(serialize_with = "seconds")]
     pub backoff_cap: Duration,
+    /// The queue that a job goes to when it is out of attempts; `None`: it stays as failed.
+    pub dead_letter_queue: Option<String>,
 }
 
 impl QueueSettings {
@@ -106,6 +109,7 @@ impl QueueSettings {
             out_of_attempts: None,
             backoff: None,
             backoff_cap: None,
+            dead_letter_queue: None,
         }
     }
 
@@ -179,6 +183,19 @@ impl QueueSettings {
         self
     }
 
+    /// Sets the queue that a job goes to when it is out of attempts, or fails for good: with its id,
+    /// data, error and history, queued there, its attempts anew. Processors and receivers do so;
+    /// its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
+    ///
+    /// Where the group would halt or park instead, by its own policy or that of a processor's
+    /// [`QueueOptions`](crate::QueueOptions::out_of_attempts), the job stays. The database refuses
+    /// the queue itself, and this setting beside an [`out_of_attempts`](Self::out_of_attempts) that
+    /// halts or parks.
+    pub fn dead_letter_queue(mut self, queue: impl Into<Option<String>>) -> Self {
+        self.dead_letter_queue = Some(queue.into());
+        self
+    }
+
     /// Checks all settings.
     pub(crate) fn check(self) -> Result<CheckedSettings, ConfigureError> {
         let Self {
@@ -192,8 +209,12 @@ impl QueueSettings {
             out_of_attempts,
             backoff,
             backoff_cap,
+            dead_letter_queue,
         } = self;
         name::check_queue(&queue)?;
+        if let Some(Some(target)) = &dead_letter_queue {
+            name::check_queue(target)?;
+        }
         let refused = |setting, value, range| ConfigureError::OutOfRange {
             queue: queue.clone(),
             setting,
@@ -228,6 +249,7 @@ impl QueueSettings {
             out_of_attempts,
             backoff_ms: ms("backoff", backoff, Duration::ZERO, "at most 100 years")?,
             backoff_cap_ms: ms("backoff_cap", backoff_cap, Duration::ZERO, "at most 100 years")?,
+            dead_letter_queue,
             queue,
         })
     }
@@ -246,4 +268,5 @@ pub(crate) struct CheckedSettings {
     pub(crate) out_of_attempts: Change<OutOfAttempts>,
     pub(crate) backoff_ms: Change<i64>,
     pub(crate) backoff_cap_ms: Change<i64>,
+    pub(crate) dead_letter_queue: Change<String>,
 }

@@ -1,5 +1,5 @@
-//! The tick of maintenance, by one process at a time: requests, halts, and in each round retention
-//! and the sweep.
+//! The tick of maintenance, by one process at a time: requests, halts, move tasks, and in each round
+//! retention and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::job::queue_options::QueueOptions;
 use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
 use crate::liveness::side_pool::SidePool;
 use crate::maintenance::halts::end_halts;
+use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, prune};
 use crate::maintenance::sweep::sweep;
@@ -106,7 +107,7 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests and halts, and runs a round of retention and sweep if `round`. Returns what
+    /// Handles requests, halts and move tasks, and runs a round of retention and sweep if `round`. Returns what
     /// the round did, by queue.
     pub(crate) async fn tick(
         &self,
@@ -123,6 +124,7 @@ impl Maintenance<'_> {
             if leads {
                 end_halts(store, &mut conn).await?;
             }
+            run_move_tasks(store, &mut conn).await?;
         }
         if leads && round {
             forget_expired(store, &mut conn).await?;

@@ -28,11 +28,15 @@ pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, susp
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
+/// What a job `j` gets whose attempts begin anew, but for its expiry.
+pub(in crate::store) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
+     run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, parked_with = null";
+
 /// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would
 /// end the job at once.
-pub(in crate::store) const REQUEUED: &str = "status = 'queued', finished_at = null, run_at = now(), \
-     turn_at = now(), expires_at = case when j.expires_at > now() then j.expires_at end, \
-     attempts_forgiven = j.attempts, parked_with = null";
+pub(in crate::store) fn requeued() -> String {
+    format!("{QUEUED_AGAIN}, expires_at = case when j.expires_at > now() then j.expires_at end")
+}
 
 /// What a job gets when it is cancelled: (column, value).
 pub(in crate::store) const CANCELLED: [(&str, &str); 3] =

@@ -17,8 +17,8 @@ use crate::job::queue_settings::QueueSettings;
 use crate::job::retry::MAX_DELAY;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, REQUEUED, RESTART_GRACE,
-    UNHALTED, assignments, disposition, lost_attempt, paused,
+    CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE,
+    UNHALTED, assignments, disposition, lost_attempt, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -50,6 +50,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/settle.sql"),
     include_str!("../../sql/functions/presence.sql"),
+    include_str!("../../sql/functions/dead_letter.sql"),
     include_str!("../../sql/functions/receive_job.sql"),
     include_str!("../../sql/functions/receipt.sql"),
     include_str!("../../sql/functions/receiver.sql"),
@@ -68,6 +69,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/move.sql"),
+    include_str!("../../sql/functions/move_task.sql"),
     include_str!("../../sql/functions/parked.sql"),
     include_str!("../../sql/functions/purge.sql"),
     include_str!("../../sql/functions/settings.sql"),
@@ -100,7 +102,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 34] {
+fn constants() -> [(&'static str, String); 35] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -111,7 +113,8 @@ fn constants() -> [(&'static str, String); 34] {
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
         ("{free_group}", FREE_GROUP.into()),
         ("{free_job}", FREE_JOB.into()),
-        ("{requeued}", REQUEUED.into()),
+        ("{requeued}", requeued()),
+        ("{queued_again}", QUEUED_AGAIN.into()),
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step {
         version: 1,
         description: "schema",
@@ -65,6 +65,12 @@ const STEPS: [Step; 6] = [
         version: 6,
         description: "receivers",
         sql: include_str!("../../migrations/0006_receivers.sql"),
+        compatible_from: 3,
+    },
+    Step {
+        version: 7,
+        description: "dead letters",
+        sql: include_str!("../../migrations/0007_dead_letters.sql"),
         compatible_from: 3,
     },
 ];

@@ -47,7 +47,7 @@ pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
 pub(crate) use query::explain::Subject;
-pub(crate) use receive::{ReceiptState, ReceivedRow};
+pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
     FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,

@@ -15,7 +15,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5");
+    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5, $6");
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
@@ -26,10 +26,21 @@ statements! {
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
                         enqueued_at, visible_until, key, headers::text, \
-                        attributes, dedup_id, first_received_at";
+                        attributes, dedup_id, first_received_at, moved_from";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
+}
+
+/// The arguments of a receive.
+#[derive(Debug)]
+pub(crate) struct ReceiveArguments<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) limit: i32,
+    pub(crate) visibility: Duration,
+    pub(crate) group: Option<&'a str>,
+    pub(crate) attempt_id: Option<&'a str>,
+    pub(crate) together: bool,
 }
 
 /// A row that `receive` returned.
@@ -51,6 +62,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) attributes: Option<Value>,
     pub(crate) dedup_id: Option<String>,
     pub(crate) first_received_at: DateTime<Utc>,
+    pub(crate) moved_from: Option<String>,
 }
 
 /// The answer to a receipt.
@@ -67,15 +79,13 @@ impl Store {
     pub(crate) async fn receive(
         &self,
         executor: impl PgExecutor<'_>,
-        queue: &str,
-        limit: i32,
-        visibility: Duration,
-        group: Option<&str>,
-        attempt_id: Option<&str>,
+        arguments: ReceiveArguments<'_>,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
+        let ReceiveArguments { queue, limit, visibility, group, attempt_id, together } = arguments;
         let receive =
             self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
-        let rows = receive.bind(group).bind(attempt_id).fetch_all(executor).await?;
+        let receive = receive.bind(group).bind(attempt_id).bind(together);
+        let rows = receive.fetch_all(executor).await?;
         rows.iter().map(received_row).collect()
     }
 
@@ -167,6 +177,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         attributes: row.try_get::<Option<Readable>, _>("attributes")?.map(|json| json.0),
         dedup_id: row.try_get("dedup_id")?,
         first_received_at: row.try_get("first_received_at")?,
+        moved_from: row.try_get("moved_from")?,
     })
 }
 

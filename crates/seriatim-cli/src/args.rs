@@ -625,6 +625,9 @@ pub(crate) struct Configure {
     /// Bounds that wait, which doubles with each attempt, or `default`: 10 minutes.
     #[arg(long, value_name = "DURATION")]
     pub(crate) backoff_cap: Option<OrDefault<Span>>,
+    /// The queue that a job goes to when it is out of attempts, or `default`: it stays as failed.
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) dead_letter_queue: Option<OrDefault<String>>,
 }
 
 impl Configure {
@@ -640,6 +643,7 @@ impl Configure {
             out_of_attempts,
             backoff,
             backoff_cap,
+            dead_letter_queue,
         } = self;
         in_flight_limit.is_some()
             || delay.is_some()
@@ -650,6 +654,7 @@ impl Configure {
             || out_of_attempts.is_some()
             || backoff.is_some()
             || backoff_cap.is_some()
+            || dead_letter_queue.is_some()
     }
 }
 

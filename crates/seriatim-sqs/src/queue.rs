@@ -238,8 +238,8 @@ pub(crate) fn job_settings(name: &str, given: &Texts, is_new: bool) -> QueueSett
             settings.dedup_scope(if of_group { DedupScope::Group } else { DedupScope::Queue });
     }
     match given.get("RedrivePolicy").map(|policy| redrive_policy(policy)) {
-        Some(Ok(policy)) => settings.max_attempts(policy.receives),
-        Some(Err(_)) => settings.max_attempts(NO_LIMIT),
+        Some(Ok(policy)) => settings.max_attempts(policy.receives).dead_letter_queue(policy.target),
+        Some(Err(_)) => settings.max_attempts(NO_LIMIT).dead_letter_queue(None),
         None if is_new => settings.max_attempts(NO_LIMIT),
         None => settings,
     }
@@ -252,6 +252,7 @@ pub(crate) fn reset_settings(name: &str) -> QueueSettings {
         .dedup_by_content(false)
         .dedup_scope(DedupScope::Queue)
         .max_attempts(None)
+        .dead_letter_queue(None)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Scene {
     pub(in crate::interleavings) async fn lease(&self, group: &str, seconds: i32) {
         let sql = format!(
             "update seriatim.queue_group set ready_at = clock_timestamp() + interval '{seconds} s' \
-             where group_id = '{group}'"
+             where queue = '{Q}' and group_id = '{group}'"
         );
         assert_eq!(self.run(&sql).await, 1, "no row of {group}");
     }
@@ -95,7 +95,7 @@ impl Scene {
     pub(in crate::interleavings) async fn row(&self, group: &str) -> Option<GroupRow> {
         let sql = format!(
             "select job_id, head_id, suspect is not null, ready_at <= clock_timestamp() \
-             from seriatim.queue_group where group_id = '{group}'"
+             from seriatim.queue_group where queue = '{Q}' and group_id = '{group}'"
         );
         let mut me = self.me.lock().await;
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_optional(&mut *me);
@@ -136,9 +136,11 @@ impl Scene {
         let mut conn = self.session().await;
         let mut ran = Vec::new();
         let deadline = Instant::now() + PATIENCE;
-        let left = "select (select count(*) from seriatim.job where status in ('queued', 'started') or flagged) \
-                    + (select count(*) from seriatim.queue_group)";
-        while self.number(left).await > 0 {
+        let left = format!(
+            "select (select count(*) from seriatim.job where queue = '{Q}' and (status in ('queued', 'started') or flagged)) \
+               + (select count(*) from seriatim.queue_group where queue = '{Q}')"
+        );
+        while self.number(&left).await > 0 {
             for claim in self.claim(&mut conn, 10).await {
                 self.run_job(&mut conn, &claim).await;
                 ran.push(claim.job);

@@ -20,7 +20,7 @@ statements! {
 }
 
 /// The columns, in the order in which they are read.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "delay_ms",
     "dedup_window_ms",
     "dedup_scope",
@@ -32,6 +32,7 @@ const SETTINGS: [&str; 11] = [
     "out_of_attempts",
     "halt_for_ms",
     "halt_then",
+    "dead_letter_queue",
 ];
 
 fn read(names: &Names) -> String {
@@ -58,6 +59,7 @@ impl Store {
             out_of_attempts,
             backoff_ms,
             backoff_cap_ms,
+            dead_letter_queue,
         } = change;
         let time = |ms: Option<i64>| ms.map_or(Value::Null, in_ms);
         let mut settings = Map::new();
@@ -72,6 +74,7 @@ impl Store {
         name("max_attempts", max_attempts.map(Value::from));
         name("backoff", backoff_ms.map(time));
         name("backoff_cap", backoff_cap_ms.map(time));
+        name("dead_letter_queue", dead_letter_queue.map(Value::from));
         if let Some(policy) = out_of_attempts {
             let (word, ms, then) = policy.map_or((None, None, None), |policy| {
                 let (word, ms, then) = policy_columns(policy);
@@ -102,6 +105,7 @@ impl Store {
                 out_of_attempts: None,
                 backoff: None,
                 backoff_cap: QueueSettings::BACKOFF_CAP,
+                dead_letter_queue: None,
             });
         };
         let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
@@ -119,6 +123,7 @@ impl Store {
             backoff: time(row.try_get(6)?),
             backoff_cap: time(row.try_get(7)?).unwrap_or(QueueSettings::BACKOFF_CAP),
             out_of_attempts: policy(&row, 8)?,
+            dead_letter_queue: row.try_get(11)?,
         })
     }
 }

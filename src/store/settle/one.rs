@@ -1,8 +1,8 @@
 //! Settle: record the outcome and pass the turn, in a transaction that holds the rows by their
 //! token (P4, P10).
 
-use sqlx::PgConnection;
 use sqlx::types::Json;
+use sqlx::{PgConnection, Row};
 
 use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
@@ -80,6 +80,13 @@ statements! {
     /// The failed job becomes the one that others are parked with.
     PARK = |names| names.sql(
         "update {job} set parked_with = id where id = $1 and status::text in ('failed')",
+    );
+
+    DEAD_LETTER = |names| names.sql("select {dead_letter}($1)");
+
+    /// A dead letter that is not to be kept.
+    DELETE_FAILED = |names| names.sql(
+        "delete from {job} where id = $1 and status::text in ('failed')",
     );
 
     FORGET_REQUESTS = |names| names.sql(
@@ -213,12 +220,10 @@ impl Store {
         outcome: &Outcome,
         keep: KeepFinished,
     ) -> Result<(), sqlx::Error> {
-        let delete = || self.query(&DELETE).bind(job);
         let query = match outcome {
-            // A halted group needs the job that halted it, and parked jobs need the one that they
-            // are parked with.
-            Outcome::Failed { then: OutOfAttempts::Continue, .. } if !keep.failed => delete(),
-            Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => delete(),
+            Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => {
+                self.query(&DELETE).bind(job)
+            }
             Outcome::Succeeded { result } => {
                 self.query(&SUCCEED).bind(job).bind(result).bind(keep.succeeded)
             }
@@ -244,11 +249,35 @@ impl Store {
                 self.query(&RELEASED).bind(job).bind(kind).bind(message)
             }
         };
-        match query.fetch_optional(conn).await? {
-            Some(_) => Ok(()),
+        if query.fetch_optional(&mut *conn).await?.is_none() {
             // The row is locked and was started: an operator rewrote it before it was locked.
-            None => Err(sqlx::Error::RowNotFound),
+            return Err(sqlx::Error::RowNotFound);
         }
+        match outcome {
+            // A halted group needs the job that halted it, and parked jobs need the one that they
+            // are parked with.
+            Outcome::Failed { failure, then: OutOfAttempts::Continue } => {
+                self.put_aside(conn, job, failure.kind, keep).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves a job that has failed to its queue's dead-letter queue, unless it expired. One that
+    /// stays is deleted if dead letters are not kept.
+    async fn put_aside(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+        kind: FailureKind,
+        keep: KeepFinished,
+    ) -> Result<(), sqlx::Error> {
+        let moved = kind != FailureKind::Expired
+            && self.query(&DEAD_LETTER).bind(job).fetch_one(&mut *conn).await?.try_get(0)?;
+        if !moved && !keep.failed {
+            self.query(&DELETE_FAILED).bind(job).execute(conn).await?;
+        }
+        Ok(())
     }
 }
 

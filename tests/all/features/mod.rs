@@ -7,6 +7,7 @@ mod blocking_handlers;
 mod building;
 mod cancel;
 mod chained_turns;
+mod dead_letter_queue;
 mod dedup;
 mod enqueue_batch;
 mod enqueue_limits;

@@ -35,12 +35,13 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-const TABLES: [&str; 16] = [
+pub const TABLES: [&str; 17] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "migration",
+    "move_task",
     "operation",
     "processor",
     "queue",

@@ -4,7 +4,7 @@
 //! What only the Rust library does belongs in `features`.
 
 mod hostile_schemas;
-mod migrate;
+pub mod migrate;
 mod operator_functions;
 mod receivers;
 mod roles;

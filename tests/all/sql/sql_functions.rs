@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use seriatim::{Client, NewJob, Receive, ReceiveError};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
-use crate::support::{by_hand, database, jobs_where, value};
+use crate::support::{by_hand, database, eventually, jobs_where, value};
 
 mod cases;
 
@@ -164,6 +164,7 @@ impl Run<'_> {
             if let Some(id) = of("id") {
                 what = what.attempt_id(id);
             }
+            what = what.together(options.contains(&"together"));
             let jobs = Client::default().receive(self.pool, what).await;
             let row = |job: seriatim::Received| {
                 (job.receipt.to_string(), job.data, i64::from(job.attempt))
@@ -171,10 +172,11 @@ impl Run<'_> {
             jobs.map(|jobs| jobs.into_iter().map(row).collect()).map_err(refused)
         } else {
             let sql = format!(
-                "select receipt, data, attempt::int8 from seriatim.receive('{}', {most}, '{visibility} s', {}, attempt_id => {})",
+                "select receipt, data, attempt::int8 from seriatim.receive('{}', {most}, '{visibility} s', {}, attempt_id => {}, together => {})",
                 self.queue,
                 literal(of("group")),
                 literal(of("id")),
+                options.contains(&"together"),
             );
             let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(self.pool).await;
             rows.map(|rows| rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect())
@@ -273,6 +275,9 @@ fn refused(error: ReceiveError) -> String {
 
 async fn run_the_cases(through: Through) {
     let database = database().await;
+    // A suspicion from before the server's start is none.
+    let is_old = "select clock_timestamp() > seriatim.server_since() + interval '3 s'";
+    eventually(database.pool(), is_old, true).await;
     for (at, (name, steps)) in CASES.iter().enumerate() {
         let mut run = Run {
             through,

@@ -40,6 +40,7 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
         out_of_attempts,
         backoff,
         backoff_cap,
+        dead_letter_queue,
     } = configure;
     let span = |span: OrDefault<Span>| span.into_option().map(|span| span.0);
     let mut settings = QueueSettings::new(queue);
@@ -72,6 +73,9 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     if let Some(cap) = backoff_cap {
         (settings, changes) = (settings.backoff_cap(span(cap)), true);
     }
+    if let Some(target) = dead_letter_queue {
+        (settings, changes) = (settings.dead_letter_queue(target.into_option()), true);
+    }
     changes.then_some(settings)
 }
 
@@ -84,7 +88,7 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
 }
 
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 9] {
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 10] {
     let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
     [
         ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
@@ -96,6 +100,7 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 9] {
         ("out of attempts", policy(stored.out_of_attempts)),
         ("backoff", or(stored.backoff.map(in_words), "none")),
         ("backoff cap", in_words(stored.backoff_cap)),
+        ("dead-letter queue", or(stored.dead_letter_queue.clone(), "none")),
     ]
 }
 

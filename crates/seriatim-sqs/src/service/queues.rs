@@ -32,7 +32,7 @@ impl Request {
         queue::check_settings(&name, &given)?;
         let given = queue::normal(given);
         check_tags(&name, &input.tags)?;
-        self.check_target(&given).await?;
+        self.check_target(&name, &given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
         let mut tx = self.pool().begin().await?;
         let database = self.database();
@@ -63,18 +63,28 @@ impl Request {
     ) -> Result<(), SqsError> {
         let configured = self.database().client.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {
+            // A setting that does not go with others.
+            seriatim::ConfigureError::Database(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some("22023") =>
+            {
+                SqsError::new(Code::InvalidAttributeValue, error.message())
+            }
             seriatim::ConfigureError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidAttributeValue, other.to_string()),
         })
     }
 
-    /// Refuses a policy whose target is no queue.
-    async fn check_target(&self, given: &Texts) -> Result<(), SqsError> {
+    /// Refuses a policy whose target is no queue, or one of the other kind.
+    async fn check_target(&self, source: &str, given: &Texts) -> Result<(), SqsError> {
         let Some(text) = given.get("RedrivePolicy").filter(|text| !text.is_empty()) else {
             return Ok(());
         };
         let policy = queue::redrive_policy(text)?;
         match self.database().queue(&self.pool(), &policy.target).await {
+            Ok(target) if target.is_fifo() != queue::is_fifo(source) => {
+                let reason = "Dead-letter queue must be same type of queue as the source.";
+                Err(SqsError::invalid(text, "RedrivePolicy", reason))
+            }
             Ok(_) => Ok(()),
             Err(error) if error.code == Code::QueueDoesNotExist => {
                 let reason = "Dead letter target does not exist.";
@@ -222,7 +232,7 @@ impl Request {
         }
         queue::check_settings(&queue.name, &given)?;
         let given = queue::normal(given);
-        self.check_target(&given).await?;
+        self.check_target(&queue.name, &given).await?;
         let mut tx = self.pool().begin().await?;
         self.database().set_attributes(&mut tx, &queue.name, &given).await?;
         self.configure(&mut tx, queue::job_settings(&queue.name, &given, false)).await?;

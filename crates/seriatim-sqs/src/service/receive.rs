@@ -47,7 +47,8 @@ impl Request {
         };
         let mut what = Receive::new(&queue.name)
             .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
-            .visibility(seconds(visibility, "VisibilityTimeout"));
+            .visibility(seconds(visibility, "VisibilityTimeout"))
+            .together(queue.is_fifo());
         if let Some(id) = input.receive_request_attempt_id.filter(|_| queue.is_fifo()) {
             check_id(&id, "ReceiveRequestAttemptId")?;
             what = what.attempt_id(id);
@@ -125,6 +126,9 @@ impl Request {
             if let Some(id) = &job.dedup_id {
                 add("MessageDeduplicationId", id.clone());
             }
+        }
+        if let Some(source) = &job.moved_from {
+            add("DeadLetterQueueSourceArn", self.arn_of(source));
         }
         if let Some(trace) = job.headers.get(TRACE_HEADER) {
             add(TRACE_HEADER, trace.clone());

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
-mod clients;
+mod dead_letters;
 mod fuzz;
 mod hostile;
 mod http;
 mod load;
 mod messages;
 mod queues;
+mod suites;
 mod support;
 mod waiting;

@@ -2,7 +2,7 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 24] = [
+pub const CASES: [(&str, &str); 28] = [
     (
         "many receipts have an answer each, in their order",
         "enqueue a group=g -> new
@@ -77,6 +77,36 @@ pub const CASES: [(&str, &str); 24] = [
         "sql select seriatim.enqueue('{q}', to_jsonb(chr(96 + n)), 'g') from generate_series(1, 12) n
          receive 100 -> a.1 b.1 c.1 d.1 e.1 f.1 g.1 h.1 i.1 j.1
          receive 1 ->",
+    ),
+    (
+        "together, one group comes first as far as it goes, then the next, and a locked one is passed",
+        "enqueue a group=g -> new
+         enqueue b group=h -> new
+         enqueue c group=i -> new
+         enqueue d group=h -> new
+         enqueue e group=h delay=3600 -> new
+         enqueue f group=h -> new
+         enqueue g group=i -> new
+         enqueue h group=i -> new
+         receive 1 -> a.1
+         enqueue i group=g -> new
+         receive 3 together -> b.1 d.1 c.1
+         ack a.1 -> done
+         receive 3 together -> i.1
+         ack c.1 -> done
+         receive 3 together -> g.1 h.1",
+    ),
+    (
+        "together, a batch has at most ten jobs, and a limit in flight holds",
+        "sql select seriatim.enqueue('{q}', to_jsonb(chr(96 + n)), 'g' || n / 13) from generate_series(1, 15) n
+         receive 11 together -> a.1 b.1 c.1 d.1 e.1 f.1 g.1 h.1 i.1 j.1 m.1
+         sql select seriatim.configure_queue('{q}', '{\"in_flight_limit\": 13}')
+         ack m.1 -> done
+         receive 2 together -> n.1 o.1
+         nack n.1 -> done
+         sql select seriatim.configure_queue('{q}', '{\"in_flight_limit\": 11}')
+         receive 2 together -> n.2
+         receive 2 together ->",
     ),
     (
         "a batch ends before a job that is not due",
@@ -254,6 +284,46 @@ pub const CASES: [(&str, &str); 24] = [
          receive 3 ->
          see select halt_reason || ' ' || (claim is null) from seriatim.queue_group where queue = '{q}' -> given back by its receiver true
          see select string_agg(status::text, ' ' order by id) from seriatim.job where queue = '{q}' -> queued failed queued",
+    ),
+    (
+        "out of attempts, a job goes to the dead-letter queue, by nacks or by lapses, and its group goes on",
+        "sql select seriatim.configure_queue('{q}', '{\"max_attempts\": 1, \"dead_letter_queue\": \"{q}-dead\"}')
+         enqueue a group=g -> new
+         enqueue b group=g max=2 -> new
+         enqueue c group=g -> new
+         enqueue d -> new
+         receive 2 group=g -> a.1 b.1
+         nack a.1 -> done
+         ack b.1 -> stale
+         receive 1 group=g -> b.2
+         nack b.2 -> done
+         receive 1 group=g -> b.3
+         lapse
+         receive 1 group=g ->
+         lapse
+         receive 1 group=g -> c.1
+         ack c.1 -> done
+         receive 1 -> d.1
+         nack d.1 -> done
+         ack d.1 -> stale
+         receive 9 ->
+         see select string_agg(status::text, ', ') from seriatim.job where queue = '{q}' -> succeeded
+         see select count(*) from seriatim.queue_group where queue = '{q}' -> 0
+         see select string_agg(concat_ws(' ', data #>> '{}', attempt, moved_from = '{q}'), ', ' order by id) from seriatim.receive('{q}-dead', 9) -> a 2 t, b 4 t, d 2 t
+         see select string_agg(error ->> 'kind', ' ' order by id) from seriatim.job where queue = '{q}-dead' -> error worker_lost error",
+    ),
+    (
+        "a job that expired, that an operator gave up, or whose group halts does not go to the dead-letter queue",
+        "sql select seriatim.configure_queue('{q}', '{\"max_attempts\": 1, \"dead_letter_queue\": \"{q}-dead\"}')
+         sql select seriatim.set_group_policy('{q}', 'h', 'halt')
+         enqueue a group=g expires=-1 -> new
+         enqueue b group=g -> new
+         enqueue c group=h -> new
+         sql select seriatim.skip(id) from seriatim.job where queue = '{q}' and data = '\"b\"'
+         receive 9 -> c.1
+         nack c.1 -> done
+         see select string_agg(status::text, ' ' order by id) from seriatim.job where queue = '{q}' -> failed failed failed
+         see select count(*) from seriatim.job where queue = '{q}-dead' -> 0",
     ),
     (
         "a paused queue, a paused group and a full queue give nothing new",

@@ -1,0 +1,168 @@
+-- Move tasks: what waits in a queue is moved to another one, or back to where it came from, so many
+-- jobs a second. Jobs keep their ids, and so their order in a group.
+
+-- Returns whether a task has anything left to move. Jobs in flight are left where they are.
+create or replace function waits_for_move(from_queue text, to_queue text) returns boolean
+language sql stable
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+  select case when to_queue is null then exists (
+      select from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued')
+    else exists (select from waiting_jobs(from_queue, null, 1)) end
+$$;
+
+-- Moves up to `n` queued jobs of a queue; without `to_queue`, those that came from another queue go
+-- back there. Of a group a first part is moved, which ends before a job that is left. That job is
+-- flagged: the flags of those before it, which may have stood for it, are gone. If it is locked, the
+-- group is left to the next call.
+--
+-- Returns how many it moved.
+--
+-- Locks: the jobs NO KEY UPDATE, skips.
+create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  wanted bigint[]; one record; next record; ids bigint[]; all_ids bigint[] := '{}';
+begin
+  if to_queue is null then
+    wanted := array(
+      select j.id from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued'
+      order by j.queue, j.group_id, j.id limit n);
+  else
+    wanted := array(select w.id from waiting_jobs(from_queue, null, n) w(id));
+  end if;
+  for one in
+    select l.group_id, array_agg(l.id) as ids from (
+      select j.id, j.group_id from unnest(wanted) w(id) join job j on j.id = any (array[w.id])
+      where j.queue = any (array[from_queue]) and j.status::text in ('queued') and (to_queue is not null or j.moved_from is not null)
+      for no key update of j skip locked) l
+    group by l.group_id
+  loop
+    ids := one.ids;
+    if one.group_id is not null then
+      -- By a snapshot younger than the locks.
+      select j.id, j.status into next from job j
+      where j.queue = from_queue and (j.group_id, j.id) > (one.group_id, (select min(i) from unnest(ids) i))
+        and j.group_id <= one.group_id and j.group_id is not null and j.status in ('queued', 'started')
+        and j.id <> all (ids)
+      order by j.group_id, j.id limit 1;
+      if next.status = 'queued' then
+        perform from job j
+        where j.id = next.id and j.queue = any (array[from_queue]) and j.status::text in ('queued')
+        for no key update skip locked;
+        continue when not found;
+        update job j set flagged = true where j.id = next.id;
+        ids := array(select i from unnest(ids) i where i < next.id);
+      end if;
+    end if;
+    all_ids := all_ids || ids;
+  end loop;
+  for one in
+    select coalesce(move_waiting.to_queue, j.moved_from) as target, array_agg(j.id) as ids
+    from job j where j.id = any (all_ids) group by 1
+  loop
+    perform move_locked(one.ids, one.target, null);
+  end loop;
+  return cardinality(all_ids);
+end $$;
+
+-- Starts a task that moves what waits in `from_queue` to `to_queue`, or without that each job to the
+-- queue that it came from as a dead letter (those that came from none are left). At most
+-- `per_second` jobs a second, over all servers; without that as fast as it goes. Maintenance carries
+-- it out. Refuses a second task for the same queue. Of older ones of the queue ten are kept. Returns
+-- the task's id.
+create or replace function start_move_task(from_queue text, to_queue text default null, per_second integer default null,
+  reason text default null, actor text default session_user) returns bigint
+language plpgsql volatile
+set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  task bigint;
+begin
+  perform check_queue(start_move_task.from_queue);
+  perform check_name('queue', start_move_task.to_queue, {queue_limit});
+  if start_move_task.to_queue = start_move_task.from_queue then
+    raise exception 'queue % cannot be moved to itself', to_json(start_move_task.to_queue)
+      using errcode = '22023', hint = 'Name another queue.';
+  elsif start_move_task.per_second < 1 then
+    raise exception 'per_second is %, it must be at least 1', start_move_task.per_second
+      using errcode = '22023', hint = 'Name a whole number, or null for no limit.';
+  end if;
+  delete from move_task t where t.id in (
+    select o.id from move_task o where o.from_queue = start_move_task.from_queue and o.ended_at is not null
+    order by o.id desc offset 10);
+  insert into move_task as t (from_queue, to_queue, per_second, to_move, moved_at)
+  select start_move_task.from_queue, start_move_task.to_queue, start_move_task.per_second, case
+      when start_move_task.to_queue is null then (select count(*) from (
+        select from job j where j.queue = start_move_task.from_queue and j.moved_from is not null and j.status = 'queued'
+        limit {count_limit}) c)
+      else (select d.queued + d.delayed from queue_depth(start_move_task.from_queue) d) end,
+    -- What one second allows is moved at once.
+    clock_timestamp() - interval '1 s'
+  on conflict (from_queue) where ended_at is null do nothing
+  returning t.id into task;
+  if task is null then
+    raise exception 'a task moves what waits in queue % already', to_json(start_move_task.from_queue)
+      using errcode = '22023', hint = 'Cancel it by cancel_move_task, or let it end.';
+  end if;
+  perform record_operation(actor, 'start_move_task', start_move_task.from_queue, null, null, reason, 1);
+  return task;
+end $$;
+
+-- Ends a task. What it has moved stays moved. Returns how many jobs that is; null if no such task is
+-- running.
+--
+-- Locks: the task's row; waits for the milliseconds of a batch.
+create or replace function cancel_move_task(task bigint, reason text default null, actor text default session_user)
+returns bigint
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+  ended move_task;
+begin
+  update move_task t set status = 'cancelled', ended_at = clock_timestamp()
+  where t.id = task and t.ended_at is null returning t.* into ended;
+  if not found then
+    return null;
+  end if;
+  perform record_operation(actor, 'cancel_move_task', ended.from_queue, null, null, reason, 1);
+  return ended.moved;
+end $$;
+
+-- Carries running tasks one batch further, at most 1,000 jobs of each, and returns how many jobs it
+-- moved. Any number of servers may call it: a task that another one is at is skipped, and what the
+-- rate allows is noted with it. At most what two seconds allow is moved at once.
+--
+-- Locks: tasks that run NO KEY UPDATE, skips; then as move_waiting.
+create or replace function run_move_tasks() returns bigint
+language plpgsql volatile
+set search_path from current
+as $$
+declare
+  task move_task; at timestamptz; n integer; now_moved bigint; all_moved bigint := 0;
+begin
+  for task in select t.* from move_task t where t.ended_at is null order by t.id for no key update skip locked loop
+    at := clock_timestamp();
+    task.moved_at := greatest(task.moved_at, at - interval '2 s');
+    n := least(1000, case when task.per_second is null then 1000
+      else floor(extract(epoch from at - task.moved_at) * task.per_second) end);
+    continue when n < 1;
+    now_moved := move_waiting(task.from_queue, task.to_queue, n);
+    all_moved := all_moved + now_moved;
+    update move_task t set
+      moved = t.moved + now_moved,
+      moved_at = case when task.per_second is null then at
+        else task.moved_at + make_interval(secs => now_moved / task.per_second::float8) end
+    where t.id = task.id;
+    if now_moved < n and not waits_for_move(task.from_queue, task.to_queue) then
+      update move_task t set status = 'completed', ended_at = clock_timestamp() where t.id = task.id;
+    end if;
+  end loop;
+  return all_moved;
+end $$;

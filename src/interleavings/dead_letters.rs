@@ -1,0 +1,274 @@
+//! Jobs that move to another queue: found there, and nowhere else, whatever had read them before
+//! (P2, P3).
+
+use sqlx::PgConnection;
+use tokio::task::JoinHandle;
+
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, lock_job, number, pid, rollback, run,
+};
+use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
+
+/// Where jobs are moved to.
+const DEAD: &str = "dead";
+/// What makes a statement ask for the queue of a job that it locks by its id.
+const ASKS_AGAIN: &str = " and j.queue = any (array[of_queue])";
+
+/// Puts a piece of text into a function of the schema, and takes others out of it.
+async fn rewrite(scene: &Scene, function: &str, replace: &[(&str, &str)]) {
+    let sql = format!(
+        "select pg_get_functiondef(p.oid) from pg_proc p \
+         where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
+    );
+    let mut session = scene.session().await;
+    let mut text: String =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap();
+    for (old, new) in replace {
+        assert!(text.contains(old), "{function} has no {old}");
+        text = text.replace(old, new);
+    }
+    scene.run(&text).await;
+}
+
+/// Begins a claim in the background. It waits at the gate.
+async fn claim_at_gate(scene: &Scene) -> JoinHandle<PgConnection> {
+    let mut worker = scene.session().await;
+    let worker_pid = pid(&mut worker).await;
+    let claim = format!(
+        "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
+         '-infinity', '-infinity', '-infinity', 10, 10, 1000000, true, true)"
+    );
+    let claiming = tokio::spawn(async move {
+        begin(&mut worker).await;
+        number(&mut worker, &claim).await;
+        commit(&mut worker).await;
+        worker
+    });
+    scene.until_waits(worker_pid, "advisory").await;
+    claiming
+}
+
+/// Moves what waits in the queue, up to `n` jobs. Returns how many it moved.
+async fn move_waiting(conn: &mut PgConnection, n: i64) -> i64 {
+    number(conn, &format!("select seriatim.move_waiting('{Q}', '{DEAD}', {n}::integer)")).await
+}
+
+/// Whether nothing would wake a job of the target: the sweep of that queue would find it.
+async fn is_found_there(scene: &Scene, job: i64) -> bool {
+    let received = format!("select coalesce(min(r.id), 0) from seriatim.receive('{DEAD}', 10) r");
+    scene.number(&received).await == job
+}
+
+#[tokio::test]
+async fn a_claim_that_read_a_job_before_its_move_does_not_start_it() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        // A group in line, with one job.
+        let first = scene.enqueue("g").await;
+        let mut worker = scene.session().await;
+        let claim = scene.claim_one(&mut worker).await;
+        let job = scene.enqueue("g").await;
+        scene.run_job(&mut worker, &claim).await;
+        scene.close_gate().await;
+        let gate = "where turn.job_id is null\n";
+        let mut replace = vec![(gate, "where turn.job_id is null and public.pass_gate()\n")];
+        if wrong {
+            replace.push((ASKS_AGAIN, ""));
+        }
+        rewrite(&scene, "read_heads", &replace).await;
+        let claiming = claim_at_gate(&scene).await;
+        let mut mover = scene.session().await;
+        assert_eq!(move_waiting(&mut mover, 10).await, 1);
+        scene.open_gate().await;
+        claiming.await.unwrap();
+        assert_eq!(scene.status(first).await, "succeeded");
+        // Wrong: a turn of the one queue has begun a job of the other.
+        assert_eq!(scene.status(job).await, if wrong { "started" } else { "queued" });
+        assert_eq!(is_found_there(&scene, job).await, !wrong);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_was_moved_ends_the_turn_before_it() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut producer = scene.session().await;
+        let ids = enqueue(&mut producer, &["g", "g"]).await;
+        scene.close_gate().await;
+        let mut replace = vec![("f on turn.fresh)", "f on turn.fresh and public.pass_gate())")];
+        if wrong {
+            replace.push((ASKS_AGAIN, ""));
+        }
+        rewrite(&scene, "start_turns", &replace).await;
+        let claiming = claim_at_gate(&scene).await;
+        // The head is locked by the claim.
+        let mut mover = scene.session().await;
+        assert_eq!(move_waiting(&mut mover, 10).await, 1);
+        scene.open_gate().await;
+        claiming.await.unwrap();
+        assert_eq!(scene.status(ids[0]).await, "started");
+        assert_eq!(scene.status(ids[1]).await, if wrong { "started" } else { "queued" });
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn an_adopter_leaves_the_flag_of_a_job_that_was_moved() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut producer = scene.session().await;
+        // A group that is adopted by a flag behind its first one, which goes with that adoption.
+        let ids = enqueue(&mut producer, &["g"]).await;
+        scene.run("update seriatim.job set run_at = now() + interval '1 h'").await;
+        let late = scene.enqueue("g").await;
+        scene.run("update seriatim.job set run_at = now()").await;
+        scene.close_gate().await;
+        let clears = "if clear <> '{}' then";
+        let mut replace = vec![(clears, "perform public.pass_gate(); if clear <> '{}' then")];
+        if wrong {
+            replace.push((ASKS_AGAIN, ""));
+        }
+        rewrite(&scene, "adopt", &replace).await;
+        let claiming = claim_at_gate(&scene).await;
+        let mut mover = scene.session().await;
+        assert_eq!(move_waiting(&mut mover, 10).await, 2);
+        scene.open_gate().await;
+        claiming.await.unwrap();
+        assert!(scene.flagged(ids[0]).await);
+        // Wrong: the flag of the second stood for it in the other queue.
+        assert_eq!(scene.flagged(late).await, !wrong);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_moved_job_stood_for_is_flagged() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut producer = scene.session().await;
+        // One statement: its first job alone is flagged.
+        let ids = enqueue(&mut producer, &["g", "g"]).await;
+        if wrong {
+            let flags = "update job j set flagged = true where j.id = next.id;";
+            rewrite(&scene, "move_waiting", &[(flags, "")]).await;
+        }
+        let mut mover = scene.session().await;
+        assert_eq!(move_waiting(&mut mover, 1).await, 1);
+        let mut worker = scene.session().await;
+        if wrong {
+            assert!(scene.claim(&mut worker, 10).await.is_empty());
+            assert!(scene.rescue("g").await, "only the sweep finds it");
+        }
+        assert_eq!(scene.drain().await, ids[1..]);
+        assert!(is_found_there(&scene, ids[0]).await);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_group_whose_next_job_is_locked_is_moved_later() {
+    let scene = Scene::new().await;
+    let mut producer = scene.session().await;
+    let ids = enqueue(&mut producer, &["g", "g", "g"]).await;
+    let mut other = scene.session().await;
+    begin(&mut other).await;
+    lock_job(&mut other, ids[1], "no key update").await;
+    let mut mover = scene.session().await;
+    assert_eq!(move_waiting(&mut mover, 10).await, 0);
+    rollback(&mut other).await;
+    assert_eq!(move_waiting(&mut mover, 10).await, 3);
+    assert_eq!(scene.drain().await, [0_i64; 0]);
+    assert!(is_found_there(&scene, ids[0]).await);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_job_that_runs_while_those_around_it_move_passes_its_turn_on() {
+    let scene = Scene::new().await;
+    let mut late = scene.session().await;
+    begin(&mut late).await;
+    let low = enqueue(&mut late, &["g", "g"]).await;
+    let running = scene.enqueue("g").await;
+    let behind = scene.enqueue("g").await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_one(&mut worker).await;
+    assert_eq!(claim.job, running);
+    let held = scene.hold(&mut worker, &claim).await;
+    commit(&mut late).await;
+    let mut mover = scene.session().await;
+    assert_eq!(move_waiting(&mut mover, 1).await, 1);
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    commit(&mut worker).await;
+    assert_eq!(scene.drain().await, [low[1], behind]);
+    assert!(is_found_there(&scene, low[0]).await);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_in_one_queue_whatever_its_settle_comes_to() {
+    for committed in [true, false] {
+        let scene = Scene::new().await;
+        scene
+            .run(&format!(
+                "select seriatim.configure_queue('{Q}', '{{\"dead_letter_queue\": \"{DEAD}\"}}')"
+            ))
+            .await;
+        let mut producer = scene.session().await;
+        let ids = enqueue(&mut producer, &["g", "g"]).await;
+        let mut worker = scene.session().await;
+        let claim = scene.claim_one(&mut worker).await;
+        let held = scene.hold(&mut worker, &claim).await;
+        let settled =
+            scene.store.settle(&mut worker, Q, &claim, &failed(), KEEP, held.followed).await;
+        settled.unwrap();
+        // Neither queue gives it out before the commit, and nothing waits.
+        let mut other = scene.session().await;
+        assert!(scene.claim(&mut other, 10).await.is_empty());
+        assert!(!is_found_there(&scene, ids[0]).await);
+        if committed {
+            commit(&mut worker).await;
+            assert!(is_found_there(&scene, ids[0]).await);
+            assert_eq!(scene.drain().await, ids[1..]);
+        } else {
+            rollback(&mut worker).await;
+            assert_eq!(scene.status(ids[0]).await, "started");
+            let held = scene.hold(&mut worker, &claim).await;
+            let later = retried(std::time::Duration::ZERO);
+            scene.settle(&mut worker, &claim, &held, &later).await;
+            commit(&mut worker).await;
+            assert!(!is_found_there(&scene, ids[0]).await);
+            assert_eq!(scene.drain().await, ids);
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lower_dead_letter_runs_next_in_a_group_that_is_there() {
+    let scene = Scene::new().await;
+    let mut producer = scene.session().await;
+    // The dead-letter queue is the scene's, and has the higher jobs.
+    run(&mut producer, "select seriatim.enqueue('source', '1', 'g', max_attempts => 1)").await;
+    let low = number(&mut producer, "select id from seriatim.job").await;
+    run(
+        &mut producer,
+        &format!("select seriatim.configure_queue('source', '{{\"dead_letter_queue\": \"{Q}\"}}')"),
+    )
+    .await;
+    let ids = enqueue(&mut producer, &["g", "g"]).await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_one(&mut worker).await;
+    let held = scene.hold(&mut worker, &claim).await;
+    run(&mut producer, "select seriatim.nack(r.receipt) from seriatim.receive('source') r").await;
+    // Never beside the running one, and next behind it.
+    let mut other = scene.session().await;
+    assert!(scene.claim(&mut other, 10).await.is_empty());
+    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    commit(&mut worker).await;
+    assert_eq!(scene.drain().await, [low, ids[1]]);
+    assert!(!scene.rescue("g").await);
+    scene.end().await;
+}

@@ -1,0 +1,209 @@
+//! A queue whose dead letters go to another one; tasks that move them back.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::{
+    Client, ConfigureError, JobError, JobStatus, OutOfAttempts, QueueSettings, Receive, Retention,
+    RetryPolicy,
+};
+use sqlx::PgPool;
+
+use crate::support::{
+    Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
+    queue, until_jobs, value,
+};
+
+async fn set(pool: &PgPool, target: Option<&str>) -> Result<(), ConfigureError> {
+    let settings = QueueSettings::new("q").dead_letter_queue(target.map(str::to_owned));
+    Client::default().configure_queue(pool, settings).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fails_for_good_runs_in_the_dead_letter_queue() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Log::default());
+    set(pool, Some("dead")).await.unwrap();
+    let one = Duration::from_millis(1);
+    let fails = queue("q").retry(RetryPolicy::new(2).base(one)).keep_failed(Retention::Never);
+    let fails = fails.out_of_attempts(OutOfAttempts::Continue);
+    let handles = || {
+        handler_with(log.clone(), async |log, job, data| {
+            log.add(format!("{data} of {} at {}", job.queue(), job.attempt()));
+            if data == json!("bad") && job.queue() == "q" {
+                return Err(JobError::retry("it is bad"));
+            }
+            Ok(Value::Null)
+        })
+    };
+    let bad = enqueue(pool, "q", "g", "bad").await;
+    let good = enqueue(pool, "q", "g", "good").await;
+    let alone = seriatim::NewJob::new("q", &"bad");
+    let alone = seriatim::enqueue(pool, alone).await.unwrap().id();
+    let running = processor(&database, 10)
+        .await
+        .queue(fails, handles())
+        .queue(queue("dead"), handles())
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    for id in [bad, good, alone] {
+        assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
+    }
+    drained(pool, "q").await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let ran = log.entries();
+    for (entry, times) in [
+        ("\"bad\" of q at 1", 2),
+        ("\"bad\" of q at 2", 2),
+        ("\"bad\" of dead at 3", 2),
+        ("\"good\" of q at 1", 1),
+    ] {
+        assert_eq!(ran.iter().filter(|ran| *ran == entry).count(), times, "{entry} in {ran:?}");
+    }
+    assert_eq!(ran.len(), 7, "{ran:?}");
+    let moved = job(pool, bad).await;
+    assert_eq!((&*moved.queue, moved.history.len()), ("dead", 2));
+    assert_eq!(value::<String>(pool, "select min(moved_from) from seriatim.job").await, "q");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setting_that_cannot_be_is_refused() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let refused = async |settings: QueueSettings, words: &str| {
+        let error = client.configure_queue(pool, settings).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let q = || QueueSettings::new("q");
+    refused(q().dead_letter_queue(String::from("q")), "its own dead-letter queue").await;
+    refused(q().dead_letter_queue(String::new()), "empty").await;
+    let both = "cannot both have a dead-letter queue and";
+    let dead = || q().dead_letter_queue(String::from("dead"));
+    refused(dead().out_of_attempts(OutOfAttempts::Park), both).await;
+    client.configure_queue(pool, dead()).await.unwrap();
+    let stored = client.queue_settings(pool, "q").await.unwrap();
+    assert_eq!(stored.dead_letter_queue.as_deref(), Some("dead"));
+    refused(q().out_of_attempts(OutOfAttempts::Halt), both).await;
+    client
+        .configure_queue(pool, q().out_of_attempts(OutOfAttempts::Halt).dead_letter_queue(None))
+        .await
+        .unwrap();
+    refused(dead(), both).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_halts_keeps_its_dead_job() {
+    let database = database().await;
+    let pool = database.pool();
+    set(pool, Some("dead")).await.unwrap();
+    let halts = Some(OutOfAttempts::Halt);
+    Client::default().set_group_policy(pool, "q", "own", halts).await.unwrap();
+    let fails = handler(async |_, _: Value| Err::<Value, _>(JobError::fail("it is bad")));
+    let running = processor(&database, 10).await.queue(queue("q"), fails).build().unwrap().start();
+    let running = running.await.unwrap();
+    let own = enqueue(pool, "q", "own", 1).await;
+    let other = enqueue(pool, "q", "g", 1).await;
+    assert_eq!(ended(pool, own).await.status, JobStatus::Failed);
+    until_jobs(pool, "queue = 'dead' and status = 'queued'", 1).await;
+    assert_eq!(job(pool, other).await.queue, "dead");
+    assert_eq!(job(pool, own).await.queue, "q");
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// The data of what a receiver finds in a queue, which it acks.
+async fn taken(pool: &PgPool, queue: &str) -> Vec<Value> {
+    let (client, mut data) = (Client::default(), Vec::new());
+    loop {
+        let received = client.receive(pool, Receive::new(queue).max(100)).await.unwrap();
+        if received.is_empty() {
+            return data;
+        }
+        for job in received {
+            client.ack(pool, &job.receipt).await.unwrap();
+            data.push(job.data);
+        }
+    }
+}
+
+/// Jobs in the queue `dead`: three of a group and one without from `q`, one of the group from
+/// `other`, and one that was enqueued there.
+async fn dead_letters(pool: &PgPool) {
+    for queue in ["q", "other"] {
+        let settings =
+            QueueSettings::new(queue).max_attempts(1).dead_letter_queue(String::from("dead"));
+        Client::default().configure_queue(pool, settings).await.unwrap();
+    }
+    for (queue, data) in [("q", 1), ("other", 2), ("q", 3), ("q", 4)] {
+        enqueue(pool, queue, "g", data).await;
+        let nack = format!("select seriatim.nack(r.receipt) from seriatim.receive('{queue}') r");
+        by_hand(pool, nack).await;
+    }
+    seriatim::enqueue(pool, seriatim::NewJob::new("q", &5)).await.unwrap();
+    by_hand(pool, "select seriatim.nack(r.receipt) from seriatim.receive('q') r").await;
+    seriatim::enqueue(pool, job_of("dead", "g", 6)).await.unwrap();
+    assert_eq!(
+        value::<i64>(pool, "select count(*) from seriatim.job where queue = 'dead'").await,
+        6
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_moves_each_dead_letter_back_in_order() {
+    let database = database().await;
+    let pool = database.pool();
+    dead_letters(pool).await;
+    let task: i64 = value(pool, "select seriatim.start_move_task('dead')").await;
+    let again = sqlx::query("select seriatim.start_move_task('dead', 'x')").execute(pool).await;
+    assert!(again.unwrap_err().to_string().contains("a task moves what waits in queue \"dead\""));
+    Client::default().run_maintenance(pool, queue("any")).await.unwrap();
+    let shown = format!(
+        "select concat_ws(' ', status, moved, to_move) from seriatim.move_task where id = {task}"
+    );
+    assert_eq!(value::<String>(pool, shown).await, "completed 5 5");
+    // The one without a group comes anywhere between them.
+    let back = taken(pool, "q").await;
+    assert!(back.contains(&json!(5)), "{back:?}");
+    assert_eq!(back.into_iter().filter(|data| *data != 5).collect::<Vec<_>>(), [1, 3, 4]);
+    assert_eq!(taken(pool, "other").await, [2]);
+    assert_eq!(taken(pool, "dead").await, [6]);
+    let of = "select count(*) from seriatim.job where moved_from is not null";
+    assert_eq!(value::<i64>(pool, of).await, 0);
+    let did =
+        "select string_agg(action, ' ' order by id) from seriatim.operation where queue = 'dead'";
+    assert_eq!(value::<String>(pool, did).await, "start_move_task");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_keeps_its_rate_over_all_that_carry_it_out_and_can_be_cancelled() {
+    let database = database().await;
+    let pool = database.pool();
+    dead_letters(pool).await;
+    let task: i64 =
+        value(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 2)").await;
+    let run = async || value::<i64>(pool, "select seriatim.run_move_tasks()").await;
+    let runs = futures::future::join_all((0..8).map(|_| run())).await;
+    assert_eq!(runs.iter().sum::<i64>(), 2, "{runs:?}");
+    let later = |seconds: f64| {
+        format!("update seriatim.move_task set moved_at = moved_at - interval '{seconds} s'")
+    };
+    by_hand(pool, later(0.6)).await;
+    assert_eq!(run().await, 1);
+    // However long nothing has carried it out.
+    by_hand(pool, later(3600.0)).await;
+    assert_eq!(run().await, 3);
+    let shown = format!("select status || ' ' || moved from seriatim.move_task where id = {task}");
+    assert_eq!(value::<String>(pool, shown).await, "completed 6");
+    assert_eq!(taken(pool, "elsewhere").await.len(), 6);
+
+    seriatim::enqueue(pool, job_of("dead", "g", 7)).await.unwrap();
+    let task: i64 =
+        value(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 1)").await;
+    let cancel = format!("select seriatim.cancel_move_task({task})");
+    assert_eq!(value::<Option<i64>>(pool, cancel.clone()).await, Some(0));
+    assert_eq!(value::<Option<i64>>(pool, cancel).await, None);
+    assert_eq!(run().await, 0);
+    assert_eq!(taken(pool, "dead").await, [7]);
+}
