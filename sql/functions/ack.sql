@@ -22,7 +22,7 @@ declare
 begin
   perform check_isolation('ack');
   select * into shown from parse_receipt(receipt);
-  select * into held from receive_hold(shown.job, shown.token);
+  select * into held from receive_hold(shown.job, shown.token, true);
   if held.state <> 'held' then
     return held.state;
   end if;

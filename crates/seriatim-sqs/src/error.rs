@@ -21,16 +21,17 @@ pub(crate) enum Code {
     MessageNotInflight,
     MissingAuthentication,
     MissingParameter,
+    OverLimit,
     PurgeQueueInProgress,
     QueueDoesNotExist,
     QueueNameExists,
     ReceiptHandleIsInvalid,
     RequestTooLarge,
+    ResourceNotFound,
     ServiceUnavailable,
     SignatureDoesNotMatch,
     TooManyEntries,
     UnknownKey,
-    UnsupportedOperation,
 }
 
 impl Code {
@@ -73,6 +74,7 @@ impl Code {
             Self::MissingParameter => {
                 ("MissingRequiredParameterException", "MissingParameter", 400)
             }
+            Self::OverLimit => ("OverLimit", "OverLimit", 403),
             Self::PurgeQueueInProgress => {
                 ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
             }
@@ -84,6 +86,9 @@ impl Code {
                 ("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
             }
             Self::RequestTooLarge => ("RequestEntityTooLarge", "RequestEntityTooLarge", 413),
+            Self::ResourceNotFound => {
+                ("ResourceNotFoundException", "ResourceNotFoundException", 404)
+            }
             Self::ServiceUnavailable => ("ServiceUnavailableException", "ServiceUnavailable", 503),
             Self::SignatureDoesNotMatch => {
                 ("InvalidSignatureException", "SignatureDoesNotMatch", 403)
@@ -94,9 +99,6 @@ impl Code {
                 400,
             ),
             Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
-            Self::UnsupportedOperation => {
-                ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400)
-            }
         }
     }
 

@@ -49,6 +49,8 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How often messages that have ended are deleted, and others' requests carried out.
 const MAINTENANCE: Duration = Duration::from_secs(30);
+/// How often running tasks move messages.
+const MOVES: Duration = Duration::from_secs(1);
 /// How long messages are kept that were deleted or purged.
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
 /// How long dead letters are kept: as long as AWS keeps any message.
@@ -81,7 +83,8 @@ struct Server {
 ///
 /// It takes one connection of the pool to listen on, and as many more as there are requests at
 /// work; a request that waits for messages has none. Keys with a role have a pool of 10 for each
-/// role. Every 30 s it runs maintenance of the queues, which deletes what ended a day
+/// role. Every second it carries out tasks that move messages. Every 30 s it runs
+/// maintenance of the queues, which deletes what ended a day
 /// ago, and dead letters of 14 days.
 ///
 /// # Errors
@@ -116,6 +119,7 @@ pub async fn serve(
         () = accept(&listener, &server, &open, config.connections) => {}
         () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
+        () = move_messages(&service) => {}
         () = end => {}
     }
     drop(listener);
@@ -171,6 +175,17 @@ async fn maintain(service: &Service) {
         sleep(MAINTENANCE).await;
         if let Err(error) = maintain_once(service).await {
             tracing::warn!(%error, "the maintenance of the queues failed");
+        }
+    }
+}
+
+/// Carries out the tasks that move messages. Other servers do so too: a task's rate holds over all.
+/// Never returns.
+async fn move_messages(service: &Service) {
+    loop {
+        sleep(MOVES).await;
+        if let Err(error) = service.database.run_move_tasks().await {
+            tracing::warn!(%error, "the tasks that move messages failed");
         }
     }
 }

@@ -2,9 +2,11 @@
 
 mod batch;
 mod delete;
+mod permissions;
 mod queues;
 mod receive;
 mod send;
+mod tasks;
 
 use std::sync::Arc;
 
@@ -18,30 +20,6 @@ use crate::input::{self, queue_of};
 use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
-
-/// What this server does not do, and why.
-const NOT_BUILT: [(&str, &str); 5] = [
-    (
-        "AddPermission",
-        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
-    ),
-    (
-        "RemovePermission",
-        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
-    ),
-    (
-        "StartMessageMoveTask",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-    (
-        "CancelMessageMoveTask",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-    (
-        "ListMessageMoveTasks",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-];
 
 /// What all requests share.
 pub(crate) struct Service {
@@ -83,7 +61,15 @@ impl Request {
             "ChangeMessageVisibilityBatch" => {
                 self.change_visibility_batch(input::read(input)?).await
             }
-            other => Err(not_built(other)),
+            "StartMessageMoveTask" => self.start_move_task(input::read(input)?).await,
+            "CancelMessageMoveTask" => self.cancel_move_task(input::read(input)?).await,
+            "ListMessageMoveTasks" => self.list_move_tasks(input::read(input)?).await,
+            "AddPermission" => self.add_permission(input::read(input)?).await,
+            "RemovePermission" => self.remove_permission(input::read(input)?).await,
+            other => {
+                let message = format!("The action {other} is not valid for this endpoint.");
+                Err(SqsError::new(Code::InvalidAction, message))
+            }
         }
     }
 
@@ -108,13 +94,4 @@ impl Request {
     fn arn_of(&self, queue: &str) -> String {
         format!("arn:aws:sqs:{}:{}:{queue}", self.caller.region, self.service.account)
     }
-}
-
-fn not_built(operation: &str) -> SqsError {
-    if let Some((_, instead)) = NOT_BUILT.iter().find(|(name, _)| *name == operation) {
-        let message = format!("{operation} is not supported. {instead}");
-        return SqsError::new(Code::UnsupportedOperation, message);
-    }
-    let message = format!("The action {operation} is not valid for this endpoint.");
-    SqsError::new(Code::InvalidAction, message)
 }

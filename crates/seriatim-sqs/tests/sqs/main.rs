@@ -9,6 +9,7 @@ mod hostile;
 mod http;
 mod load;
 mod messages;
+mod permissions;
 mod queues;
 mod suites;
 mod support;
