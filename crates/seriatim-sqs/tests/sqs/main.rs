@@ -4,6 +4,7 @@
 
 mod access;
 mod dead_letters;
+mod deviations;
 mod fuzz;
 mod hostile;
 mod http;
