@@ -344,8 +344,22 @@ impl Database {
         Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
     }
 
+    /// Counts the messages of a queue. One whose visibility is over is not in flight any more,
+    /// whether or not a receive has found it yet.
     pub(crate) async fn depth(&self, pool: &PgPool, queue: &str) -> Result<Depth, SqsError> {
-        let sql = self.sql("select queued, delayed, started::int8 from {schema}.queue_depth($1)");
+        let sql = self.sql(
+            "select d.queued + over.n, d.delayed, d.started::int8 - over.n
+             from {schema}.queue_depth($1) d cross join lateral (
+               select ((select coalesce(sum(c.batch_size), 0) from (
+                   select g.batch_size, g.claimed_by, g.ready_at from {schema}.queue_group g
+                   where g.queue = $1 and g.job_id is not null limit 10001) c
+                 where c.claimed_by is null and c.ready_at <= clock_timestamp())
+               + (select count(*) from (
+                   select j.claimed_by, j.lease_until from {schema}.job j
+                   where j.queue = $1 and j.group_id is null and j.status = 'started'
+                   limit 10001) c
+                 where c.claimed_by is null and c.lease_until <= clock_timestamp()))::int8) over(n)",
+        );
         let row = sqlx::query(sql).bind(queue).fetch_one(pool).await?;
         Ok(Depth { visible: row.try_get(0)?, delayed: row.try_get(1)?, in_flight: row.try_get(2)? })
     }

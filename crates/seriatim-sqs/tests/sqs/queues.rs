@@ -65,6 +65,31 @@ async fn lists_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_visibility_is_over_counts_as_visible() {
+    let sqs = Sqs::start().await;
+    for name in ["q", "q.fifo"] {
+        let url = sqs.queue(name).await;
+        let mut input = json!({"QueueUrl": url, "MessageBody": "b"});
+        if name == "q.fifo" {
+            input["MessageGroupId"] = "g".into();
+            input["MessageDeduplicationId"] = "d".into();
+        }
+        sqs.call("SendMessage", input).await;
+        sqs.receive(&url).await;
+        let counts = async || {
+            let input = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+            let known = sqs.call("GetQueueAttributes", input).await["Attributes"].clone();
+            let number = |name: &str| known[name].as_str().unwrap().to_owned();
+            ["", "NotVisible"].map(|of| number(&format!("ApproximateNumberOfMessages{of}")))
+        };
+        assert_eq!(counts().await, ["0", "1"], "{name}");
+        sqs.lapse().await;
+        assert_eq!(counts().await, ["1", "0"], "{name}");
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attributes_are_set_counted_and_removed() {
     let sqs = Sqs::start().await;
     let dead = sqs.queue("dead").await;
