@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::{Client, Receive, ReceiveError, Received};
+use seriatim::{Client, Receipt, Receive, ReceiveError, Received};
 use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
@@ -434,6 +434,21 @@ impl Database {
         let sql = self
             .sql("select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null");
         Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
+    }
+
+    /// Returns the receipts that receivers have of these jobs, of those without a group.
+    pub(crate) async fn receipts(
+        &self,
+        pool: &PgPool,
+        jobs: &[i64],
+    ) -> Result<HashMap<i64, Receipt>, SqsError> {
+        let sql = self.sql(
+            "select j.id, j.id || '.' || j.claim from {schema}.job j
+             where j.id = any ($1) and j.group_id is null and j.finished_at is null
+               and j.claim is not null and j.claimed_by is null",
+        );
+        let rows: Vec<(i64, String)> = sqlx::query_as(sql).bind(jobs).fetch_all(pool).await?;
+        Ok(rows.into_iter().filter_map(|(id, text)| Some((id, text.parse().ok()?))).collect())
     }
 }
 

@@ -102,10 +102,17 @@ impl Request {
         asked: Vec<Asked<()>>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
         let receipts: Vec<Receipt> = asked.iter().flatten().map(|(receipt, ..)| *receipt).collect();
-        let done =
+        let mut done =
             if receipts.is_empty() { vec![] } else { self.lines().deletes.ask(receipts).await? };
+        let renewed = self.renewed(queue, &done).await?;
+        if !renewed.is_empty() {
+            let (places, receipts): (Vec<usize>, Vec<Receipt>) = renewed.into_iter().unzip();
+            for (place, answer) in places.into_iter().zip(self.lines().deletes.ask(receipts).await?)
+            {
+                done[place] = answer;
+            }
+        }
         self.service.waiting.wake(&queue.name);
-        // A standard queue takes an old handle, as AWS does.
         self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {
             (true, true) => {
                 Err(SqsError::invalid(handle, "ReceiptHandle", "The receipt handle has expired."))
@@ -121,25 +128,15 @@ impl Request {
         queue: &Queue,
         asked: Vec<Asked<i64>>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
-        let (pool, client) = (self.pool(), &self.database().client);
-        let mut by_timeout: BTreeMap<i64, Vec<(usize, Receipt)>> = BTreeMap::new();
-        for (place, (receipt, _, timeout)) in asked.iter().flatten().enumerate() {
-            by_timeout.entry(*timeout).or_default().push((place, *receipt));
+        let (receipts, timeouts): (Vec<Receipt>, Vec<i64>) =
+            asked.iter().flatten().map(|(receipt, _, timeout)| (*receipt, *timeout)).unzip();
+        let first = receipts.into_iter().enumerate().collect();
+        let mut done: Vec<Done> =
+            self.change_receipts(first, &timeouts).await?.into_iter().map(|(_, of)| of).collect();
+        let renewed = self.renewed(queue, &done).await?;
+        for (place, answer) in self.change_receipts(renewed, &timeouts).await? {
+            done[place] = answer;
         }
-        let mut done: Vec<(usize, Done)> = Vec::new();
-        // The longest first: a message that is given back takes those behind it along.
-        for (timeout, of) in by_timeout.into_iter().rev() {
-            let (places, receipts): (Vec<usize>, Vec<Receipt>) = of.into_iter().unzip();
-            let time = Duration::from_secs(timeout.unsigned_abs());
-            let answers = if timeout == 0 {
-                client.nack_many(&pool, &receipts, Duration::ZERO).await
-            } else {
-                client.extend_many(&pool, &receipts, time).await
-            };
-            done.extend(places.into_iter().zip(answers.map_err(refusal)?));
-        }
-        done.sort_by_key(|(place, _)| *place);
-        let done = done.into_iter().map(|(_, done)| done).collect();
         self.service.waiting.wake(&queue.name);
         self.answers(queue, asked, done, |fifo, is_there, handle| {
             Err(if !is_there {
@@ -154,6 +151,58 @@ impl Request {
             })
         })
         .await
+    }
+
+    /// Changes the visibility of receipts, each with its place in the request and among the
+    /// timeouts. Returns what each came to, by place.
+    async fn change_receipts(
+        &self,
+        receipts: Vec<(usize, Receipt)>,
+        timeouts: &[i64],
+    ) -> Result<Vec<(usize, Done)>, SqsError> {
+        let (pool, client) = (self.pool(), &self.database().client);
+        let mut by_timeout: BTreeMap<i64, Vec<(usize, Receipt)>> = BTreeMap::new();
+        for (place, receipt) in receipts {
+            by_timeout.entry(timeouts[place]).or_default().push((place, receipt));
+        }
+        let mut done: Vec<(usize, Done)> = Vec::new();
+        // The longest first: a message that is given back takes those behind it along.
+        for (timeout, of) in by_timeout.into_iter().rev() {
+            let (places, receipts): (Vec<usize>, Vec<Receipt>) = of.into_iter().unzip();
+            let time = Duration::from_secs(timeout.unsigned_abs());
+            let answers = if timeout == 0 {
+                client.nack_many(&pool, &receipts, Duration::ZERO).await
+            } else {
+                client.extend_many(&pool, &receipts, time).await
+            };
+            done.extend(places.into_iter().zip(answers.map_err(refusal)?));
+        }
+        done.sort_by_key(|(place, _)| *place);
+        Ok(done)
+    }
+
+    /// Returns the receipts that the messages of stale ones have now, with the places of those. A
+    /// standard queue takes an old handle, as AWS does; a FIFO queue does not.
+    async fn renewed(
+        &self,
+        queue: &Queue,
+        done: &[Done],
+    ) -> Result<Vec<(usize, Receipt)>, SqsError> {
+        let stale: Vec<(usize, i64)> = done
+            .iter()
+            .enumerate()
+            .filter_map(|(place, done)| match done {
+                Err(ReceiveError::Stale { job }) => Some((place, *job)),
+                _ => None,
+            })
+            .collect();
+        if queue.is_fifo() || stale.is_empty() {
+            return Ok(vec![]);
+        }
+        let jobs: Vec<i64> = stale.iter().map(|(_, job)| *job).collect();
+        let now = self.database().receipts(&self.pool(), &jobs).await?;
+        let receipts = stale.into_iter().filter_map(|(place, job)| Some((place, *now.get(&job)?)));
+        Ok(receipts.collect())
     }
 
     /// Returns the answer to each handle. Of a stale one `stale` says what it means: in a FIFO

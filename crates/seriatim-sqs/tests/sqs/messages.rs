@@ -255,30 +255,20 @@ async fn a_stale_handle_is_told_from_a_forged_one() {
     let sqs = Sqs::start().await;
     let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
     sqs.send_to(&fifo, "g", &["1"]).await;
-    sqs.call("SendMessage", json!({"QueueUrl": standard, "MessageBody": "1"})).await;
-    for url in [&fifo, &standard] {
-        let old = sqs.receive(url).await.remove(0);
-        sqs.lapse().await;
-        let new = sqs.receive(url).await;
-        let is_fifo = *url == fifo;
-        let deleted = sqs.delete(url, &old).await;
-        assert_eq!(deleted.status, if is_fifo { 400 } else { 200 });
-        if is_fifo {
-            assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
-        }
-        let visibility =
-            json!({"QueueUrl": url, "ReceiptHandle": old["ReceiptHandle"], "VisibilityTimeout": 9});
-        let (error, _) = sqs.refusal("ChangeMessageVisibility", visibility.clone()).await;
-        let expected =
-            if is_fifo { "InvalidParameterValueException" } else { "MessageNotInflight" };
-        assert_eq!(error, expected);
-        // The old handle has not hurt the new one. Once more is no error.
-        assert_eq!(sqs.delete(url, &new[0]).await.status, 200);
-        assert_eq!(sqs.delete(url, &new[0]).await.status, 200);
-        let (_, text) = sqs.refusal("ChangeMessageVisibility", visibility).await;
-        assert!(text.contains("Message does not exist"), "{text}");
-    }
-    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 2);
+    let old = sqs.receive(&fifo).await.remove(0);
+    sqs.lapse().await;
+    let new = sqs.receive(&fifo).await.remove(0);
+    let deleted = sqs.delete(&fifo, &old).await;
+    assert_eq!(deleted.status, 400);
+    assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
+    let (error, _) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &fifo, &old)).await;
+    assert_eq!(error, "InvalidParameterValueException");
+    // The old handle has not hurt the new one. Once more is no error.
+    assert_eq!(sqs.delete(&fifo, &new).await.status, 200);
+    assert_eq!(sqs.delete(&fifo, &new).await.status, 200);
+    let (_, text) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &fifo, &new)).await;
+    assert!(text.contains("Message does not exist"), "{text}");
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 1);
 
     sqs.send_to(&fifo, "g", &["2"]).await;
     let message = sqs.receive(&fifo).await.remove(0);
@@ -292,6 +282,40 @@ async fn a_stale_handle_is_told_from_a_forged_one() {
         (&*error, &*text),
         ("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
     );
+    sqs.end().await;
+}
+
+fn visible_in(seconds: i64, url: &str, message: &Value) -> Value {
+    json!({
+        "QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": seconds,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standard_queue_takes_old_handles() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})).await;
+    let old = sqs.receive(&url).await.remove(0);
+    sqs.lapse().await;
+    let new = sqs.receive(&url).await.remove(0);
+    sqs.call("ChangeMessageVisibility", visible_in(1000, &url, &old)).await;
+    let left = "select extract(epoch from lease_until - now())::int8 from seriatim.job";
+    assert!(sqs.number(left).await > 900);
+    sqs.call("ChangeMessageVisibility", visible_in(0, &url, &old)).await;
+    // It is in flight no more.
+    let (error, _) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &url, &new)).await;
+    assert_eq!(error, "MessageNotInflight");
+    sqs.receive(&url).await.remove(0);
+    for handle in [&old, &old, &new] {
+        assert_eq!(sqs.delete(&url, handle).await.status, 200);
+        assert_eq!(
+            sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await,
+            1
+        );
+    }
+    let (_, text) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &url, &old)).await;
+    assert!(text.contains("Message does not exist"), "{text}");
     sqs.end().await;
 }
 
