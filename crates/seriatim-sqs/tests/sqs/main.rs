@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
+mod coalescing;
 mod dead_letters;
+mod deviations;
+mod fuzz;
+mod hostile;
 mod http;
+mod load;
 mod messages;
 mod permissions;
 mod queues;
