@@ -14,19 +14,20 @@ $$;
 
 -- Moves up to `n` queued jobs of a queue; without `to_queue`, those that came from another queue go
 -- back there. Of a group a first part is moved, which ends before a job that is left. That job is
--- flagged: the flags of those before it, which may have stood for it, are gone. If it is locked, the
--- group is left to the next call.
+-- flagged: the flags of those before it, which may have stood for it, are gone. The group's row is
+-- woken, as it may sleep for one that goes. If that job or that row is locked (a handler runs in its
+-- transaction, say), the group is left to the next call.
 --
 -- Returns how many it moved.
 --
--- Locks: the jobs NO KEY UPDATE, skips.
+-- Locks: the jobs, then rows of their groups NO KEY UPDATE, skips.
 create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
-  wanted bigint[]; one record; next record; ids bigint[]; all_ids bigint[] := '{}';
+  wanted bigint[]; one record; next record; ids bigint[]; all_ids bigint[] := '{}'; line tid[];
 begin
   if to_queue is null then
     wanted := array(
@@ -44,6 +45,12 @@ begin
   loop
     ids := one.ids;
     if one.group_id is not null then
+      -- A claim that has the row may be letting it sleep for a job that goes.
+      line := array(select g.ctid from queue_group g
+        where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id
+        for no key update skip locked);
+      continue when line = '{}' and exists (select from queue_group g
+        where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id);
       -- By a snapshot younger than the locks.
       select j.id, j.status into next from job j
       where j.queue = from_queue and (j.group_id, j.id) > (one.group_id, (select min(i) from unnest(ids) i))
@@ -58,6 +65,8 @@ begin
         update job j set flagged = true where j.id = next.id;
         ids := array(select i from unnest(ids) i where i < next.id);
       end if;
+      update queue_group g set ready_at = least(g.ready_at, clock_timestamp())
+      where g.ctid = any (line) and g.claim is null and g.halted_at is null;
     end if;
     all_ids := all_ids || ids;
   end loop;

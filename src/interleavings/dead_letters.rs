@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
-    begin, commit, enqueue, lock_job, number, pid, rollback, run,
+    begin, commit, enqueue, enqueue_delayed, lock_group, lock_job, number, pid, rollback, run,
 };
 use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
 
@@ -65,12 +65,8 @@ async fn is_found_there(scene: &Scene, job: i64) -> bool {
 async fn a_claim_that_read_a_job_before_its_move_does_not_start_it() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
-        // A group in line, with one job.
-        let first = scene.enqueue("g").await;
-        let mut worker = scene.session().await;
-        let claim = scene.claim_one(&mut worker).await;
+        // A group that is new: nothing of it is locked but by its claim.
         let job = scene.enqueue("g").await;
-        scene.run_job(&mut worker, &claim).await;
         scene.close_gate().await;
         let gate = "where turn.job_id is null\n";
         let mut replace = vec![(gate, "where turn.job_id is null and public.pass_gate()\n")];
@@ -83,7 +79,6 @@ async fn a_claim_that_read_a_job_before_its_move_does_not_start_it() {
         assert_eq!(move_waiting(&mut mover, 10).await, 1);
         scene.open_gate().await;
         claiming.await.unwrap();
-        assert_eq!(scene.status(first).await, "succeeded");
         // Wrong: a turn of the one queue has begun a job of the other.
         assert_eq!(scene.status(job).await, if wrong { "started" } else { "queued" });
         assert_eq!(is_found_there(&scene, job).await, !wrong);
@@ -186,6 +181,27 @@ async fn a_group_whose_next_job_is_locked_is_moved_later() {
 }
 
 #[tokio::test]
+async fn a_row_that_sleeps_for_a_moved_job_is_woken() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
+    let job = enqueue_delayed(&mut worker, "g").await;
+    scene.run("update seriatim.job set turn_at = now()").await;
+    assert!(scene.claim(&mut worker, 10).await.is_empty());
+    assert!(!scene.row("g").await.unwrap().due);
+    // A claim that has the row may let it sleep on.
+    let mut other = scene.session().await;
+    begin(&mut other).await;
+    lock_group(&mut other, "g", "no key update").await;
+    let mut mover = scene.session().await;
+    assert_eq!(move_waiting(&mut mover, 10).await, 0);
+    rollback(&mut other).await;
+    assert_eq!(move_waiting(&mut mover, 10).await, 1);
+    assert_eq!(scene.drain().await, [0_i64; 0]);
+    assert!(is_found_there(&scene, job).await);
+    scene.end().await;
+}
+
+#[tokio::test]
 async fn a_job_that_runs_while_those_around_it_move_passes_its_turn_on() {
     let scene = Scene::new().await;
     let mut late = scene.session().await;
@@ -196,10 +212,12 @@ async fn a_job_that_runs_while_those_around_it_move_passes_its_turn_on() {
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
     assert_eq!(claim.job, running);
-    let held = scene.hold(&mut worker, &claim).await;
     commit(&mut late).await;
     let mut mover = scene.session().await;
     assert_eq!(move_waiting(&mut mover, 1).await, 1);
+    // A handler in its transaction has the group's row: what is left of it waits.
+    let held = scene.hold(&mut worker, &claim).await;
+    assert_eq!(move_waiting(&mut mover, 1).await, 0);
     scene.settle(&mut worker, &claim, &held, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.drain().await, [low[1], behind]);

@@ -270,6 +270,17 @@ fn presences_through_a_restart() {
 }
 
 #[test]
+fn a_move_to_another_queue_at_any_time() {
+    let requests = vec![Request::Move(0)];
+    check("a move", &Protocol { requests: requests.clone(), ..plain(&[TWO, ONE]) });
+    check(
+        "a move of a later job",
+        &Protocol { requests: vec![Request::Move(1)], ..plain(&[TWO, ONE]) },
+    );
+    check("errors and a move", &Protocol { may_fail: true, requests, ..plain(&[ONE, ONE]) });
+}
+
+#[test]
 fn a_cancel_at_any_time() {
     let requests = vec![Request::Cancel(0)];
     check("a cancel", &Protocol { requests, ..plain(&[TWO, ONE]) });

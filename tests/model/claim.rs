@@ -116,8 +116,11 @@ impl Protocol {
         let Some(group) = s.snapshot(w).group else { return self.write_nothing(s, w) };
         let free = group.claim.is_none();
         let job = s.lock_job(w, head);
-        let job = job.filter(|job| job.status.unfinished() && (job.due || !free));
+        // A check that does not ask for the queue finds a job that was moved queued, and due.
+        let moved = |job: &JobRow| self.is(Mutation::StartMoved) && job.status == Status::Moved;
+        let job = job.filter(|job| (job.status.unfinished() || moved(job)) && (job.due || !free));
         let Some(job) = job else { return self.write_nothing(s, w) };
+        s.seen.ran_moved |= moved(&job);
         let exhausted = job.counted() >= self.max_attempts;
         if exhausted && !free && self.is(Mutation::TakeOverRetires) {
             s.write_job(w, head, JobRow { status: Status::Failed, ..job });

@@ -5,7 +5,7 @@ use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::properties::{
-    ATTEMPTS, AWAKE, LATE, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
+    ATTEMPTS, AWAKE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
 };
 use crate::protocol::{Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
@@ -54,6 +54,25 @@ fn a_cleared_flag_of_a_sleeping_groups_head_wakes_nothing() {
     let requests = vec![Request::Cancel(0)];
     let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
     breaks(Mutation::ClearOfSleeper, model, AWAKE);
+}
+
+#[test]
+fn a_move_that_flags_nothing_strands_a_job() {
+    let requests = vec![Request::Move(0)];
+    breaks(Mutation::MoveWithoutFlag, Protocol { requests, ..plain(&[TWO]) }, NOTHING_LOST);
+}
+
+#[test]
+fn a_move_that_wakes_no_row_lets_it_sleep_for_nothing() {
+    let requests = vec![Request::Move(0)];
+    let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
+    breaks(Mutation::MoveWakesNothing, model, AWAKE);
+}
+
+#[test]
+fn a_claim_that_does_not_ask_for_the_queue_starts_a_job_of_another() {
+    let requests = vec![Request::Move(0)];
+    breaks(Mutation::StartMoved, Protocol { requests, ..plain(&[ONE, ONE]) }, MOVED);
 }
 
 #[test]

@@ -63,6 +63,12 @@ pub enum Mutation {
     ReleaseWithoutToken,
     /// A chained turn raises `head_id`, though it has not locked the row alone.
     ChainRaisesHead,
+    /// A move to another queue takes a flag along, and flags no job that stays.
+    MoveWithoutFlag,
+    /// A move does not lock its group's row, and leaves it asleep.
+    MoveWakesNothing,
+    /// A claim locks its head by the id, and does not ask for the queue again.
+    StartMoved,
     /// A chained turn reads only the jobs behind the one that it settles.
     ChainReadsOnlyBehind,
 }

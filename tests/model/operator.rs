@@ -16,6 +16,8 @@ pub enum Request {
     Redrive,
     Unhalt,
     RedriveParked,
+    /// To another queue.
+    Move(u8),
     /// Of the node that has the claim: its claims are suspected.
     ReleaseNode,
 }
@@ -80,6 +82,12 @@ impl Protocol {
                 };
                 s.rows.group = Some(GroupRow { suspect: row.claim, ready, ..row });
             }
+            Request::Move(job) => {
+                if rows.status(job) != Some(Status::Queued) {
+                    return false;
+                }
+                s.operator = OperatorStep::MoveLock { job };
+            }
             Request::RedriveParked => {
                 let unit = unit(&rows);
                 if unit == 0 || rows.group.is_some_and(|row| row.park_to.is_some()) {
@@ -128,10 +136,55 @@ impl Protocol {
                 }
             }
             OperatorStep::UnitLock { unit } => redrive(s, unit),
+            OperatorStep::MoveLock { job } => {
+                let locked = s.lock_job(OPERATOR, job);
+                if locked.is_some_and(|row| row.status == Status::Queued) && self.wake_for_move(s) {
+                    s.operator = OperatorStep::MoveSee { job };
+                    return true;
+                }
+            }
+            // By a snapshot younger than the lock.
+            OperatorStep::MoveSee { job } => {
+                let behind = s.snapshot(OPERATOR).unfinished() & !((2 << job) - 1);
+                s.operator = OperatorStep::MoveNext { job, next: lowest(behind) };
+                return true;
+            }
+            OperatorStep::MoveNext { job, next } => self.move_away(s, job, next),
         }
         s.commit(OPERATOR);
         s.operator = OperatorStep::Idle;
         true
+    }
+}
+
+impl Protocol {
+    /// Locks and wakes the group's row, which may sleep for the job that is to go. Returns false if
+    /// another transaction has it.
+    fn wake_for_move(&self, s: &mut State) -> bool {
+        if s.snapshot(OPERATOR).group.is_none() || self.is(Mutation::MoveWakesNothing) {
+            return true;
+        }
+        let Some(row) = s.lock_group(OPERATOR, Lock::NoKeyUpdate) else { return false };
+        if row.claim.is_none() && row.halted_by.is_none() {
+            s.write_group(OPERATOR, GroupRow { ready: Ready::Due, ..row });
+        }
+        true
+    }
+
+    /// Moves a job that is locked. The next one is flagged in its place; if that waits and cannot be
+    /// locked, nothing is done.
+    fn move_away(&self, s: &mut State, job: u8, next: Option<u8>) {
+        let waits = |id: u8| s.snapshot(OPERATOR).status(id) == Some(Status::Queued);
+        if let Some(next) = next.filter(|next| waits(*next))
+            && !self.is(Mutation::MoveWithoutFlag)
+        {
+            let locked = s.lock_job(OPERATOR, next).filter(|row| row.status == Status::Queued);
+            let Some(row) = locked else { return };
+            s.write_job(OPERATOR, next, JobRow { flagged: true, ..row });
+        }
+        if let Some(row) = s.snapshot(OPERATOR).jobs[job as usize] {
+            s.write_job(OPERATOR, job, JobRow { status: Status::Moved, flagged: false, ..row });
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub const NO_WAIT: &str = "P3 no step waits for an open transaction";
 pub const AWAKE: &str = "P8 no group sleeps for a job that is over";
 pub const NOT_LEFT: &str = "P9 no living worker leaves a claim behind";
 
+pub const MOVED: &str = "P2 a job that moved is of one queue";
+
 pub fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(ORDER, |_, s| in_order(s)),
@@ -27,6 +29,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(LATE, |_, s: &State| !s.seen.late_write),
         Property::always(NO_WAIT, |_, s: &State| !s.waited),
         Property::always(AWAKE, |_, s: &State| !sleeps_for_nothing(s)),
+        Property::always(MOVED, |_, s: &State| !s.seen.ran_moved),
         Property::always(NOT_LEFT, |model: &Protocol, s| has_owner(model, s)),
     ]
 }

@@ -17,6 +17,8 @@ pub enum Status {
     Failed,
     Cancelled,
     Parked,
+    /// In another queue: nothing here is to see it.
+    Moved,
 }
 
 impl Status {
@@ -311,6 +313,9 @@ pub enum OperatorStep {
     RetryLock { dead: u8, halted: bool },
     RetryUnhalt { dead: u8 },
     UnitLock { unit: u8 },
+    MoveLock { job: u8 },
+    MoveSee { job: u8 },
+    MoveNext { job: u8, next: Option<u8> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -353,6 +358,8 @@ pub struct Seen {
     pub wrong_head: bool,
     pub uncounted: bool,
     pub stale_write: bool,
+    /// A claim of this queue started a job that was moved to another one.
+    pub ran_moved: bool,
     /// A strict claim was settled or extended when it was over.
     pub late_write: bool,
 }
