@@ -78,8 +78,9 @@ declare
   left_last bigint;
   left_count bigint;
 begin
+  -- A claim of one job has none left.
   select min(b.id), max(b.id), count(*) into left_first, left_last, left_count
-  from queue_group g, batch_jobs(of_queue, of_group, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
+  from queue_group g, batch_jobs(of_queue, of_group, g.job_id, g.batch_end) b(id)
   where g.claim = token;
   if left_count = 0 then
     perform pass_turn(token, of_queue, of_group, case when may_retire then ended end);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Utc};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::job::bytes::JobData;
 use crate::job::error::EnqueueError;
@@ -45,6 +46,7 @@ pub struct NewJob {
     name: Option<String>,
     reference: Option<String>,
     headers: Headers,
+    attributes: Attributes,
     priority: u8,
     dedup: Dedup,
 }
@@ -66,6 +68,15 @@ impl fmt::Debug for Content {
                 .field("length", &bytes.len())
                 .finish(),
         }
+    }
+}
+
+/// Attributes; their `Debug` leaves them out, as that of a job does its data.
+struct Attributes(Map<String, Value>);
+
+impl fmt::Debug for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attributes").field("length", &self.0.len()).finish()
     }
 }
 
@@ -154,6 +165,7 @@ impl NewJob {
             name: None,
             reference: None,
             headers: Headers::new(),
+            attributes: Attributes(Map::new()),
             priority: 0,
             dedup: Dedup::Unsaid,
         }
@@ -236,6 +248,13 @@ impl NewJob {
     /// [`header`](Self::header).
     pub fn header_if_none(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.headers.entry(name.into()).or_insert_with(|| value.into());
+    }
+
+    /// Sets the attributes that [SQS clients](crate::Received::attributes) see, as SQS spells them:
+    /// `{"color": {"DataType": "String", "StringValue": "red"}}`. Default none.
+    pub fn attributes(mut self, attributes: Map<String, Value>) -> Self {
+        self.attributes = Attributes(attributes);
+        self
     }
 
     /// Returns the headers that were set so far, by name.
@@ -324,6 +343,7 @@ impl NewJob {
             name,
             reference,
             headers,
+            attributes,
             priority,
             dedup,
         } = self;
@@ -347,6 +367,7 @@ impl NewJob {
             text.map_or(Ok(()), |text| name::check(field, text, limit)).map_err(bad_name)?;
         }
         let headers = check_headers(&headers, index)?;
+        let attributes = check_attributes(attributes.0, index)?;
         let content = check_content(content, index, data_limit)?;
         let (delay, run_at) = match start {
             Start::Unsaid => (None, None),
@@ -404,6 +425,7 @@ impl NewJob {
             name,
             reference,
             headers,
+            attributes,
             priority: priority.into(),
             dedup_id,
             dedup_by_content,
@@ -470,6 +492,23 @@ fn check_headers(headers: &Headers, index: Option<usize>) -> Result<Option<Strin
     Ok(Some(json))
 }
 
+/// Returns the attributes as JSON; `None` if there are none.
+fn check_attributes(
+    attributes: Map<String, Value>,
+    index: Option<usize>,
+) -> Result<Option<String>, EnqueueError> {
+    if attributes.is_empty() {
+        return Ok(None);
+    }
+    let json = Value::Object(attributes).to_string();
+    if has_nul(&json) {
+        let (field, value) = ("attributes", String::from("a text with NUL"));
+        let range = "without NUL";
+        return Err(EnqueueError::OutOfRange { index, field, value, range });
+    }
+    Ok(Some(json))
+}
+
 /// A [`NewJob`] that the database will accept.
 #[derive(Debug)]
 pub(crate) struct CheckedJob {
@@ -486,6 +525,7 @@ pub(crate) struct CheckedJob {
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) headers: Option<String>,
+    pub(crate) attributes: Option<String>,
     pub(crate) priority: i16,
     pub(crate) dedup_id: Option<String>,
     pub(crate) dedup_by_content: bool,
@@ -506,6 +546,8 @@ mod tests {
         assert!(bad(job().run_at(DateTime::<Utc>::MAX_UTC)).is_err_and(|e| e.contains("run_at")));
         assert!(bad(NewJob::new("q", &"x".repeat(100))).is_err_and(|e| e.contains("102 bytes")));
         assert!(bad(NewJob::new("", &1)).is_err());
+        let nul = Map::from_iter([(String::from("a"), Value::from("\0"))]);
+        assert!(bad(job().attributes(nul)).is_err_and(|e| e.contains("attributes of job 3")));
         assert!(bad(job().priority(10)).is_err_and(|e| e.contains("priority of job 3")));
         assert!(bad(job().lease(MS)).is_err_and(|e| e.contains("lease of job 3")));
         assert!(bad(job().time_to_live(Duration::ZERO)).is_err_and(|e| e.contains("time_to_live")));

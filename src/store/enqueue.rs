@@ -60,7 +60,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
 }
 
 /// The jobs as they were given.
-const INPUT: [(u8, &str, &str); 18] = [
+const INPUT: [(u8, &str, &str); 19] = [
     (1, "queue", "text"),
     (2, "group_id", "text"),
     (3, "data", "text"),
@@ -79,13 +79,14 @@ const INPUT: [(u8, &str, &str); 18] = [
     (16, "dedup_id", "text"),
     (17, "by_content", "bool"),
     (18, "headers", "text"),
+    (19, "attributes", "text"),
 ];
 
 /// Each with an id, drawn before anything could change their order: those of duplicates are lost.
 fn input(names: &Names, many: bool) -> SelectStatement {
     let rows = if many {
         rows_of(&INPUT.map(|(n, name, _)| (n, name)))
-            .expr_as(sql("unnest(?19)"), "leads")
+            .expr_as(sql("unnest(?20)"), "leads")
             .expr_as(sql("generate_subscripts(?1, 1)"), "place")
             .to_owned()
     } else {
@@ -127,6 +128,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
                 "coalesce(i.priority, 0::int2) priority",
                 "i.lease_ms",
                 "i.headers",
+                "i.attributes",
             ]
             .map(sql),
         )
@@ -170,7 +172,7 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
 }
 
 /// What is inserted, and from what.
-const COLUMNS: [(&str, &str); 16] = [
+const COLUMNS: [(&str, &str); 17] = [
     ("id", "id"),
     ("queue", "queue"),
     ("group_id", "group_id"),
@@ -187,6 +189,7 @@ const COLUMNS: [(&str, &str); 16] = [
     ("lease_ms", "lease_ms"),
     ("dedup_id", "dedup_id"),
     ("headers", "headers::jsonb"),
+    ("attributes", "attributes::jsonb"),
 ];
 
 fn rows(many: bool) -> SelectStatement {
@@ -225,7 +228,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?20, queue))"))
+        .expr(sql("count(pg_notify(?21, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
@@ -237,7 +240,7 @@ fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?19, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?20, queue) end"
     ))
 }
 
@@ -294,6 +297,7 @@ fn bind_many(
         .bind(column(jobs, |job| job.dedup_id.take()))
         .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
         .bind(column(jobs, |job| job.headers.take()))
+        .bind(column(jobs, |job| job.attributes.take()))
         .bind(leads)
 }
 
@@ -337,6 +341,7 @@ fn bind_one(
         .bind(job.dedup_id)
         .bind(job.dedup_by_content)
         .bind(job.headers)
+        .bind(job.attributes)
 }
 
 /// Checks everything that needs no database. `index` is the job's position in a call for several.

@@ -2,7 +2,7 @@
 //! jobs are asked for through the library and the functions of the schema.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -12,6 +12,7 @@ use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
 
 use crate::auth::Caller;
+use crate::cache::Cache;
 use crate::error::{Code, SqsError};
 use crate::handle::Handles;
 use crate::input::Texts;
@@ -20,8 +21,6 @@ use crate::queue::Queue;
 /// The most connections of each role that keys name.
 const CONNECTIONS_OF_ROLE: u32 = 10;
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What bodies are stored as.
-const CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 
 /// Returns the name of a client's schema as SQL takes it.
 pub(crate) fn schema_of(client: &Client) -> String {
@@ -32,24 +31,6 @@ pub(crate) fn schema_of(client: &Client) -> String {
 pub(crate) struct StoredKey {
     pub(crate) secret: String,
     pub(crate) role: Option<String>,
-}
-
-/// A message to enqueue.
-#[derive(Debug)]
-pub(crate) struct NewMessage {
-    pub(crate) body: String,
-    pub(crate) group: Option<String>,
-    pub(crate) dedup_id: Option<String>,
-    pub(crate) delay: Option<i64>,
-    pub(crate) headers: Option<String>,
-    pub(crate) attributes: Option<String>,
-}
-
-/// A message that was enqueued, or the earlier one that it repeats.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
-    pub(crate) id: i64,
-    pub(crate) created_us: i64,
 }
 
 /// A task that moves messages, as it stands.
@@ -79,6 +60,9 @@ pub(crate) struct Database {
     pool: PgPool,
     schema: String,
     of_roles: Mutex<HashMap<String, PgPool>>,
+    keys: Cache<String, StoredKey>,
+    /// By the role that reads them, which may lack the right to.
+    queues: Cache<(Option<String>, String), Queue>,
     pub(crate) handles: Handles,
 }
 
@@ -89,7 +73,15 @@ impl Database {
         let secret = format!("select secret from {schema}.sqs_secret limit 1");
         let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
         let handles = Handles::new(secret);
-        Ok(Self { client, pool, schema, of_roles: Mutex::default(), handles })
+        Ok(Self {
+            client,
+            pool,
+            schema,
+            of_roles: Mutex::default(),
+            keys: Cache::default(),
+            queues: Cache::default(),
+            handles,
+        })
     }
 
     /// The pool of the server's own role.
@@ -115,7 +107,17 @@ impl Database {
         AssertSqlSafe(text.replace("{schema}", &self.schema))
     }
 
-    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
+    /// Returns a key as it was at most 500 ms ago.
+    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
+        let read = Box::pin(async { self.find_key(access_key).await.map_err(Some)?.ok_or(None) });
+        match self.keys.get(access_key.to_owned(), read).await {
+            Ok(key) => Ok(Some(key)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    async fn find_key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
         if access_key.contains('\0') {
             return Ok(None);
         }
@@ -133,6 +135,22 @@ impl Database {
         }
         let mut conn = pool.acquire().await?;
         self.find_queue(&mut conn, name).await?.ok_or_else(SqsError::no_queue)
+    }
+
+    /// Returns a queue as it was at most 500 ms ago.
+    pub(crate) async fn recent_queue(
+        &self,
+        caller: &Caller,
+        name: String,
+    ) -> Result<Arc<Queue>, SqsError> {
+        let pool = self.pool_of(caller);
+        let read = Box::pin(self.queue(&pool, &name));
+        self.queues.get((caller.role.clone(), name.clone()), read).await
+    }
+
+    /// Has queues read anew: one was changed.
+    pub(crate) fn forget_queues(&self) {
+        self.queues.clear();
     }
 
     pub(crate) async fn find_queue(
@@ -364,67 +382,19 @@ impl Database {
         Ok(Depth { visible: row.try_get(0)?, delayed: row.try_get(1)?, in_flight: row.try_get(2)? })
     }
 
-    /// Enqueues messages in one statement. They are kept for `retention` seconds.
-    pub(crate) async fn send(
-        &self,
-        pool: &PgPool,
-        queue: &str,
-        retention: i64,
-        messages: &[NewMessage],
-    ) -> Result<Vec<Sent>, SqsError> {
-        let sql = self.sql(
-            "select e.id, e.duplicate, (extract(epoch from now()) * 1000000)::int8
-             from unnest($2::text[], $3::text[], $4::text[], $5::float8[], $6::text[], $7::text[])
-                 with ordinality m(body, group_id, dedup_id, delay, headers, attributes, place)
-               cross join lateral {schema}.enqueue($1, null, m.group_id,
-                 delay => make_interval(secs => m.delay),
-                 expires_at => now() + make_interval(secs => $8),
-                 dedup_id => m.dedup_id, payload => convert_to(m.body, 'UTF8'),
-                 content_type => $9, headers => m.headers::jsonb,
-                 attributes => m.attributes::jsonb) e
-             order by m.place",
-        );
-        #[expect(clippy::cast_precision_loss, reason = "two weeks at most")]
-        let seconds = |seconds: i64| seconds as f64;
-        let rows = sqlx::query(sql)
-            .bind(queue)
-            .bind(column(messages, |message| &*message.body))
-            .bind(column(messages, |message| message.group.as_deref()))
-            .bind(column(messages, |message| message.dedup_id.as_deref()))
-            .bind(column(messages, |message| message.delay.map(seconds)))
-            .bind(column(messages, |message| message.headers.as_deref()))
-            .bind(column(messages, |message| message.attributes.as_deref()))
-            .bind(seconds(retention))
-            .bind(CONTENT_TYPE)
-            .fetch_all(pool)
-            .await?;
-        let mut sent = Vec::new();
-        let mut repeated = Vec::new();
-        for row in &rows {
-            let id = row.try_get(0)?;
-            if row.try_get(1)? {
-                repeated.push(id);
-            }
-            sent.push(Sent { id, created_us: row.try_get(2)? });
-        }
-        if !repeated.is_empty() {
-            let earlier = self.created(pool, &repeated).await?;
-            for sent in &mut sent {
-                sent.created_us = earlier.get(&sent.id).copied().unwrap_or(sent.created_us);
-            }
-        }
-        Ok(sent)
-    }
-
     /// Returns when jobs were enqueued, as far as they are there still.
-    async fn created(&self, pool: &PgPool, jobs: &[i64]) -> Result<HashMap<i64, i64>, SqsError> {
+    pub(crate) async fn created(
+        &self,
+        conn: &mut PgConnection,
+        jobs: &[i64],
+    ) -> Result<HashMap<i64, i64>, sqlx::Error> {
         let sql = self.sql(
             "select j.id, (extract(epoch from j.created_at) * 1000000)::int8
              from {schema}.job j where j.id = any ($1)",
         );
-        let rows = sqlx::query(sql).bind(jobs).fetch_all(pool).await?;
+        let rows = sqlx::query(sql).bind(jobs).fetch_all(conn).await?;
         let pairs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
+        pairs.collect()
     }
 
     /// Receives messages.
@@ -463,11 +433,6 @@ impl Database {
             .sql("select j.id from {schema}.job j where j.id = any ($1) and j.finished_at is null");
         Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
     }
-}
-
-/// Returns one value of each message.
-fn column<'a, T>(messages: &'a [NewMessage], of: impl Fn(&'a NewMessage) -> T) -> Vec<T> {
-    messages.iter().map(of).collect()
 }
 
 fn queue(row: &PgRow) -> Result<Queue, sqlx::Error> {

@@ -1,15 +1,19 @@
 #![doc = include_str!("../README.md")]
 
 mod auth;
+mod cache;
+mod coalesce;
 mod config;
 mod database;
 mod digest;
 mod error;
 mod handle;
 mod input;
+mod lines;
 mod message;
 mod protocol;
 mod queue;
+mod sends;
 mod server;
 mod service;
 mod waiting;

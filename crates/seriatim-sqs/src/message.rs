@@ -74,9 +74,8 @@ impl Attribute {
 }
 
 /// Returns attributes as SQS spells them.
-pub(crate) fn attributes_to_json(attributes: &Attributes) -> Value {
-    let entries = attributes.iter().map(|(name, attribute)| (name.clone(), attribute.to_json()));
-    Value::Object(entries.collect::<Map<_, _>>())
+pub(crate) fn attributes_to_json(attributes: &Attributes) -> Map<String, Value> {
+    attributes.iter().map(|(name, attribute)| (name.clone(), attribute.to_json())).collect()
 }
 
 /// Reads the attributes of a job. What only SQL by hand can have written is left out.
@@ -273,7 +272,7 @@ mod tests {
             "n": {"DataType": "Number", "StringValue": "1e3"},
             "b": {"DataType": "Binary", "BinaryValue": "AA=="}});
         let attributes = checked(sound.clone()).unwrap();
-        assert_eq!(attributes_to_json(&attributes), sound);
+        assert_eq!(attributes_to_json(&attributes), *sound.as_object().unwrap());
         assert_eq!(attributes_of_job(Some(&sound)), attributes);
         assert_eq!(size("body", &attributes), 4 + (5 + 8 + 1) + (1 + 6 + 3) + (1 + 6 + 1));
         let string = json!({"DataType": "String", "StringValue": "v"});

@@ -25,7 +25,8 @@ use crate::auth::{self, Caller};
 use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
-use crate::protocol::Protocol;
+use crate::lines::AllLines;
+use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
 
@@ -94,8 +95,9 @@ pub async fn serve(
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let database = Database::open(pool, config.client.clone()).await?;
+    let database = Arc::new(Database::open(pool, config.client.clone()).await?);
     let service = Arc::new(Service {
+        lines: AllLines::new(&database),
         database,
         waiting: Waiting::default(),
         account: config.account.clone(),
@@ -145,7 +147,8 @@ async fn accept(
         let server = Arc::clone(server);
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.answer(request).await) }
+            // In the heap while there is a request, not as long as the connection lasts.
+            Box::pin(async move { Ok::<_, Infallible>(server.answer(request).await) })
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -202,7 +205,7 @@ impl Server {
         let id = Uuid::new_v4().to_string();
         let (parts, body) = request.into_parts();
         let protocol = Protocol::of(&parts);
-        let answered = self.call(protocol, &parts, body).await;
+        let answered = self.call(protocol, parts, body).await;
         let mut response = match answered {
             Ok((operation, result)) => protocol.answer(&operation, &result, &id),
             Err(error) => {
@@ -218,21 +221,30 @@ impl Server {
         response
     }
 
+    /// While the operation waits, nothing of the request is left but what it needs.
     async fn call(
         &self,
         protocol: Protocol,
-        parts: &Parts,
+        parts: Parts,
         body: Incoming,
     ) -> Result<(String, serde_json::Value), SqsError> {
-        let (call, caller) = {
-            let (_memory, body) = self.read_body(body).await?;
-            let caller = self.caller(parts, &body).await?;
-            (protocol.read(parts, &body)?, caller)
-        };
-        let request =
-            Request { service: Arc::clone(&self.service), caller, base: self.base(parts) };
+        let (call, request) = Box::pin(self.read(protocol, parts, body)).await?;
         let operation = call.operation.clone();
         Ok((operation, request.answer(call).await?))
+    }
+
+    async fn read(
+        &self,
+        protocol: Protocol,
+        parts: Parts,
+        body: Incoming,
+    ) -> Result<(Call, Request), SqsError> {
+        let (_memory, body) = self.read_body(body).await?;
+        let caller = self.caller(&parts, &body).await?;
+        let call = protocol.read(&parts, &body)?;
+        let request =
+            Request { service: Arc::clone(&self.service), caller, base: self.base(&parts) };
+        Ok((call, request))
     }
 
     async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {

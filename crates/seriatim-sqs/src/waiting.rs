@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
-use tokio::sync::{Mutex as Turn, watch};
-use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
+use tokio::sync::{Mutex as Turn, Notify, watch};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use crate::database::Database;
 
@@ -35,16 +36,57 @@ struct Waited {
 /// What the requests of one queue share.
 #[derive(Default)]
 struct QueueWait {
-    /// Counts what may have brought a message.
-    wakes: watch::Sender<u64>,
-    /// Taken in turn. It has the last wake behind which nothing was found: the others of that wake
-    /// need not look.
+    /// Tells the request that waits longest. Without one it is kept for the next.
+    news: Notify,
+    /// Whether the last ask found something. Then all ask side by side, else in turn.
+    has_some: AtomicBool,
+    /// Counts the asks as they begin.
+    begun: AtomicU64,
+    /// Taken in turn. It has the number of the last ask that found nothing.
     found_nothing: Turn<u64>,
 }
 
+impl QueueWait {
+    /// Asks. If it finds something there may be more, for the next request.
+    async fn ask<T, E>(&self, asked: impl Future<Output = Result<Vec<T>, E>>) -> Result<Vec<T>, E> {
+        let found = asked.await;
+        let is_empty = found.as_ref().ok().map(Vec::is_empty);
+        self.has_some.store(is_empty == Some(false), Ordering::Relaxed);
+        // An error says nothing: the next request may find what this one was told of.
+        if is_empty != Some(true) {
+            self.news.notify_one();
+        }
+        found
+    }
+
+    /// The first ask of a request. One that began since it came and found nothing answers for it.
+    async fn ask_first<T, E>(
+        &self,
+        asked: impl Future<Output = Result<Vec<T>, E>>,
+    ) -> Result<Vec<T>, E> {
+        let came_at = self.begun.load(Ordering::Relaxed);
+        if !self.has_some.load(Ordering::Relaxed) {
+            let mut nothing_at = self.found_nothing.lock().await;
+            if *nothing_at > came_at {
+                return Ok(Vec::new());
+            }
+            if !self.has_some.load(Ordering::Relaxed) {
+                let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+                let found = self.ask(asked).await;
+                if found.as_ref().is_ok_and(Vec::is_empty) {
+                    *nothing_at = number;
+                }
+                return found;
+            }
+        }
+        self.ask(asked).await
+    }
+}
+
 impl Waiting {
-    /// Asks again whenever there may be something, until something comes or the time is over.
-    /// Dropped, it asks no more.
+    /// Asks, and again whenever there may be something, until something comes or the time is over.
+    /// Those that wait are told one by one, in the order in which they came. Dropped, it asks no
+    /// more.
     pub(crate) async fn until_any<T, E, Asked>(
         &self,
         queue: &str,
@@ -56,9 +98,8 @@ impl Waiting {
     {
         let deadline = Instant::now() + time;
         let place = self.enter(queue);
-        let mut wakes = place.queue.wakes.subscribe();
         let mut ends = self.ends.subscribe();
-        let mut found = ask().await?;
+        let mut found = place.queue.ask_first(ask()).await?;
         while found.is_empty() {
             tokio::select! {
                 () = sleep_until(deadline) => break,
@@ -66,34 +107,24 @@ impl Waiting {
                     drop(ended);
                     break;
                 }
-                woken = wakes.changed() => if woken.is_err() { break },
+                () = place.queue.news.notified() => {}
             }
-            let wake = *wakes.borrow_and_update();
-            let Ok(mut nothing_at) = timeout_at(deadline, place.queue.found_nothing.lock()).await
-            else {
-                break;
-            };
-            if *nothing_at < wake {
-                found = ask().await?;
-                if found.is_empty() {
-                    *nothing_at = wake;
-                }
-            }
+            found = place.queue.ask(ask()).await?;
         }
         Ok(found)
     }
 
-    /// Tells the requests of a queue that it may have a message.
+    /// Tells a request of a queue that it may have a message.
     pub(crate) fn wake(&self, queue: &str) {
         if let Some(waited) = self.lock().get(queue) {
-            waited.queue.wakes.send_modify(|wakes| *wakes += 1);
+            waited.queue.news.notify_one();
         }
     }
 
-    /// Tells all requests.
+    /// Tells a request of each queue.
     pub(crate) fn wake_all(&self) {
         for waited in self.lock().values() {
-            waited.queue.wakes.send_modify(|wakes| *wakes += 1);
+            waited.queue.news.notify_one();
         }
     }
 
@@ -188,37 +219,113 @@ impl Drop for Place<'_> {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
-    use tokio::task::yield_now;
+    use tokio::task::{JoinHandle, yield_now};
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn one_of_many_asks_when_there_is_nothing() {
-        let (waiting, asked) = (Arc::new(Waiting::default()), Arc::new(AtomicU32::new(0)));
-        let requests: Vec<_> = (0..100)
-            .map(|_| {
-                let (waiting, asked) = (Arc::clone(&waiting), Arc::clone(&asked));
-                tokio::spawn(async move {
-                    let ask = async || {
-                        asked.fetch_add(1, Ordering::Relaxed);
-                        Ok::<_, Infallible>(Vec::<u32>::new())
-                    };
-                    waiting.until_any("q", Duration::from_secs(20), ask).await
-                })
+    /// What several requests ask. Each ask takes some turns of the scheduler.
+    #[derive(Default)]
+    struct Messages {
+        waiting: Waiting,
+        there: Mutex<Vec<u32>>,
+        asked: AtomicU32,
+    }
+
+    impl Messages {
+        async fn take(&self) -> Result<Vec<u32>, Infallible> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let found = self.there.lock().unwrap().pop();
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            Ok(found.into_iter().collect())
+        }
+
+        fn wait(self: &Arc<Self>) -> JoinHandle<Vec<u32>> {
+            let of = Arc::clone(self);
+            tokio::spawn(async move {
+                let ask = || of.take();
+                of.waiting.until_any("q", Duration::from_secs(20), ask).await.unwrap()
             })
-            .collect();
-        while asked.load(Ordering::Relaxed) < 100 {
+        }
+
+        fn asked(&self) -> u32 {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Lets all tasks run that can.
+    async fn settle() {
+        for _ in 0..5000 {
             yield_now().await;
         }
-        waiting.wake("q");
-        waiting.wake("other");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_many_asks_when_there_is_nothing() {
+        let messages = Arc::new(Messages::default());
+        let requests: Vec<_> = (0..100).map(|_| messages.wait()).collect();
+        settle().await;
+        // The one that began after all were there answers for them.
+        let first = messages.asked();
+        assert!(first <= 2, "{first}");
+        messages.waiting.wake("q");
+        messages.waiting.wake("other");
+        settle().await;
+        assert_eq!(messages.asked(), first + 1);
         for request in requests {
-            assert_eq!(request.await.unwrap().unwrap(), Vec::<u32>::new());
+            assert!(request.await.unwrap().is_empty());
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 101);
-        assert!(waiting.lock().is_empty());
+        assert_eq!(messages.asked(), first + 1);
+        assert!(messages.waiting.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_came_first_are_served_first() {
+        let messages = Arc::new(Messages::default());
+        let mut requests: Vec<_> = (0..10).map(|_| messages.wait()).collect();
+        settle().await;
+        *messages.there.lock().unwrap() = vec![3, 2, 1];
+        // One wake: who finds something tells the next.
+        messages.waiting.wake("q");
+        settle().await;
+        let behind = requests.split_off(4);
+        assert!(behind.iter().all(|request| !request.is_finished()));
+        let mut served = Vec::new();
+        for request in requests {
+            served.extend(request.await.unwrap());
+        }
+        assert_eq!(served, [1, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_there_are_messages_all_ask_side_by_side() {
+        let messages = Arc::new(Messages::default());
+        *messages.there.lock().unwrap() = (0..9).collect();
+        let _open = messages.waiting.enter("q");
+        let first = messages.wait();
+        settle().await;
+        let others: Vec<_> = (0..8).map(|_| messages.wait()).collect();
+        for _ in 0..2 {
+            yield_now().await;
+        }
+        assert_eq!(messages.asked(), 9);
+        for request in others.into_iter().chain([first]) {
+            assert_eq!(request.await.unwrap().len(), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_is_not_lost_with_the_request_that_had_it() {
+        let messages = Arc::new(Messages::default());
+        let (first, second) = (messages.wait(), messages.wait());
+        settle().await;
+        messages.there.lock().unwrap().push(1);
+        messages.waiting.wake("q");
+        first.abort();
+        assert_eq!(second.await.unwrap(), [1]);
     }
 
     #[tokio::test]

@@ -108,8 +108,8 @@ impl Keys {
         keys.collect()
     }
 
-    /// Removes a key: requests that are signed with it are refused from now on. Returns whether
-    /// there was one.
+    /// Removes a key: requests that are signed with it are refused from 0.5 s later on. Returns
+    /// whether there was one.
     ///
     /// # Errors
     /// [`KeyError::Database`].

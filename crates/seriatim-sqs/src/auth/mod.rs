@@ -39,7 +39,7 @@ pub(crate) async fn signer(
         return Err(SqsError::new(Code::UnknownKey, message));
     };
     verified?;
-    Ok(Caller { role: key.role, region: signature.region })
+    Ok(Caller { role: key.role.clone(), region: signature.region })
 }
 
 /// Returns the caller of a server that asks for no signature. Pages in a browser reach the loopback

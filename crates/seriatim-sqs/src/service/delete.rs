@@ -19,7 +19,7 @@ type Done = Result<(), ReceiveError>;
 
 impl Request {
     pub(super) async fn delete_message(&self, input: DeleteMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let asked = self.receipt(&queue, input.receipt_handle, ());
         let mut answers = self.delete(&queue, vec![asked]).await?;
         answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
@@ -29,7 +29,7 @@ impl Request {
         &self,
         input: Batch<DeleteMessage>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "DeleteMessageBatchRequestEntry")?;
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
@@ -47,7 +47,7 @@ impl Request {
         &self,
         input: ChangeMessageVisibility,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let asked = self.visibility(&queue, input.receipt_handle, input.visibility_timeout);
         let mut answers = self.change(&queue, vec![asked]).await?;
         answers.pop().unwrap_or(Ok(())).map(|()| Value::Null)
@@ -57,7 +57,7 @@ impl Request {
         &self,
         input: Batch<ChangeMessageVisibility>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "ChangeMessageVisibilityBatchRequestEntry")?;
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
@@ -101,13 +101,9 @@ impl Request {
         queue: &Queue,
         asked: Vec<Asked<()>>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
-        let pool = self.pool();
         let receipts: Vec<Receipt> = asked.iter().flatten().map(|(receipt, ..)| *receipt).collect();
-        let done = if receipts.is_empty() {
-            vec![]
-        } else {
-            self.database().client.ack_many(&pool, &receipts).await.map_err(refusal)?
-        };
+        let done =
+            if receipts.is_empty() { vec![] } else { self.lines().deletes.ask(receipts).await? };
         self.service.waiting.wake(&queue.name);
         // A standard queue takes an old handle, as AWS does.
         self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {

@@ -8,6 +8,8 @@ mod receive;
 mod send;
 mod tasks;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -17,16 +19,25 @@ use crate::auth::Caller;
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
+use crate::lines::{AllLines, Lines};
 use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
 
+/// Operations after which a queue is read again.
+const CHANGES_QUEUE: [&str; 4] =
+    ["SetQueueAttributes", "AddPermission", "RemovePermission", "DeleteQueue"];
+
 /// What all requests share.
 pub(crate) struct Service {
-    pub(crate) database: Database,
+    pub(crate) database: Arc<Database>,
+    pub(crate) lines: AllLines,
     pub(crate) waiting: Waiting,
     pub(crate) account: String,
 }
+
+/// An operation at work.
+type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, SqsError>> + Send + 'a>>;
 
 /// One request: who asks, and under which address.
 pub(crate) struct Request {
@@ -39,38 +50,49 @@ pub(crate) struct Request {
 impl Request {
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
+        let changes = CHANGES_QUEUE.contains(&&*call.operation);
+        let answer = self.begin(call)?.await;
+        if changes {
+            self.database().forget_queues();
+        }
+        answer
+    }
+
+    /// Reads the input of an operation. Each is as large as itself, and not as the largest of all:
+    /// thousands of receives may wait.
+    fn begin(&self, call: Call) -> Result<Answering<'_>, SqsError> {
         let Call { operation, input } = call;
-        match operation.as_str() {
-            "CreateQueue" => self.create_queue(input::read(input)?).await,
-            "DeleteQueue" => self.delete_queue(input::read(input)?).await,
-            "GetQueueUrl" => self.get_queue_url(input::read(input)?).await,
-            "ListQueues" => self.list_queues(input::read(input)?).await,
-            "ListDeadLetterSourceQueues" => self.list_sources(input).await,
-            "GetQueueAttributes" => self.get_queue_attributes(input::read(input)?).await,
-            "SetQueueAttributes" => self.set_queue_attributes(input::read(input)?).await,
-            "TagQueue" => self.tag_queue(input::read(input)?).await,
-            "UntagQueue" => self.untag_queue(input::read(input)?).await,
-            "ListQueueTags" => self.list_queue_tags(input::read(input)?).await,
-            "PurgeQueue" => self.purge_queue(input::read(input)?).await,
-            "SendMessage" => self.send_message(input::read(input)?).await,
-            "SendMessageBatch" => self.send_message_batch(input::read(input)?).await,
-            "ReceiveMessage" => self.receive_message(input::read(input)?).await,
-            "DeleteMessage" => self.delete_message(input::read(input)?).await,
-            "DeleteMessageBatch" => self.delete_message_batch(input::read(input)?).await,
-            "ChangeMessageVisibility" => self.change_visibility(input::read(input)?).await,
+        Ok(match operation.as_str() {
+            "CreateQueue" => Box::pin(self.create_queue(input::read(input)?)),
+            "DeleteQueue" => Box::pin(self.delete_queue(input::read(input)?)),
+            "GetQueueUrl" => Box::pin(self.get_queue_url(input::read(input)?)),
+            "ListQueues" => Box::pin(self.list_queues(input::read(input)?)),
+            "ListDeadLetterSourceQueues" => Box::pin(self.list_sources(input)),
+            "GetQueueAttributes" => Box::pin(self.get_queue_attributes(input::read(input)?)),
+            "SetQueueAttributes" => Box::pin(self.set_queue_attributes(input::read(input)?)),
+            "TagQueue" => Box::pin(self.tag_queue(input::read(input)?)),
+            "UntagQueue" => Box::pin(self.untag_queue(input::read(input)?)),
+            "ListQueueTags" => Box::pin(self.list_queue_tags(input::read(input)?)),
+            "PurgeQueue" => Box::pin(self.purge_queue(input::read(input)?)),
+            "SendMessage" => Box::pin(self.send_message(input::read(input)?)),
+            "SendMessageBatch" => Box::pin(self.send_message_batch(input::read(input)?)),
+            "ReceiveMessage" => Box::pin(self.receive_message(input::read(input)?)),
+            "DeleteMessage" => Box::pin(self.delete_message(input::read(input)?)),
+            "DeleteMessageBatch" => Box::pin(self.delete_message_batch(input::read(input)?)),
+            "ChangeMessageVisibility" => Box::pin(self.change_visibility(input::read(input)?)),
             "ChangeMessageVisibilityBatch" => {
-                self.change_visibility_batch(input::read(input)?).await
+                Box::pin(self.change_visibility_batch(input::read(input)?))
             }
-            "StartMessageMoveTask" => self.start_move_task(input::read(input)?).await,
-            "CancelMessageMoveTask" => self.cancel_move_task(input::read(input)?).await,
-            "ListMessageMoveTasks" => self.list_move_tasks(input::read(input)?).await,
-            "AddPermission" => self.add_permission(input::read(input)?).await,
-            "RemovePermission" => self.remove_permission(input::read(input)?).await,
+            "StartMessageMoveTask" => Box::pin(self.start_move_task(input::read(input)?)),
+            "CancelMessageMoveTask" => Box::pin(self.cancel_move_task(input::read(input)?)),
+            "ListMessageMoveTasks" => Box::pin(self.list_move_tasks(input::read(input)?)),
+            "AddPermission" => Box::pin(self.add_permission(input::read(input)?)),
+            "RemovePermission" => Box::pin(self.remove_permission(input::read(input)?)),
             other => {
                 let message = format!("The action {other} is not valid for this endpoint.");
-                Err(SqsError::new(Code::InvalidAction, message))
+                return Err(SqsError::new(Code::InvalidAction, message));
             }
-        }
+        })
     }
 
     fn database(&self) -> &Database {
@@ -82,9 +104,19 @@ impl Request {
         self.database().pool_of(&self.caller)
     }
 
+    /// The lines of the caller's role.
+    fn lines(&self) -> Lines {
+        self.service.lines.of(&self.caller)
+    }
+
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {
         let name = queue_of(url)?;
         self.database().queue(&self.pool(), &name).await
+    }
+
+    /// Returns a queue as messages need it.
+    async fn recent_queue(&self, url: Option<String>) -> Result<Arc<Queue>, SqsError> {
+        self.database().recent_queue(&self.caller, queue_of(url)?).await
     }
 
     fn url_of(&self, queue: &str) -> String {

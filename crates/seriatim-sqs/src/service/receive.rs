@@ -28,7 +28,7 @@ struct Wanted {
 
 impl Request {
     pub(super) async fn receive_message(&self, input: ReceiveMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         let names = [
             &input.attribute_names,
             &input.message_system_attribute_names,
@@ -49,17 +49,22 @@ impl Request {
             .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
             .visibility(seconds(visibility, "VisibilityTimeout"))
             .together(queue.is_fifo());
-        if let Some(id) = input.receive_request_attempt_id.filter(|_| queue.is_fifo()) {
+        let attempt_id = input.receive_request_attempt_id.filter(|_| queue.is_fifo());
+        // A repetition has its own answer, also if the queue has nothing more.
+        let is_own = attempt_id.is_some();
+        if let Some(id) = attempt_id {
             check_id(&id, "ReceiveRequestAttemptId")?;
             what = what.attempt_id(id);
         }
         let wait = seconds(wait, "ReceiveMessageWaitTimeSeconds");
         let ask = || self.claim(&queue.name, what.clone());
-        let received = if wait.is_zero() {
-            ask().await?
-        } else {
-            self.service.waiting.until_any(&queue.name, wait, ask).await?
-        };
+        let mut received = vec![];
+        if wait.is_zero() || is_own {
+            received = ask().await?;
+        }
+        if received.is_empty() && !wait.is_zero() {
+            received = self.service.waiting.until_any(&queue.name, wait, ask).await?;
+        }
         let mut system = input.attribute_names;
         system.extend(input.message_system_attribute_names);
         let wanted = Wanted { system, attributes: input.message_attribute_names };
@@ -104,7 +109,7 @@ impl Request {
         attributes.retain(|name, _| is_matched(name, &wanted.attributes));
         if !attributes.is_empty() {
             message["MD5OfMessageAttributes"] = digest::of_attributes(&attributes).into();
-            message["MessageAttributes"] = attributes_to_json(&attributes);
+            message["MessageAttributes"] = attributes_to_json(&attributes).into();
         }
         message
     }

@@ -1,10 +1,11 @@
 //! Sends: messages become jobs.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Builder;
 
-use crate::database::{NewMessage, Sent};
 use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{Batch, Number, Outgoing, SendMessage};
@@ -13,6 +14,7 @@ use crate::message::{
     check_body, check_id, check_system_attributes,
 };
 use crate::queue::Queue;
+use crate::sends::{NewMessage, Sending, Sent};
 use crate::service::{Request, batch};
 
 /// The header of a job with the group of a message of a standard queue, where it is no order.
@@ -26,12 +28,11 @@ struct Checked {
 
 impl Request {
     pub(super) async fn send_message(&self, input: SendMessage) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         check_order(&queue, &input.message)?;
         let mut checked = check(&queue, input.message)?;
-        let sent = self.send(&queue, &[checked.message]).await?;
-        let sent = sent.first().ok_or(sqlx::Error::RowNotFound)?;
-        add_ids(&mut checked.answer, &queue, *sent);
+        let sent = self.send(&queue, vec![checked.message]).await?.pop();
+        add_ids(&mut checked.answer, &queue, sent.ok_or(sqlx::Error::RowNotFound)??);
         Ok(checked.answer)
     }
 
@@ -39,7 +40,7 @@ impl Request {
         &self,
         input: Batch<Outgoing>,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let queue = self.recent_queue(input.queue_url).await?;
         batch::check(&input.entries, "SendMessageBatchRequestEntry")?;
         let size: usize = input.entries.iter().map(|entry| entry.of.size()).sum();
         if size > SIZE_LIMIT {
@@ -61,17 +62,26 @@ impl Request {
             });
             answers.push((entry.id, answer));
         }
-        let sent = if messages.is_empty() { vec![] } else { self.send(&queue, &messages).await? };
-        let accepted = answers.iter_mut().filter_map(|(_, answer)| answer.as_mut().ok());
-        for (answer, sent) in accepted.zip(sent) {
-            add_ids(answer, &queue, sent);
+        let sent = if messages.is_empty() { vec![] } else { self.send(&queue, messages).await? };
+        let accepted = answers.iter_mut().filter(|(_, answer)| answer.is_ok());
+        for ((_, answer), sent) in accepted.zip(sent) {
+            match (answer.as_mut(), sent) {
+                (Ok(answer), Ok(sent)) => add_ids(answer, &queue, sent),
+                (_, Err(error)) => *answer = Err(error),
+                (Err(_), _) => {}
+            }
         }
         Ok(batch::answer(answers))
     }
 
-    async fn send(&self, queue: &Queue, messages: &[NewMessage]) -> Result<Vec<Sent>, SqsError> {
-        let retention = queue.number("MessageRetentionPeriod");
-        self.database().send(&self.pool(), &queue.name, retention, messages).await
+    async fn send(
+        &self,
+        queue: &Queue,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
+        let retention = queue.number("MessageRetentionPeriod").unsigned_abs();
+        let (queue, retention) = (queue.name.clone(), Duration::from_secs(retention));
+        self.lines().sends.ask(Sending { queue, retention, messages }).await
     }
 }
 
@@ -97,10 +107,10 @@ fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
     }
     let delay = check_delay(queue, given.delay_seconds)?;
 
-    let mut headers = serde_json::Map::new();
+    let mut headers = Vec::new();
     if let Some(AttributeValue::Text(trace)) = system.get(TRACE_HEADER).map(|header| &header.value)
     {
-        headers.insert(TRACE_HEADER.to_owned(), trace.clone().into());
+        headers.push((TRACE_HEADER, trace.clone()));
     }
     let (mut ordered_by, mut unique_by) = (None, None);
     if queue.is_fifo() {
@@ -109,7 +119,7 @@ fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
         let reason = "The request include parameter that is not valid for this queue type";
         return Err(SqsError::invalid(dedup_id, "MessageDeduplicationId", reason));
     } else if let Some(group) = group {
-        headers.insert(FAIRNESS_GROUP.to_owned(), group.into());
+        headers.push((FAIRNESS_GROUP, group));
     }
 
     let mut answer = json!({"MD5OfMessageBody": digest::of_body(&body)});
@@ -123,9 +133,9 @@ fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
         body,
         group: ordered_by,
         dedup_id: unique_by,
-        delay,
-        headers: (!headers.is_empty()).then(|| Value::Object(headers).to_string()),
-        attributes: (!attributes.is_empty()).then(|| attributes_to_json(&attributes).to_string()),
+        delay: delay.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+        headers,
+        attributes: attributes_to_json(&attributes),
     };
     Ok(Checked { message, answer })
 }

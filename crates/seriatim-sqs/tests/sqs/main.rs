@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod access;
+mod coalescing;
 mod dead_letters;
 mod http;
 mod messages;

@@ -1,0 +1,185 @@
+//! Coalescing: requests of one kind that come while a statement runs are one statement after it,
+//! and one commit.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::error::{Code, SqsError};
+
+/// How many statements of a line run at once: while one waits for its commit, the next executes.
+const LANES: usize = 2;
+/// The most requests of a statement.
+const REQUESTS: usize = 64;
+/// The most bytes of a statement of several requests.
+const BYTES: usize = 4 * 1024 * 1024;
+
+/// What a line of requests asks of the database.
+pub(crate) trait Statement: Send + Sync + 'static {
+    type Asked: Send + Sync;
+    type Answer: Send;
+    type Error: std::fmt::Display + Send;
+
+    /// Carries out these requests in one statement, with an answer for each. If that fails and
+    /// nothing was done, each is carried out once more, alone and `patient`: one of them may be
+    /// what fails, or wait for another transaction. Others are not to wait for that.
+    fn run(
+        &self,
+        asked: &[Self::Asked],
+        patient: bool,
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, Self::Error>> + Send;
+
+    /// Returns whether nothing was done: the database said so, and did not just go away.
+    fn is_undone(error: &Self::Error) -> bool;
+
+    /// Returns what a request is refused with.
+    fn refusal(error: Self::Error) -> SqsError;
+
+    /// Undoes what was done for a client that is gone. By default nothing is undone.
+    fn undo(&self, _unseen: Self::Answer) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// Returns about how many bytes of a request are sent to the database. By default too few to
+    /// count.
+    fn size(_asked: &Self::Asked) -> usize {
+        0
+    }
+}
+
+/// Requests of one kind, in the order in which they came.
+pub(crate) struct Line<S: Statement> {
+    statement: S,
+    state: Mutex<State<S>>,
+}
+
+struct State<S: Statement> {
+    requests: VecDeque<Request<S>>,
+    lanes: usize,
+}
+
+struct Request<S: Statement> {
+    asked: S::Asked,
+    answer: oneshot::Sender<Result<S::Answer, SqsError>>,
+}
+
+impl<S: Statement> Line<S> {
+    pub(crate) fn new(statement: S) -> Arc<Self> {
+        let state = Mutex::new(State { requests: VecDeque::new(), lanes: 0 });
+        Arc::new(Self { statement, state })
+    }
+
+    /// Carries out a request, with others or alone. Dropped, the request is not begun any more, or
+    /// it is carried out and undone.
+    pub(crate) async fn ask(self: &Arc<Self>, asked: S::Asked) -> Result<S::Answer, SqsError> {
+        let (answer, answered) = oneshot::channel();
+        let lane = {
+            let mut state = self.lock();
+            state.requests.push_back(Request { asked, answer });
+            (state.lanes < LANES).then(|| {
+                state.lanes += 1;
+                Lane { line: Arc::clone(self), ended: false }
+            })
+        };
+        if let Some(lane) = lane {
+            tokio::spawn(lane.run());
+        }
+        answered.await.unwrap_or_else(|_| {
+            Err(SqsError::new(Code::InternalFailure, "The request failed. The log says why."))
+        })
+    }
+
+    /// Takes the requests of a statement. Those whose client is gone are dropped. Without any, the
+    /// lane ends, under the same lock: a request that comes later begins one.
+    fn next_or_end(&self) -> Option<Vec<Request<S>>> {
+        let mut state = self.lock();
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while taken.len() < REQUESTS
+            && let Some(request) = state.requests.pop_front()
+        {
+            if request.answer.is_closed() {
+                continue;
+            }
+            bytes += S::size(&request.asked);
+            if bytes > BYTES && !taken.is_empty() {
+                state.requests.push_front(request);
+                break;
+            }
+            taken.push(request);
+        }
+        if taken.is_empty() {
+            state.lanes -= 1;
+        }
+        (!taken.is_empty()).then_some(taken)
+    }
+
+    async fn carry_out(self: &Arc<Self>, requests: Vec<Request<S>>) {
+        let (asked, answers): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(|request| (request.asked, request.answer)).unzip();
+        match self.statement.run(&asked, false).await {
+            Ok(results) => {
+                for (answer, result) in answers.into_iter().zip(results) {
+                    self.tell(answer, Ok(result)).await;
+                }
+            }
+            Err(error) if !S::is_undone(&error) => {
+                let refusal = S::refusal(error);
+                for answer in answers {
+                    self.tell(answer, Err(refusal.clone())).await;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, requests = asked.len(), "requests are carried out alone");
+                // Their line goes on: one of them may wait for another transaction.
+                for (asked, answer) in asked.into_iter().zip(answers) {
+                    let line = Arc::clone(self);
+                    tokio::spawn(async move {
+                        let result = line.statement.run(&[asked], true).await.map_err(S::refusal);
+                        let result = result.and_then(|mut of| of.pop().ok_or_else(SqsError::busy));
+                        line.tell(answer, result).await;
+                    });
+                }
+            }
+        }
+    }
+
+    async fn tell(
+        &self,
+        answer: oneshot::Sender<Result<S::Answer, SqsError>>,
+        result: Result<S::Answer, SqsError>,
+    ) {
+        if let Err(Ok(unwanted)) = answer.send(result) {
+            self.statement.undo(unwanted).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the statements that run at once.
+struct Lane<S: Statement> {
+    line: Arc<Line<S>>,
+    ended: bool,
+}
+
+impl<S: Statement> Lane<S> {
+    async fn run(mut self) {
+        while let Some(requests) = self.line.next_or_end() {
+            self.line.carry_out(requests).await;
+        }
+        self.ended = true;
+    }
+}
+
+/// A panic ends the lane too.
+impl<S: Statement> Drop for Lane<S> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.line.lock().lanes -= 1;
+        }
+    }
+}

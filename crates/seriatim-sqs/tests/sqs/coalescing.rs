@@ -1,0 +1,183 @@
+//! Requests that become statements together: that they do, and that none suffers by another.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::support::{Answer, PATIENCE, Sqs};
+
+const MANY: usize = 200;
+
+fn message(url: &str, number: usize) -> Value {
+    json!({"QueueUrl": url, "MessageBody": format!("body-{number}"),
+        "MessageGroupId": format!("group-{number}"),
+        "MessageDeduplicationId": format!("id-{number}")})
+}
+
+/// Begins requests that are answered side by side.
+fn ask_all(
+    sqs: &Arc<Sqs>,
+    operation: &'static str,
+    inputs: impl IntoIterator<Item = Value>,
+) -> Vec<JoinHandle<Answer>> {
+    let ask = |input| {
+        let sqs = Arc::clone(sqs);
+        tokio::spawn(async move { sqs.ask(operation, input).await })
+    };
+    inputs.into_iter().map(ask).collect()
+}
+
+async fn answers(asked: Vec<JoinHandle<Answer>>) -> Vec<Answer> {
+    let answers = timeout(PATIENCE, join_all(asked)).await.unwrap();
+    answers.into_iter().map(Result::unwrap).collect()
+}
+
+async fn end(sqs: Arc<Sqs>) {
+    Arc::into_inner(sqs).unwrap().end().await;
+}
+
+/// Waits until a statement of the server waits for a lock.
+async fn until_blocked(sqs: &Sqs, sessions: i64) {
+    let blocked = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock'";
+    while sqs.number(blocked).await < sessions {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_share_commits() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let sends = ask_all(&sqs, "SendMessage", (0..MANY).map(|number| message(&url, number)));
+    assert!(answers(sends).await.iter().all(|answer| answer.status == 200));
+    let jobs = "select count(*) from seriatim.job";
+    assert_eq!(sqs.number(jobs).await, 200);
+    let commits = "select count(distinct xmin::text) from seriatim.job";
+    let of_sends = sqs.number(commits).await;
+    assert!(of_sends < 100, "200 sends were {of_sends} commits");
+
+    let mut received = Vec::new();
+    while received.len() < MANY {
+        received.extend(sqs.receive(&url).await);
+    }
+    let delete =
+        |message: &Value| json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]});
+    let deletes = ask_all(&sqs, "DeleteMessage", received.iter().map(delete));
+    for answer in answers(deletes).await {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let ended = "select count(*) from seriatim.job where status = 'succeeded'";
+    assert_eq!(sqs.number(ended).await, 200);
+    let of_deletes = sqs.number(commits).await;
+    assert!(of_deletes < 100, "200 deletes were {of_deletes} commits");
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_waits_for_a_transaction_waits_alone() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let mut open = sqs.database.pool().begin().await.unwrap();
+    sqlx::query("select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-0')")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    let mut waits = ask_all(&sqs, "SendMessage", [message(&url, 0)]);
+    until_blocked(&sqs, 1).await;
+    // Of these, one more has the id of the open transaction.
+    let sends = (0..MANY).map(|number| message(&url, number));
+    let mut sends = ask_all(&sqs, "SendMessage", sends);
+    waits.push(sends.remove(0));
+    assert!(answers(sends).await.iter().all(|answer| answer.status == 200));
+    assert!(waits.iter().all(|wait| !wait.is_finished()));
+    open.commit().await.unwrap();
+    let answers = answers(waits).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    // Both repeat the message of the transaction.
+    assert_eq!(answers[0].json()["MessageId"], answers[1].json()["MessageId"]);
+    assert_eq!(sqs.number("select count(*) from seriatim.job").await, 200);
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_fails_fails_alone() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    sqs.sql(
+        "create function refuse() returns trigger language plpgsql as $$
+           begin raise 'poison'; end $$;
+         create trigger refuse before insert or update on seriatim.job for each row
+           when (convert_from(new.payload, 'UTF8') = 'body-7'
+             and new.status in ('queued', 'succeeded')) execute function refuse();
+         alter table seriatim.job disable trigger refuse",
+    )
+    .await;
+    let switch =
+        async |on: &str| sqs.sql(&format!("alter table seriatim.job {on} trigger refuse")).await;
+    switch("enable").await;
+    let sends = ask_all(&sqs, "SendMessage", (0..MANY).map(|number| message(&url, number)));
+    for (number, answer) in answers(sends).await.iter().enumerate() {
+        let expected = if number == 7 { 500 } else { 200 };
+        assert_eq!(answer.status, expected, "{number}: {}", answer.body);
+    }
+    switch("disable").await;
+    sqs.call("SendMessage", message(&url, 7)).await;
+    let mut received = Vec::new();
+    while received.len() < MANY {
+        received.extend(sqs.receive(&url).await);
+    }
+    switch("enable").await;
+    let handles = received
+        .iter()
+        .map(|message| json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}));
+    // No handle of this queue, and one for the second time.
+    let stranger = json!({"QueueUrl": url, "ReceiptHandle": "stranger"});
+    let deletes = ask_all(&sqs, "DeleteMessage", handles.chain([stranger]));
+    let answers = answers(deletes).await;
+    for (message, answer) in received.iter().zip(&answers) {
+        let expected = if message["Body"] == "body-7" { 500 } else { 200 };
+        assert_eq!(answer.status, expected, "{message}: {}", answer.body);
+    }
+    assert_eq!(answers[MANY].status, 400, "{}", answers[MANY].body);
+    let ended = "select count(*) from seriatim.job where status = 'succeeded'";
+    assert_eq!(sqs.number(ended).await, 199);
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_of_batches_have_their_own_answers() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let batch = |number: usize| {
+        let entries = (0..10).map(|entry| {
+            // The last two of a batch are the same message.
+            let id = number * 10 + usize::min(entry, 8);
+            json!({"Id": entry.to_string(), "MessageBody": format!("{id}"),
+                "MessageGroupId": "g", "MessageDeduplicationId": id.to_string()})
+        });
+        json!({"QueueUrl": url, "Entries": entries.collect::<Vec<_>>()})
+    };
+    let sends = ask_all(&sqs, "SendMessageBatch", (0..40).map(batch));
+    let mut ids = std::collections::HashSet::new();
+    for answer in answers(sends).await {
+        let answer = answer.json();
+        let sent = answer["Successful"].as_array().unwrap();
+        let id = |entry: usize| sent[entry]["MessageId"].as_str().unwrap().to_owned();
+        assert_eq!(id(8), id(9));
+        ids.extend((0..10).map(id));
+    }
+    assert_eq!(ids.len(), 360);
+    // What is received has the ids that its sender was told.
+    let mut received = 0;
+    while received < 360 {
+        let messages = sqs.receive(&url).await;
+        received += messages.len();
+        for message in &messages {
+            assert!(ids.contains(message["MessageId"].as_str().unwrap()));
+            sqs.delete(&url, message).await;
+        }
+    }
+    end(sqs).await;
+}
