@@ -218,7 +218,8 @@ impl Database {
         Ok(names.fetch_all(pool).await?)
     }
 
-    /// Adds a queue. Returns false if there is one of this name.
+    /// Adds a queue. Returns false if there is one of this name, and locks it: otherwise another
+    /// transaction may remove it before its settings are compared.
     pub(crate) async fn insert_queue(
         &self,
         conn: &mut PgConnection,
@@ -228,10 +229,11 @@ impl Database {
     ) -> Result<bool, SqsError> {
         let sql = self.sql(
             "insert into {schema}.sqs_queue (name, attributes, tags) values ($1, $2, $3)
-             on conflict do nothing",
+             on conflict (name) do update set name = excluded.name
+             returning xmax = 0",
         );
-        let insert = sqlx::query(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
-        Ok(insert.execute(conn).await?.rows_affected() == 1)
+        let insert = sqlx::query_scalar(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
+        Ok(insert.fetch_one(conn).await?)
     }
 
     /// Merges settings into those of a queue. Empty ones are removed.

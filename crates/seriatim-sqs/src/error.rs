@@ -153,6 +153,11 @@ impl From<sqlx::Error> for SqsError {
                 let message = "The role of this access key lacks a right (docs/roles.sql).";
                 return Self::new(Code::AccessDenied, message);
             }
+            // A NUL, which PostgreSQL's text and JSON do not have.
+            if ["22021", "22P05"].contains(&e.code()) {
+                let message = "A parameter has a character that is not allowed.";
+                return Self::new(Code::InvalidParameterValue, message);
+            }
             // 40: another transaction; 53, 57: the server has too little of something, or ends.
             if !["40", "53", "57"].iter().any(|class| e.code().starts_with(class)) {
                 tracing::error!(error = %error, "a statement failed");

@@ -5,7 +5,11 @@
 mod access;
 mod coalescing;
 mod dead_letters;
+mod deviations;
+mod fuzz;
+mod hostile;
 mod http;
+mod load;
 mod messages;
 mod permissions;
 mod queues;

@@ -226,3 +226,24 @@ async fn a_queue_that_is_made_again_has_nothing_of_the_one_before() {
     assert_eq!(bodies(&again), ["1"]);
     sqs.end().await;
 }
+
+/// A removal that commits while the queue is made again: the queue is there afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_made_again_while_it_is_being_removed() {
+    let sqs = Sqs::start().await;
+    sqs.queue("q").await;
+    let mut removal = sqs.database.pool().begin().await.unwrap();
+    let delete = sqlx::query("delete from seriatim.sqs_queue where name = 'q'");
+    delete.execute(&mut *removal).await.unwrap();
+    let commits = async {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        while sqs.number(waiting).await == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        removal.commit().await.unwrap();
+    };
+    tokio::join!(sqs.queue("q"), commits);
+    sqs.call("GetQueueUrl", json!({"QueueName": "q"})).await;
+    sqs.end().await;
+}
