@@ -53,7 +53,7 @@ if environment boto3-query 'boto3==1.26.165'; then
 else
   missing boto3-query "$no_pip"
 fi
-if environment moto 'moto==5.2.1' boto3 freezegun pytest pytest-xdist requests && sources moto 5.2.1; then
+if environment moto 'moto==5.2.1' boto3 freezegun pytest requests && sources moto 5.2.1; then
   there moto "$root/target/python/moto/bin/python"
 else
   missing moto "$no_pip"

@@ -1,4 +1,4 @@
-"""What moto's tests of SQS need to run beside each other against a server that others started."""
+"""What moto's tests of SQS need to run against a server that lasts longer than one of them."""
 
 import inspect
 import os
@@ -18,16 +18,9 @@ def queues_of(item):
     return re.findall('QueueName="(.+?)"', inspect.getsource(item.function))
 
 
-def pytest_collection_modifyitems(items):
-    # Tests that share a queue's name cannot run at the same time.
-    for item in items:
-        if queues_of(item):
-            item.add_marker(pytest.mark.xdist_group("shared"))
-
-
 @pytest.fixture(autouse=True)
 def leave_no_shared_queue(request):
-    # Messages that one of them left would be visible again for a later one.
+    # Tests share names of queues: a message that one left would be visible again for another.
     yield
     sqs = boto3.client("sqs", endpoint_url=os.environ["TEST_SERVER_MODE_ENDPOINT"])
     for name in queues_of(request.node):

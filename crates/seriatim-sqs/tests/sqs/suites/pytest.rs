@@ -98,7 +98,7 @@ async fn motos_tests_pass() {
     let mut pytest = command(&sqs, &python);
     pytest
         .current_dir(copy.folder.path())
-        .args(["-m", "pytest", "-q", "-n", "4", "--dist", "loadgroup", "-rpfE", "--tb=short"])
+        .args(["-m", "pytest", "-q", "-rpfE", "--tb=short"])
         .args(["--color=no", "-W", "ignore", "-p", "no:cacheprovider"])
         // The other files need Lambda, CloudFormation, or moto's own server.
         .args(

@@ -1,6 +1,8 @@
 //! A tour through the operations with each client.
 
-use crate::suites::{SUITES, client, run, url};
+use std::path::Path;
+
+use crate::suites::{SUITES, client, installed, run, url};
 use crate::support::Sqs;
 
 /// Runs a tour with a client: the arguments before the name of its script.
@@ -41,6 +43,18 @@ async fn php_speaks_query() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ruby_speaks_query() {
     tour("ruby", &[], "tour.rb").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the SDK takes more than a minute to build"]
+async fn rust_speaks_json() {
+    let sqs = Sqs::start().await;
+    let (package, url) = (format!("{SUITES}/tours/rust/Cargo.toml"), url(&sqs));
+    let target = installed().join("rust");
+    let args = ["run", "--manifest-path", &package, "--target-dir", target.to_str().unwrap(), "--"];
+    let out = run(&sqs, Path::new(env!("CARGO")), &[&args[..], &[&url]].concat()).await;
+    assert!(out.contains("all well"), "{out}");
+    sqs.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
